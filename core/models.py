@@ -82,7 +82,7 @@ class FrozenModel(BaseModel):
         problems = [
             {
                 "field": ".".join(map(str, item["loc"])) or cls.__name__,
-                "reason": item["msg"],
+                "reason": item["msg"].removeprefix("Value error, "),
             }
             for item in error.errors(include_input=False, include_url=False)
         ]

@@ -17,9 +17,10 @@ if typing.TYPE_CHECKING:
     )
     from .backends.launcher_start import EarlyLauncher, early_launcher
     from .batch import Batch, BatchResults, Job, JobResult, OnProgress, Programs
+    from .client.artifact_file import save_artifact
     from .client.host_calls import HostCalls, answer_for, pause_deadline
     from .client.types import Freshness, Language, OnDisplay, OnOutput
-    from .client.workdir import FileInfo, save_artifact
+    from .client.workdir import FileInfo
     from .config.package_rules import PackageRules
     from .config.settings import (
         CodePolicy,
@@ -165,7 +166,8 @@ __getattr__ = _lazy_face(
         ".batch": "Batch BatchResults Job JobResult OnProgress Programs",
         ".client.host_calls": "HostCalls answer_for pause_deadline",
         ".client.types": "Freshness Language OnDisplay OnOutput",
-        ".client.workdir": "FileInfo save_artifact",
+        ".client.artifact_file": "save_artifact",
+        ".client.workdir": "FileInfo",
         ".config.package_rules": "PackageRules",
         ".config.settings": """
             CodePolicy Enforcer IsolationLevel Limits Mount Network SandboxConfig

@@ -89,7 +89,7 @@ class ApprovalStore(ForkAware):
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
                 f"the approvals in {self._path} cannot be opened: {error}",
-                hint="give a SQLite file in a folder that this user may write",
+                hint="give a SQLite file that this user may write, on a disk with room",
             ) from error
         if self._path is None:
             # A store in memory has no owner that closes it.

@@ -47,11 +47,15 @@ def load_policies(path: str | os.PathLike[str]) -> list[AgentPolicy]:
             raise PolicyError(
                 f"{path} is larger than 4 MiB", hint="split it into several files"
             )
-        document, positions = _read(path, data.decode())
-    except (OSError, UnicodeDecodeError) as error:
+        document, positions = _read(path, data.decode("utf-8-sig"))
+    except OSError as error:
         raise PolicyError(
-            f"{path} cannot be read: {error}",
-            hint="name a UTF-8 file that this user may read",
+            f"{path} cannot be read: {error.strerror}",
+            hint="name a file that this user may read",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise PolicyError(
+            f"{path} is not UTF-8 (byte {error.start})", hint="save it as UTF-8"
         ) from error
     try:
         return list(TypeAdapter(PolicyFile).validate_python(document).policies)

@@ -101,7 +101,7 @@ class CounterFile(ForkAware):
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
                 f"the guard's store {self._path}: {error}",
-                hint="give a SQLite file in a folder that this user may write",
+                hint="give a SQLite file that this user may write, on a disk with room",
             ) from error
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:

@@ -20,6 +20,9 @@ IMPORT_PATH = (
 ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
 """`HOST:PORT` or `[HOST]:PORT`."""
 
+FORMS = {IMPORT_PATH: "package.module:name", ADDRESS: "HOST:PORT"}
+"""The forms that people are told to write, by pattern."""
+
 
 def _beside_the_file(path: Path, info: ValidationInfo) -> Path:
     return Path((info.context or {}).get("folder", ""), path)

@@ -21,6 +21,8 @@ from pydantic import BaseModel, ValidationError
 from toolcell.core import ConfigError
 from toolcell.core.text.source_positions import toml_positions
 
+from .base import FORMS
+
 MAX_BYTES = 4_194_304
 """Size of a configuration file. A larger one is refused."""
 
@@ -45,6 +47,8 @@ class ConfigSource:
             reason = item["msg"].removeprefix("Value error, ")
             if item["type"] == "extra_forbidden":
                 reason = _no_such_key(model, item["loc"])
+            elif form := FORMS.get(item.get("ctx", {}).get("pattern", "")):
+                reason = f"write {form}"
             problems.append(
                 {"field": field, "reason": reason, **self._place(item["loc"])}
             )
@@ -106,7 +110,7 @@ def read_source(path: Path, environ: Mapping[str, str]) -> ConfigSource:
                 f"{path} is larger than 4 MiB",
                 hint="put policies into files of their own, named in `policy_files`",
             )
-        text = data.decode()
+        text = data.decode("utf-8-sig")
         # Amounts of money are never floats.
         document = tomllib.loads(text, parse_float=Decimal)
     except FileNotFoundError:
@@ -117,6 +121,10 @@ def read_source(path: Path, environ: Mapping[str, str]) -> ConfigSource:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}",
             hint="name a file that this user may read",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not UTF-8 (byte {error.start})", hint="save it as UTF-8"
         ) from None
     except (ValueError, RecursionError) as error:
         # Not of bad TOML alone: Python reads no number of more than 4,300 digits.

@@ -31,5 +31,5 @@ def open_state_file(
     except (OSError, sqlite3.Error) as error:
         raise ConfigError(
             f"{path} cannot be used: {error}",
-            hint="set state.folder to one that this user may write",
+            hint="set state.folder to one that this user may write, and make room",
         ) from None

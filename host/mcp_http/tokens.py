@@ -126,8 +126,8 @@ class TokenStore:
         """
         if not 0 < days <= MAX_DAYS:
             raise InvalidInputError(
-                f"a token lasts at most {MAX_DAYS} days",
-                hint="ask for fewer days, and make a new token later",
+                f"a token lasts more than 0 and at most {MAX_DAYS} days",
+                hint="name a number of days in between",
             )
         now = self._clock()
         end = now + days * 86_400

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from toolcell.core.text.printable import escaped, escaped_line
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from toolcell.core import ErrorInfo
     from toolcell.sandbox import ExecutionResult
 
@@ -22,13 +24,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
             print("\t".join(row))
         return
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns)
+    table = table_of(columns)
     for row in shown:
         table.add_row(*map(Text, row))
     Console().print(table)
+
+
+def table_of(columns: Sequence[str]) -> Table:
+    """Return an empty table for a terminal; where that is narrow nothing is cut."""
+    from rich.table import Column, Table
+
+    return Table(*(Column(name, overflow="fold") for name in columns))
 
 
 def print_json(value: object) -> None:

@@ -292,16 +292,13 @@ def prune_images(*, everything: bool = False) -> list[str]:
 def _engine(purpose: str) -> Iterator[docker.DockerClient]:
     import docker.errors
 
-    from ..backends.docker_engine import connect
+    from ..backends.docker_engine import connect, unreached
 
     try:
         try:
             client = connect(None, _SILENT_SECONDS)
-        except OSError as error:
-            raise SandboxUnavailableError(
-                f"no Docker engine answers: {error.strerror}",
-                hint="start it, or set DOCKER_HOST",
-            ) from None
+        except (OSError, docker.errors.DockerException) as error:
+            raise unreached(error, None) from None
         try:
             yield client
         finally:

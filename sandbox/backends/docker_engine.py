@@ -42,6 +42,8 @@ the call fails."""
 
 _TO_CLEAN_UP = 1.0
 _POOLS = 1024
+# How the SDK begins its error where no connection can be made.
+_NOT_REACHED = "Error while fetching server API version"
 UNIX = "unix://"
 _DEFAULT_HOST = "unix:///var/run/docker.sock" if os.name == "posix" else ""
 
@@ -233,26 +235,37 @@ def explain(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
             f"the Docker engine refused: {text}",
             hint="`toolcell doctor` tries a cell there; the engine's log may say more",
         )
-    return nobody_answers(text, config)
+    return nobody_answers(error, config)
 
 
-def nobody_answers(
-    error: Exception | str, config: SandboxConfig
-) -> SandboxUnavailableError:
-    """Return the error for an engine that is absent or refuses this user."""
-    place = config.docker_host or os.environ.get("DOCKER_HOST") or "the local socket"
-    details = {"error": str(error)}
-    if isinstance(error, PermissionError):
-        return SandboxUnavailableError(
-            f"this user may not speak to the Docker engine at {place}",
-            hint="join the group of its socket, mostly `docker`, and log in again",
-            details=details,
-        )
+def nobody_answers(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
+    """Return the error for an engine that cannot be reached, as `unreached` does."""
     other = "use backend='subprocess'"
     if config.names_docker:
         other = "leave `runtime` and `image` out"
-    return SandboxUnavailableError(
-        f"no Docker engine answers at {place}",
-        hint=f"start it, set DOCKER_HOST, or {other}",
-        details=details,
+    return unreached(
+        error, config.docker_host, f"start it, set DOCKER_HOST, or {other}"
     )
+
+
+def unreached(
+    error: Exception,
+    docker_host: str | None,
+    hint: str = "start it, or set DOCKER_HOST",
+) -> SandboxUnavailableError:
+    """Return the error for an engine that is absent, refuses this user or has no name.
+
+    Args:
+        error: The error of the connection; those of `requests` are OSErrors.
+        docker_host: The engine's address, as configured.
+        hint: What to do about an engine that is absent.
+    """
+    place = docker_host or os.environ.get("DOCKER_HOST") or "the local socket"
+    message = f"no Docker engine answers at {place}"
+    if isinstance(error, PermissionError):
+        message = f"this user may not speak to the Docker engine at {place}"
+        hint = "join the group of its socket, mostly `docker`, and log in again"
+    elif not isinstance(error, OSError) and not str(error).startswith(_NOT_REACHED):
+        message = f"the Docker SDK cannot use {place}: {error}"
+        hint = "look at DOCKER_HOST, or `docker_host` of the configuration"
+    return SandboxUnavailableError(message, hint=hint, details={"error": str(error)})

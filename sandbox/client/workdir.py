@@ -21,12 +21,12 @@ from toolcell.core import CellLostError, InvalidInputError
 
 from ..cell.wire.frames import strict_json
 from .argument_checks import check_kinds
-from .download import MAX_DOWNLOAD_BYTES, Download, FileChunk, create_local
+from .download import MAX_DOWNLOAD_BYTES, Download, FileChunk
 from .file_errors import file_error, host_error, known
 from .types import Asked, Program
 
 if TYPE_CHECKING:
-    from ..results.result import Artifact
+    pass
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 # Read first: the file may turn out to be a second name of one that was written.
@@ -333,27 +333,6 @@ class WorkDir:
             what = f"{request['path'] or '.'}: {str(answer['error'])[:1000]}"
             raise file_error(what, known(answer.get("reason")))
         return answer, data
-
-
-def save_artifact(artifact: Artifact, folder: Path) -> Path:
-    """Write an artifact below a folder of the host, and return where.
-
-    Args:
-        artifact: An artifact of a run; the program chose its name.
-        folder: The folder; made if it is missing. Only the host should be able to
-            write there.
-
-    Raises:
-        InvalidInputError: The name leads elsewhere, or the file cannot be written; a
-            file that stands there is not replaced.
-    """
-    place = Path(folder, checked_path(artifact.name))
-    try:
-        with open(create_local(place, executable=False), "wb") as file:
-            file.write(artifact.data)
-    except OSError as error:
-        raise host_error(f"cannot write {place}", error) from None
-    return place
 
 
 def _listed(paths: list[str], entries: Any) -> Iterator[FileInfo]:

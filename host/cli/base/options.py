@@ -47,7 +47,11 @@ def _tools(incomplete: str) -> list[str]:
 ConfigPath = Annotated[
     Path,
     typer.Option(
-        "--config", envvar="TOOLCELL_CONFIG", help="The configuration of the host."
+        "--config",
+        envvar="TOOLCELL_CONFIG",
+        # Who opens a file says better why it cannot be read.
+        readable=False,
+        help="The configuration of the host.",
     ),
 ]
 DEFAULT_CONFIG = Path("toolcell.toml")

@@ -12,6 +12,7 @@ import typer
 from toolcell.core.text.printable import escaped_line
 
 from ...terminal.output import print_json, print_table
+from ..base.json_options import read_option
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath, FlowThread
 from .json_facts import checkpoint_facts, thread_facts, thread_summary
 from .keep import add_keeping_commands
@@ -180,12 +181,9 @@ def _given(text: str | None, *, deny: bool) -> Any:
         raise InvalidInputError(
             "an answer is a JSON value, or --deny", hint="""such as 'true' or '"yes"'"""
         )
-    try:
-        return None if text is None else json.loads(text)
-    except ValueError:
-        raise InvalidInputError(
-            "the answer is no JSON", hint="""text needs quotes, as in '"yes"'"""
-        ) from None
+    if text is None:
+        return None
+    return read_option(text, "the answer", example="""'true' or '"yes"', with quotes""")
 
 
 def _redactor(path: Path) -> Redactor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from toolcell.core.text.printable import escaped_line
 from ...terminal.exit_codes import EXIT_THREAD_DAMAGED
 from ...terminal.output import print_json, print_notice
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
-from .store import with_threads
+from .store import days_ago, with_threads
 
 if TYPE_CHECKING:
     from toolcell.flow import StoredThreads
@@ -58,7 +57,7 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Delete threads that are done or were cancelled, and print their ids."""
-    before = datetime.now(UTC) - timedelta(days=_days(config) if days is None else days)
+    before = days_ago(_days(config) if days is None else days)
 
     async def pruned(threads: StoredThreads) -> list[str]:
         return await threads.prune(before)

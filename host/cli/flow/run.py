@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,6 +20,7 @@ from ...terminal.exit_codes import (
 from ...terminal.output import print_error, print_json, print_notice
 from ...terminal.signals import run_async
 from ...terminal.streams import redirect_prints_to_stderr
+from ..base.json_options import read_object
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath, FlowThread
 from .json_facts import result_facts
 from .store import prune_old
@@ -44,6 +44,7 @@ _BETWEEN_LOOKS = 1.0
 _BETWEEN_PRUNES = 3_600.0
 """Seconds between two deletions of threads that are over by `flows.history_days`."""
 
+_STATE = """'{"item": "books"}'"""
 NewThread = Annotated[
     str | None, typer.Option("--thread", help="The id of the thread; default random.")
 ]
@@ -68,7 +69,7 @@ def run(
 
     Exit codes: 0 done, 1 failed, 3 cancelled, 5 it waits for answers.
     """
-    given = _read_object(sys.stdin.read() if value == "-" else value)
+    given = read_object(value, "--input", example=_STATE)
 
     async def started(host: Host) -> FlowResult[Any]:
         return await _named(host.flows, graph).run(given, thread)
@@ -109,7 +110,7 @@ def fork(
     as_json: AsJson = False,
 ) -> None:
     """Make a new thread from a checkpoint of another, and print its id."""
-    changes = _read_object(update)
+    changes = read_object(update, "--update", example=_STATE)
 
     async def forked(host: Host) -> str:
         from toolcell.flow import Command
@@ -261,20 +262,6 @@ def _named(flows: Mapping[str, Flow[Any]], graph: str) -> Flow[Any]:
             hint=f"flows.graphs has {', '.join(flows) or 'none'}",
         )
     return flows[graph]
-
-
-def _read_object(text: str) -> dict[str, Any]:
-    from toolcell.core import InvalidInputError
-
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise InvalidInputError(
-            "this is no JSON object", hint="""such as '{"item": "books"}'"""
-        )
-    return value
 
 
 def _tell(result: FlowResult[Any], *, as_json: bool) -> None:

@@ -42,5 +42,12 @@ async def prune_old(config: HostConfig) -> None:
     """Delete the threads that `flows.history_days` keeps no longer."""
     days = config.flows.history_days
     if days is not None:
-        before = datetime.now(UTC) - timedelta(days=days)
-        await _opened(config, lambda threads: threads.prune(before))
+        await _opened(config, lambda threads: threads.prune(days_ago(days)))
+
+
+def days_ago(days: float) -> datetime:
+    """Return the time so many days ago, or the earliest one that a date can be."""
+    try:
+        return datetime.now(UTC) - timedelta(days=days)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)

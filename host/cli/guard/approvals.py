@@ -211,6 +211,6 @@ def _name(by: str | None) -> str:
 def _object(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
-    from ..tools.call import read_call
+    from ..base.json_options import read_object
 
-    return read_call("edited", "edited", text).arguments
+    return read_object(text, "--args", example="""--args '{"a": 1}'""")

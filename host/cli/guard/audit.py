@@ -29,7 +29,8 @@ audit = typer.Typer(
 )
 
 LogFile = Annotated[
-    Path | None, typer.Option(help="The log; default that of the configuration.")
+    Path | None,
+    typer.Option(readable=False, help="The log; default that of the configuration."),
 ]
 
 
@@ -125,7 +126,7 @@ def _last_lines(path: Path, count: int) -> list[bytes]:
 def _record(line: bytes) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         record = None
     return record if isinstance(record, dict) else {"event": "unreadable"}
 

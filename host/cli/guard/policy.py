@@ -39,7 +39,9 @@ policy = typer.Typer(
 def check(
     file: Annotated[
         Path | None,
-        typer.Argument(help="A policy file; default: all of the configuration."),
+        typer.Argument(
+            readable=False, help="A policy file; default: all of the configuration."
+        ),
     ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     offline: Annotated[

@@ -10,7 +10,7 @@ from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped_line
 
 from ...terminal.exit_codes import EXIT_COULD_NOT_RUN, EXIT_LEFT_SOMETHING
-from ...terminal.output import print_json
+from ...terminal.output import print_json, table_of
 from ...terminal.signals import run_async
 from ..base.options import AsJson
 
@@ -38,10 +38,9 @@ def doctor(
 
 def _print_report(report: Any) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("layer", "holds", "detail", "how to get it")
+    table = table_of(("layer", "holds", "detail", "how to get it"))
     for check in report.checks:
         mark = "[green]yes[/]" if check.ok else "[red]no[/]"
         facts = (check.name, check.detail, check.fix)

@@ -233,7 +233,8 @@ class ResultsFile:
 
     def _open(self) -> FileIO:
         try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(self._path, flags, 0o600)
         except OSError as error:
             raise InvalidInputError(
                 f"cannot write {self._path}: {error.strerror}",

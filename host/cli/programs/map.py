@@ -51,8 +51,12 @@ _CELLS = (
 
 def map(  # noqa: A001 - the command is called so
     context: typer.Context,
-    programs: Annotated[Path, typer.Argument(help="A JSON object in each line.")],
-    out: Annotated[Path, typer.Option(help="Takes a result in each line.")],
+    programs: Annotated[
+        Path, typer.Argument(readable=False, help="A JSON object in each line.")
+    ],
+    out: Annotated[
+        Path, typer.Option(readable=False, help="Takes a result in each line.")
+    ],
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Programs at once; else one a CPU.")
     ] = None,

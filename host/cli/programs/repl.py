@@ -30,7 +30,10 @@ def repl(
     ] = "namespaces",
     history: Annotated[
         Path | None,
-        typer.Option(help="A file for what was typed; default below ~/.local/state."),
+        typer.Option(
+            readable=False,
+            help="A file for what was typed; default below ~/.local/state.",
+        ),
     ] = None,
 ) -> None:
     """Run Python in a cell line by line; variables and files stay. `:help` helps."""

@@ -11,7 +11,7 @@ import typer
 
 from toolcell.core import InvalidInputError
 
-from ...terminal.exit_codes import EXIT_REFUSED
+from ...terminal.exit_codes import EXIT_COULD_NOT_RUN, EXIT_REFUSED
 from ..base.head_start import set_up
 from ..base.options import (
     AllowHost,
@@ -60,7 +60,8 @@ _File = Annotated[
     typer.Option("--file", help="LOCAL[:PATH]: a file for the work dir."),
 ]
 _Out = Annotated[
-    Path | None, typer.Option(help="A new folder for the program's artifacts.")
+    Path | None,
+    typer.Option(readable=False, help="A new folder for the program's artifacts."),
 ]
 _AsJson = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON line only.")
@@ -124,8 +125,9 @@ def run(
         out=out,
         as_json=as_json,
     )
-    status, exit_code, signal_name = run_program(options)
-    raise typer.Exit(exit_code_of(status, exit_code, signal_name))
+    status, exit_code, signal_name, all_saved = run_program(options)
+    ended = exit_code_of(status, exit_code, signal_name)
+    raise typer.Exit(ended if all_saved else EXIT_COULD_NOT_RUN)
 
 
 def _name(file: str) -> str:
@@ -142,12 +144,13 @@ def read_program(file: str) -> str:
     """Return a program's text. Raises InvalidInputError that names the file."""
     from toolcell.sandbox import Limits
 
-    data = _read(file, Limits().code_bytes, 0 if file == "-" else file)
+    what = "standard input" if file == "-" else file
+    data = _read(what, Limits().code_bytes, 0 if file == "-" else file)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInputError(
-            f"{file} is not UTF-8 (byte {error.start})",
+            f"{what} is not UTF-8 (byte {error.start})",
             hint="save the program as UTF-8",
         ) from None
 
@@ -205,7 +208,14 @@ def parse_input(text: str) -> tuple[str, Any]:
             hint="write it like --input n=3",
         )
     try:
+        value.encode()
         return name, json.loads(value)
+    except UnicodeEncodeError:
+        # The locale cannot read these bytes of the command line.
+        raise InvalidInputError(
+            f"--input {name} is not UTF-8, or the locale is none of UTF-8",
+            hint="pass bytes with --file; set LC_ALL=C.UTF-8 for text",
+        ) from None
     except RecursionError:
         raise InvalidInputError(
             f"--input {name} is nested too deeply",

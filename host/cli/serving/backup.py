@@ -13,7 +13,9 @@ from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 if TYPE_CHECKING:
     from ...runtime.backup import Backup
 
-Folder = Annotated[Path, typer.Argument(help="The folder of the backup.")]
+Folder = Annotated[
+    Path, typer.Argument(readable=False, help="The folder of the backup.")
+]
 
 
 def backup(

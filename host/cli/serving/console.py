@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ...config.host_config import HostConfig
     from ...runtime.host import Host
 
-_MODULES = ("jinja2", "starlette", "uvicorn", "webauthn")
+MODULES = ("starlette", "uvicorn", "jinja2", "webauthn", "joserfc", "httpx2")
+"""What the extra `console` brings, as it is imported."""
 
 
 def console(
@@ -86,7 +87,7 @@ def _print_address(as_json: bool, origin: str, link: str | None) -> None:
 def require_console() -> None:
     """Raise ConfigError if the packages of the console are not installed."""
     try:
-        for module in _MODULES:
+        for module in MODULES:
             import_module(module)
     except ImportError:
         raise ConfigError(

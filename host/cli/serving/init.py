@@ -70,13 +70,14 @@ _SUM = '{"expression": "6 * 7"}'
 
 
 def init(
-    path: Annotated[Path, typer.Argument(help="The file to write.")] = DEFAULT_CONFIG,
+    path: Annotated[
+        Path, typer.Argument(readable=False, help="The file to write.")
+    ] = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
     """Write a commented configuration with safe defaults."""
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(STARTER)
+        _write_new(path)
     except FileExistsError:
         raise ConfigError(
             f"there is a file {path} already", hint="name another one"
@@ -84,7 +85,7 @@ def init(
     except OSError as error:
         raise ConfigError(
             f"cannot write {path}: {error.strerror}",
-            hint="name a file in a folder that this user may write",
+            hint="name a file that this user may write, on a disk with room",
         ) from None
     if as_json:
         print_json({"path": str(path)})
@@ -93,3 +94,14 @@ def init(
         print(f"wrote {escaped_line(str(path))}; try:")
         call = f"toolcell call calculate --agent assistant --args '{_SUM}'{where}"
         print(escaped_line(call))
+
+
+def _write_new(path: Path) -> None:
+    """Write the file whole, or leave none. Raises OSError."""
+    with path.open("x", encoding="utf-8") as file:
+        try:
+            file.write(STARTER)
+            file.flush()
+        except OSError:
+            path.unlink()
+            raise

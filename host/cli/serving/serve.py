@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     _ServeHost = Callable[[Host, str, Callable[[str], None]], Awaitable[None]]
 
-_MODULES = {
+MODULES = {
     "mcp": ("mcp",),
-    "sandbox-api": ("starlette", "uvicorn", "python_multipart"),
+    "sandbox-api": ("starlette", "uvicorn", "python_multipart", "wsproto"),
     "rest": ("starlette", "uvicorn"),
 }
+"""What each extra brings, as it is imported."""
 
 _ConsoleAddress = Annotated[
     str | None,
@@ -169,7 +170,7 @@ def _print_url(as_json: bool, url: str) -> None:
 def _require(extra: str) -> None:
     """Raise ConfigError if the packages of an extra are not installed."""
     try:
-        for module in _MODULES[extra]:
+        for module in MODULES[extra]:
             import_module(module)
     except ImportError:
         raise ConfigError(

@@ -43,7 +43,8 @@ def call(
         float | None, typer.Option(help="Seconds to wait for a person; 0 asks nobody.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="A new folder for artifacts of the call.")
+        Path | None,
+        typer.Option(readable=False, help="A new folder for artifacts of the call."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,18 +66,13 @@ def read_call(name: str, agent: str, arguments: str) -> ToolCall:
     """Return the call of a command line. Raises InvalidInputError."""
     import uuid
 
-    from toolcell.core import InvalidInputError, ToolCall
+    from toolcell.core import ToolCall
 
-    text = sys.stdin.read() if arguments == "-" else arguments
+    from ..base.json_options import read_object
+
+    given = read_object(arguments, "--args", example="""--args '{"a": 1}'""")
     call_id = uuid.uuid4().hex
-    try:
-        return ToolCall.model_validate(
-            {"id": call_id, "name": name, "arguments": text, "agent_id": agent}
-        )
-    except InvalidInputError as error:
-        raise InvalidInputError(
-            error.message, hint="""arguments are as in --args '{"a": 1}'"""
-        ) from None
+    return ToolCall(id=call_id, name=name, arguments=given, agent_id=agent)
 
 
 async def _call(

@@ -55,8 +55,8 @@ def test_a_call_and_its_exit_codes(host: Command) -> None:
     assert (cell.code, cell.json["content"]["stdout"]) == (0, "42\n")
     for arguments, exit_code, told in (
         (("calculate", *as_agent, "--args", '{"x": 1}'), 2, "tool.validation"),
-        (("calculate", *as_agent, "--args", "[1]"), 2, "as in --args"),
-        (("calculate", *as_agent, "--args", '{"a": NaN}'), 2, "as in --args"),
+        (("calculate", *as_agent, "--args", "[1]"), 2, "such as --args"),
+        (("calculate", *as_agent, "--args", '{"a": NaN}'), 2, "such as --args"),
         (("calculate", "--agent", "nobody"), 2, "tool.not_found"),
         (("calculate", *as_agent, "--args", '{"expression": "1/0"}'), 1, "error"),
         (("run_shell", *as_agent, "--args", LIST_FILES, "--wait", "0"), 3, "denied"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from toolcell.core import ConfigError, InvalidInputError
 from toolcell.host.cli import commands
+from toolcell.host.cli.serving import console, serve
 
 from ...support.mcp.served_hosts import CONFIG, http_process, written
 from ...support.paths import ROOT
@@ -70,3 +73,14 @@ def test_what_nobody_foresaw_keeps_its_traceback() -> None:
         commands.typed_error(group)
 
     assert raised.value is group
+
+
+def test_a_command_looks_for_all_that_its_extra_brings() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    brought = {
+        extra: {re.split("[>=<]", each)[0].replace("-", "_") for each in needed}
+        for extra, needed in project["optional-dependencies"].items()
+    }
+
+    for extra, modules in {**serve.MODULES, "console": console.MODULES}.items():
+        assert set(modules) == brought[extra]

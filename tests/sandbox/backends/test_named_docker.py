@@ -12,7 +12,13 @@ import pytest
 
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.host import Host
-from toolcell.sandbox import SandboxConfig, SandboxManager, diagnose, run
+from toolcell.sandbox import (
+    SandboxConfig,
+    SandboxManager,
+    diagnose,
+    list_images,
+    run,
+)
 
 from ...conftest import apart, missing, why_no_docker
 from ...support.toolcell_command import TOOLCELL, toolcell
@@ -49,6 +55,28 @@ async def test_a_manager_without_the_engine_does_not_start(
             pass
     assert told.value.hint is not None
     assert "leave `runtime` and `image` out" in told.value.hint
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("nonsense", "the Docker SDK cannot use nonsense: "),
+        (DEAD_ENGINE, f"no Docker engine answers at {DEAD_ENGINE}"),
+        ("tcp://127.0.0.1:9", "no Docker engine answers at tcp://127.0.0.1:9"),
+    ],
+)
+async def test_an_address_that_leads_nowhere_is_told_with_its_reason(
+    address: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", address)
+    with pytest.raises(SandboxUnavailableError, match=f"^{told}") as by_manager:
+        async with SandboxManager(SandboxConfig(backend="docker")):
+            pass
+    with pytest.raises(SandboxUnavailableError, match=f"^{told}") as by_list:
+        list_images()
+
+    assert by_list.value.message == by_manager.value.message
+    assert "subprocess" not in str(by_list.value.hint)
 
 
 @pytest.mark.docker
