@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 import griffe
 import pytest
 
+from toolcell.guard import Reason
+
 from ..support.paths import ROOT
 
 ROOMS = ("sandbox", "guard", "tools", "flow", "cluster", "host", "core")
+
+
+def test_the_guard_explains_every_reason_of_a_refusal() -> None:
+    page = (ROOT / "docs/guard.md").read_text()
+    table = page.partition("| reason of a refusal |")[2].partition("\n\n")[0]
+    cells = re.findall(r"^\| (`[^|]+) \|", table, re.M)
+    named = [name for cell in cells for name in re.findall("`([a-z_]+)`", cell)]
+
+    assert sorted(named) == sorted(set(get_args(Reason)) - {"allowed"})
 
 
 @pytest.fixture(scope="module")
