@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS webhook_start (at REAL NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS webhook_requests (
     id TEXT PRIMARY KEY,
     asked_at REAL NOT NULL,
+    -- 0: it waits; 1: it has ended; 2: it waits again, and so on.
     ended INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS webhook_messages (
@@ -114,16 +115,25 @@ class MessageQueue:
             if added.rowcount == 1:
                 _put(db, messages)
                 db.execute(
-                    "DELETE FROM webhook_requests WHERE ended AND asked_at < ?",
+                    "DELETE FROM webhook_requests WHERE ended % 2 AND asked_at < ?",
                     (asked_at - KEEP_SECONDS,),
                 )
 
-    def add_ended(self, request_id: str, messages: Iterable[WaitingMessage]) -> None:
-        """Put in the messages of the end of a request, once."""
+    def add_next(
+        self, request_id: str, turn: int, messages: Iterable[WaitingMessage]
+    ) -> None:
+        """Put in the messages of a turn of a request, once.
+
+        Args:
+            request_id: The request.
+            turn: The turn, of which odd ones are ends: 1 the first end, 2 that it waits
+                again.
+            messages: The messages.
+        """
         with self._transaction() as db:
             done = db.execute(
-                "UPDATE webhook_requests SET ended = 1 WHERE id = ? AND NOT ended",
-                (request_id,),
+                "UPDATE webhook_requests SET ended = ? WHERE id = ? AND ended = ?",
+                (turn, request_id, turn - 1),
             )
             if done.rowcount == 1:
                 _put(db, messages)
@@ -138,11 +148,23 @@ class MessageQueue:
             )
             return {request_id for (request_id,) in rows}
 
-    def open_requests(self) -> list[str]:
-        """Return the requests whose ends were not told."""
+    def open_requests(self) -> dict[str, int]:
+        """Return the requests whose ends were not told, with their turns."""
         with self._transaction() as db:
-            rows = db.execute("SELECT id FROM webhook_requests WHERE NOT ended")
-            return [request_id for (request_id,) in rows]
+            return dict(
+                db.execute("SELECT id, ended FROM webhook_requests WHERE ended % 2 = 0")
+            )
+
+    def ended_requests(self, request_ids: Iterable[str]) -> dict[str, int]:
+        """Return those of the requests whose ends were told, with their turns."""
+        with self._transaction() as db:
+            return dict(
+                db.execute(
+                    "SELECT id, ended FROM webhook_requests WHERE ended % 2 AND id IN"
+                    " (SELECT value FROM json_each(?))",
+                    (json.dumps([*request_ids]),),
+                )
+            )
 
     def claim(
         self, webhook: str, now: float, lease_seconds: float

@@ -165,7 +165,9 @@ class WebhookSender:
         """Put in messages of requests that came or went."""
         try:
             await self._tell_new()
-            await self._tell_ended()
+            waiting = {each.id for each in await self._approvals.pending()}
+            await self._tell_again(waiting)
+            await self._tell_ended(waiting)
         except StoreUnavailableError as error:
             _log.warning("webhooks do not see requests for approval: %s", error)
 
@@ -193,31 +195,45 @@ class WebhookSender:
             put = partial(self._queue.add_asked, request.id, request.asked_at, messages)
             await anyio.to_thread.run_sync(put)
 
-    async def _tell_ended(self) -> None:
-        unended = await anyio.to_thread.run_sync(self._queue.open_requests)
-        if not unended:
+    async def _tell_again(self, waiting: set[str]) -> None:
+        """Tell of requests that have ended and wait again, after a withdrawal."""
+        if not waiting:
             return
-        waiting = {each.id for each in await self._approvals.pending()}
-        for request_id in unended:
+        again = await anyio.to_thread.run_sync(self._queue.ended_requests, waiting)
+        for request_id, turn in again.items():
+            record = await self._approvals.find(request_id)
+            if record is not None and event_of(record, self._clock()) is None:
+                await self._tell_next("approval.asked", record, turn + 1)
+
+    async def _tell_ended(self, waiting: set[str]) -> None:
+        unended = await anyio.to_thread.run_sync(self._queue.open_requests)
+        for request_id, turn in unended.items():
             if request_id in waiting:
                 continue
             record = await self._approvals.find(request_id)
-            now = self._clock()
-            event = None if record is None else event_of(record, now)
-            messages: list[WaitingMessage] = []
-            if record is not None:
-                if event is None:
-                    continue
-                messages = self._messages(event, record, now)
-            put = partial(self._queue.add_ended, request_id, messages)
-            await anyio.to_thread.run_sync(put)
+            if record is None:
+                forget = partial(self._queue.add_next, request_id, turn + 1, [])
+                await anyio.to_thread.run_sync(forget)
+                continue
+            event = event_of(record, self._clock())
+            if event is not None:
+                await self._tell_next(event, record, turn + 1)
+
+    async def _tell_next(
+        self, event: WebhookEvent, record: ApprovalRecord, turn: int
+    ) -> None:
+        messages = self._messages(event, record, self._clock(), turn)
+        put = partial(self._queue.add_next, record.request.id, turn, messages)
+        await anyio.to_thread.run_sync(put)
 
     def _messages(
-        self, event: WebhookEvent, record: ApprovalRecord, now: float
+        self, event: WebhookEvent, record: ApprovalRecord, now: float, turn: int = 0
     ) -> list[WaitingMessage]:
+        times = turn // 2 + 1
+        name = f"{record.request.id}-{event.partition('.')[2]}"
         return [
             WaitingMessage(
-                id=f"{record.request.id}-{event.partition('.')[2]}",
+                id=name if times == 1 else f"{name}-{times}",
                 webhook=each.webhook.name,
                 body=message(
                     event, record, now, each.webhook, self._redactor, self._public_url

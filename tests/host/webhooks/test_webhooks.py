@@ -224,6 +224,27 @@ async def test_each_end_is_told_once(place: Place, api: WebAPI) -> None:
     assert all(b"hidden words" not in each.body for each in api.requests)
 
 
+async def test_a_request_that_waits_again_is_told_again(
+    place: Place, api: WebAPI
+) -> None:
+    async with place.sending(f"{api.url}/hook"):
+        request = await place.ask("again")
+        await until(lambda: len(api.requests) == 1)
+        for count in (2, 4):
+            await place.approvals.answer(request, Approve(approver="Ann"))
+            await until(lambda count=count: len(api.requests) == count)
+            await place.approvals.withdraw("Ann", by="Eva")
+            await until(lambda count=count: len(api.requests) == count + 1)
+    told = [data(each)["type"].partition(".")[2] for each in api.requests]
+    ids = [each.header("webhook-id") for each in api.requests]
+
+    assert told == ["asked", "answered", "asked", "answered", "asked"]
+    assert ids == [
+        *(f"{request}-asked", f"{request}-answered", f"{request}-asked-2"),
+        *(f"{request}-answered-2", f"{request}-asked-3"),
+    ]
+
+
 @pytest.mark.attack(131)
 async def test_arguments_are_told_by_name_alone_and_redacted(
     place: Place, api: WebAPI
