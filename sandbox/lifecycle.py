@@ -17,6 +17,7 @@ from .config.settings import SandboxConfig
 from .program_factory import ProgramFactory, not_open
 from .scheduling.active_cells import ActiveCells
 from .scheduling.background_work import BackgroundWork
+from .scheduling.cell_news import CellListener, CellNews
 from .scheduling.cell_supply import CellSupply
 from .scheduling.pool import PoolStats
 from .single_runs import SingleRuns
@@ -47,6 +48,10 @@ class SandboxLifecycle(Detachable):
         self._active = ActiveCells()
         self._factory: ProgramFactory | None = None
         self._entered = False
+        self.cell_listeners: list[CellListener] = []
+        """Told that a cell is `lost` or `discarded`, or that cells are `unavailable` or
+        `available` again, with the facts `backend`, `agent` and `reason`."""
+
         self.notices: tuple[str, ...] = ()
         """Remarks on the choice of the backend, one line each."""
 
@@ -92,7 +97,8 @@ class SandboxLifecycle(Detachable):
             raise
         self._backend = backend
         self._work = BackgroundWork(tasks)
-        self._supply = CellSupply(backend, self.config, tasks, self._active)
+        news = CellNews(backend.traits.backend, self.cell_listeners)
+        self._supply = CellSupply(backend, self.config, tasks, self._active, news)
         self._factory = ProgramFactory(
             self.config,
             backend,

@@ -241,7 +241,8 @@ class SandboxManager(SandboxLifecycle):
         rules = programs.narrowed_network(network)
         await programs.install(packages)
         async with self._cells.cell(self.config.limits, agent_id) as cell:
-            shared = SharedCell(cell, rules)
+            on_lost = partial(self._cells.news.lost, "session", agent_id)
+            shared = SharedCell(cell, rules, on_lost)
             idle = self.config.session_idle_seconds
             lifetime = self.config.session_lifetime_seconds
             watch = self._start(partial(shared.end_when_idle, idle, lifetime))
@@ -249,6 +250,7 @@ class SandboxManager(SandboxLifecycle):
                 yield Session(programs, shared, agent_id, packages=tuple(packages))
             finally:
                 watch.cancel()
+                shared.close()
 
     def map(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,10 +54,20 @@ class SharedCell:
     Commands and connections need no turn: they go on beside each other and beside runs.
     So do files, one operation after the other; what copies the work dir, or ends it,
     waits for both with `whole`.
+
+    Args:
+        cell: The cell.
+        network: The hosts that its runs may reach.
+        on_lost: Called once if the cell turns out to be lost.
     """
 
-    def __init__(self, cell: Cell, network: Network) -> None:
+    def __init__(
+        self, cell: Cell, network: Network, on_lost: Callable[[], None]
+    ) -> None:
         self.cell = cell
+        self._on_lost = on_lost
+        # True once its end needs no word any more.
+        self._ends = False
         self.network = network
         self.egress: Egress | None = None
         self.was_out = False
@@ -118,7 +128,7 @@ class SharedCell:
                 raise
             # Another task may have waited for the same cell.
             if self._beside is None:
-                frames = FramesBesideRuns(channel, spawn)
+                frames = FramesBesideRuns(channel, spawn, self._note_loss)
                 self._beside = Beside(
                     frames,
                     ProcessTable(frames, self.cell.traits),
@@ -250,6 +260,7 @@ class SharedCell:
                 await self._lose(error)
             elif error is not None and not self.cell.settled:
                 # A half-done run leaves no usable state.
+                self._ends = True
                 await self.cell.kill()
         finally:
             self.egress = None
@@ -258,9 +269,20 @@ class SharedCell:
 
     async def _lose(self, error: BaseException) -> None:
         """Kill a cell that is lost; raise CellLostError if it was ended on purpose."""
+        if isinstance(error, CellLostError):
+            self._note_loss()
         await self.cell.kill()
         if self.over:
             raise CellLostError(self.over, hint=_OPEN_ANOTHER) from None
+
+    def close(self) -> None:
+        """Take note that the session is over: its cell then ends on purpose."""
+        self._ends = True
+
+    def _note_loss(self) -> None:
+        if not self._ends and not self.over:
+            self._ends = True
+            self._on_lost()
 
     async def fork_branch(
         self, branch: str, *, allow_threads: bool = False

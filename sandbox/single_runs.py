@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING
 
+from toolcell.core import CellLostError
+
 from .client.argument_checks import check_freshness
 from .client.cell import Cell
 from .client.types import Listener, OnDisplay, OnOutput, Program
@@ -46,12 +48,16 @@ class SingleRuns:
         if refusal is not None:
             return refusal
         program = await self._programs.with_packages(program, request.packages)
-        async with self._cell(program, request) as cell:
-            files = WorkDir(cell)
-            await files.write_all(request.files)
-            program = await files.with_inputs(program)
-            report = await cell.run(program, Listener(on_output, on_display))
-            return cell.result(report, program)
+        try:
+            async with self._cell(program, request) as cell:
+                files = WorkDir(cell)
+                await files.write_all(request.files)
+                program = await files.with_inputs(program)
+                report = await cell.run(program, Listener(on_output, on_display))
+                return cell.result(report, program)
+        except CellLostError:
+            self._cells.news.lost("run", request.agent_id)
+            raise
 
     async def stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:
         """Run a program and yield its events; see `SandboxManager.stream`."""
@@ -65,13 +71,17 @@ class SingleRuns:
             yield Finished(refusal)
             return
         program = await self._programs.with_packages(program, request.packages)
-        async with self._cell(program, request) as cell:
-            files = WorkDir(cell)
-            await files.write_all(request.files)
-            program = await files.with_inputs(program)
-            async with aclosing(stream_run(cell, program, pending)) as events:
-                async for event in events:
-                    yield event
+        try:
+            async with self._cell(program, request) as cell:
+                files = WorkDir(cell)
+                await files.write_all(request.files)
+                program = await files.with_inputs(program)
+                async with aclosing(stream_run(cell, program, pending)) as events:
+                    async for event in events:
+                        yield event
+        except CellLostError:
+            self._cells.news.lost("run", request.agent_id)
+            raise
 
     def _program(
         self, request: RunRequest, on_connection: OnConnection | None

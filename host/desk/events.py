@@ -137,6 +137,42 @@ class SessionClosed(SessionEvent):
     reason: SessionEnd
 
 
+class CellEvent(Event):
+    """A cell of this process; `agent` is that of the program, if it had one."""
+
+    backend: Literal["docker", "subprocess"]
+
+
+class CellLost(CellEvent):
+    """A cell ended by itself, or spoke nonsense."""
+
+    kind = "cell.lost"
+    reason: Literal["run", "session", "ready"]
+    """Its use when that was found: a single program, a session, or none yet."""
+
+
+class CellDiscarded(CellEvent):
+    """A cell that was kept for its agent's next program was destroyed instead."""
+
+    kind = "cell.discarded"
+    reason: Literal["not_clean", "not_renewed"]
+    """The last program did not end cleanly; or the cell could not be made new."""
+
+
+class CellUnavailable(CellEvent):
+    """A cell could not be made; told once, until one can be made again."""
+
+    kind = "cell.unavailable"
+    reason: Literal["not_made", "not_started"]
+    """The backend made none; or what it made did not get ready."""
+
+
+class CellAvailable(CellEvent):
+    """A cell could be made again."""
+
+    kind = "cell.available"
+
+
 class PolicyChanged(Event):
     """Other policies are in force."""
 
@@ -179,6 +215,10 @@ EVENTS: Mapping[str, type[Event]] = {
         SessionPaused,
         SessionResumed,
         SessionClosed,
+        CellLost,
+        CellDiscarded,
+        CellUnavailable,
+        CellAvailable,
         PolicyChanged,
         StoreUnavailable,
         StoreAvailable,

@@ -10,9 +10,11 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from toolcell.guard import ActionGuard
+from toolcell.sandbox import SandboxManager
 from toolcell.tools import CodeSession, CodeSessions
 
 from .events import (
+    EVENTS,
     Event,
     PolicyChanged,
     SessionClosed,
@@ -71,6 +73,16 @@ class Notices:
                     self.tell(StoreAvailable(agent=None, store="guard"))
 
         guard.listeners.append(tell)
+
+    def follow_cells(self, sandbox: SandboxManager) -> None:
+        """Tell of cells that are lost, discarded, or cannot be made."""
+
+        def tell(event: str, facts: Mapping[str, str | None]) -> None:
+            # Programs run far more often than anybody listens.
+            if self.is_heard:
+                self.tell(EVENTS[f"cell.{event}"].model_validate(facts))
+
+        sandbox.cell_listeners.append(tell)
 
     def follow_sessions(self, sessions: CodeSessions) -> None:
         """Tell of sessions of code."""

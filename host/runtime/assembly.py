@@ -113,7 +113,7 @@ async def open_components(
         registry.register_many(api.tools)
     sandbox = sessions = None
     if needs_sandbox(config, registry):
-        sandbox = await open_sandbox(config, environ, stack)
+        sandbox = await open_sandbox(config, environ, stack, notices)
     live_calls = LiveCalls(notices)
     executor = make_executor(config, registry, guarding, sandbox, live_calls, stack)
     if sandbox is not None and needs_sessions(config):

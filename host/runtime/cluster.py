@@ -16,6 +16,7 @@ from toolcell.core import ConfigError
 from ..config.cluster import ClusterConfig
 from ..config.host_config import HostConfig
 from ..config.secrets import read_secret
+from ..desk.notices import Notices
 
 if TYPE_CHECKING:
     from toolcell.cluster import (
@@ -153,9 +154,18 @@ def _directory(
 
 
 async def open_sandbox(
-    config: HostConfig, environ: Mapping[str, str], stack: AsyncExitStack
+    config: HostConfig,
+    environ: Mapping[str, str],
+    stack: AsyncExitStack,
+    notices: Notices,
 ) -> Sandbox:
     """Open the sandbox of a host: that of the cluster, if one is configured.
+
+    Args:
+        config: The configuration.
+        environ: The environment, from which `env:` secrets are read.
+        stack: Closes it again.
+        notices: Tell of its cells, unless they are those of a cluster.
 
     Raises:
         ToolcellError: It cannot be opened.
@@ -163,6 +173,8 @@ async def open_sandbox(
     if config.cluster is None:
         from toolcell.sandbox import SandboxManager
 
-        return await stack.enter_async_context(SandboxManager(config.sandbox))
+        manager = SandboxManager(config.sandbox)
+        notices.follow_cells(manager)
+        return await stack.enter_async_context(manager)
     parts = stack.enter_context(cluster_parts(config, environ))
     return await stack.enter_async_context(parts.sandbox())

@@ -340,8 +340,8 @@ async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
         # Cells of a cluster are the nodes', whoever asks for them; those of this
         # machine are made differently for sandboxes.
         shared = host.sandbox if config.cluster is not None else None
-        tell = host.notices.tell
-        async with Sandboxes(config, host.environ, tell, shared) as sandboxes:
+        notices = host.notices
+        async with Sandboxes(config, host.environ, notices, shared) as sandboxes:
             yield SandboxAPI(config, Access(tokens), sandboxes, snapshots, calls)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,13 +19,13 @@ from toolcell.sandbox import Sandbox as Cells
 
 from ..config.host_config import HostConfig
 from ..desk.events import (
-    Event,
     SessionClosed,
     SessionEvent,
     SessionOpened,
     SessionPaused,
     SessionResumed,
 )
+from ..desk.notices import Notices
 from ..mcp_http.tokens import Token
 from ..runtime.cluster import open_sandbox
 from ..sandbox_http.errors import APIError, gone
@@ -46,7 +46,8 @@ class Sandboxes:
     Args:
         config: The configuration of the host.
         environ: The environment, from which secrets of a cluster are read.
-        tell: Told of each sandbox that is made, pauses, goes on or has ended.
+        notices: Tell of each sandbox that is made, pauses, goes on or has ended, and of
+            their cells.
         shared: The host's own sandbox, whose cells are those of a cluster, as these
             would be; None opens one.
     """
@@ -57,11 +58,11 @@ class Sandboxes:
         self,
         config: HostConfig,
         environ: Mapping[str, str],
-        tell: Callable[[Event], None],
+        notices: Notices,
         shared: Cells | None = None,
     ) -> None:
         self._environ = environ
-        self._tell = tell
+        self._notices = notices
         self._shared = shared
         self._settings = settings = config.sandbox_api
         longest = float(settings.max_timeout_seconds)
@@ -82,7 +83,9 @@ class Sandboxes:
     async def __aenter__(self) -> Sandboxes:
         manager = self._shared
         if manager is None:
-            manager = await open_sandbox(self._config, self._environ, self._stack)
+            manager = await open_sandbox(
+                self._config, self._environ, self._stack, self._notices
+            )
         try:
             self._require(manager.config)
         except BaseException:
@@ -317,4 +320,4 @@ class Sandboxes:
         named = {"agent": sandbox.agent_id, "number": None, "session": sandbox.id}
         if kind is SessionClosed:
             named["reason"] = sandbox.end_reason
-        self._tell(kind.model_validate(named))
+        self._notices.tell(kind.model_validate(named))

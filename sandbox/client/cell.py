@@ -68,7 +68,7 @@ class Cell:
         on_code: Callable[[bytes], None] | None = None,
     ) -> None:
         self._channel = channel
-        self._handshake = Handshake(channel, settings, on_code)
+        self.handshake = Handshake(channel, settings, on_code)
         self._process = process
         self._layers: tuple[str, ...] = ()
         self._oom_kills = 0
@@ -96,7 +96,7 @@ class Cell:
         Raises:
             SandboxUnavailableError: It could not, or did not in 30 seconds.
         """
-        await self._handshake.complete()
+        await self.handshake.complete()
 
     async def run(self, program: Program, listener: Listener = NOBODY) -> RunReport:
         """Run a program and return the report about it.
@@ -174,8 +174,8 @@ class Cell:
         if program.egress is not None:
             program.egress.begin(self.send_frame)
         # One send: the supervisor then reads its first request at once.
-        request = self._handshake.hello() + self._requests.encode(program)
-        await self._handshake.send(request)
+        request = self.handshake.hello() + self._requests.encode(program)
+        await self.handshake.send(request)
         # Imported while the cell starts the program: 3 ms of a process's first run.
         from .run_report import RunReport
 
@@ -254,7 +254,7 @@ class Cell:
         """
         head = frame_prefix(encode_header(header), len(payload))
         self.settled = False
-        await self._handshake.send(self._handshake.hello() + head, payload)
+        await self.handshake.send(self.handshake.hello() + head, payload)
         await self.wait_ready()
         try:
             with anyio.fail_after(_ANSWER_SECONDS):

@@ -39,7 +39,10 @@ class Handshake:
         self._settings = settings
         self._on_code = on_code
         self._greeted = False
-        self._complete = False
+        self.started: bool | None = None
+        """True once the cell is ready, False if it is not fit to be; None: it is not
+        known yet."""
+
         # A run and what passes beside it may both wait for the answer.
         self._waiting = anyio.Lock(fast_acquire=True)
 
@@ -63,7 +66,7 @@ class Handshake:
             CellLostError: It had started, and is gone.
             SandboxUnavailableError: It ended before it had started.
         """
-        if self._complete:
+        if self.started:
             await self._channel.send(*parts)
         else:
             await send_first(self._channel, *parts)
@@ -74,12 +77,16 @@ class Handshake:
         Raises:
             SandboxUnavailableError: It could not, or did not in 30 seconds.
         """
-        if self._complete:
+        if self.started:
             return
         async with self._waiting:
             # Another task may have waited for the same answer.
-            if not self._complete:
-                await self._take_answer()
+            if not self.started:
+                try:
+                    await self._take_answer()
+                except SandboxUnavailableError:
+                    self.started = False
+                    raise
 
     async def _take_answer(self) -> None:
         await self.send(self.hello())
@@ -107,7 +114,7 @@ class Handshake:
                 f"this host {PROTOCOL_VERSION}",
                 hint="host and cell must come from the same toolcell release",
             )
-        self._complete = True
+        self.started = True
         if self._on_code is not None and frame.payload:
             self._on_code(frame.payload)
 

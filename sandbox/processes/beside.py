@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toolcell.core import CellLostError
@@ -41,10 +42,14 @@ class FramesBesideRuns:
     Args:
         channel: Leads to the cell, whose supervisor has said that it is ready.
         spawn: Starts tasks that may live as long as the manager.
+        on_lost: Called when the channel turns out to be broken.
     """
 
-    def __init__(self, channel: Channel, spawn: Spawn) -> None:
+    def __init__(
+        self, channel: Channel, spawn: Spawn, on_lost: Callable[[], None]
+    ) -> None:
         self._channel = channel
+        self._on_lost = on_lost
         self.spawn = spawn
         self._tables: dict[str, FrameTable] = {}
         self._follows = False
@@ -63,7 +68,11 @@ class FramesBesideRuns:
     ) -> None:
         """Send a frame to the cell. Raises CellLostError."""
         prefix = frame_prefix(encode_header(header), len(payload))
-        await self._channel.send(prefix, payload)
+        try:
+            await self._channel.send(prefix, payload)
+        except CellLostError:
+            self._on_lost()
+            raise
 
     def follow(self) -> None:
         """Read the channel for as long as a table is busy."""
@@ -77,6 +86,7 @@ class FramesBesideRuns:
             while self.is_busy:
                 await self._channel.read_more()
         except CellLostError:
+            self._on_lost()
             self._end_all()
         finally:
             self._follows = False

@@ -13,6 +13,7 @@ from ..client.backend import Backend
 from ..client.cell import Cell
 from ..config.settings import Limits, SandboxConfig
 from .active_cells import ActiveCells
+from .cell_news import CellNews
 from .fair_queue import FairQueue
 from .pool import Pool, PoolStats
 
@@ -28,6 +29,7 @@ class CellSupply:
         config: The configuration; its limits of concurrency and of the pool count.
         tasks: Owns the background work; it outlives this.
         active: Gets the cells that are in use.
+        news: Told of what goes wrong with them.
     """
 
     def __init__(
@@ -36,10 +38,14 @@ class CellSupply:
         config: SandboxConfig,
         tasks: anyio.abc.TaskGroup,
         active: ActiveCells,
+        news: CellNews,
     ) -> None:
+        self.news = news
+        """Tells what goes wrong with the cells."""
+
         self._queue = FairQueue(config.max_concurrency, config.max_queue)
         self._active = active
-        self._pool = Pool(backend, config, tasks)
+        self._pool = Pool(backend, config, tasks, news)
         self._pool.start()
         self._closed = False
 
@@ -86,13 +92,20 @@ class CellSupply:
                 else:
                     await self._pool.discard(cell)
             finally:
+                self._note_start(cell)
                 self._active.discard(cell)
         finally:
             self._queue.leave(entered)
 
+    def _note_start(self, cell: Cell) -> None:
+        if cell.handshake.started:
+            self.news.started()
+        elif cell.handshake.started is False:
+            self.news.failed("not_started")
+
     async def aclose(self) -> None:
         """Refuse those that wait, stop runs as `cancelled`, and destroy all cells."""
-        self._closed = True
+        self._closed = self.news.closed = True
         self._queue.close()
         await self._active.stop()
         await self._pool.aclose()

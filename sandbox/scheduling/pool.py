@@ -16,6 +16,7 @@ from toolcell.core import SandboxError
 from ..client.backend import Backend
 from ..client.cell import Cell
 from ..config.settings import Limits, SandboxConfig
+from .cell_news import CellNews
 from .used_cells import UsedCells, key_of
 
 _RETRY_SECONDS = 1.0
@@ -62,6 +63,7 @@ class Pool:
         backend: Makes the cells.
         config: The configuration; `pool` and `limits` count.
         tasks: Owns the background work; it outlives the pool.
+        news: Told of cells that cannot be made, are lost, or cannot be used again.
         clock: Returns seconds that never decrease.
     """
 
@@ -70,6 +72,7 @@ class Pool:
         backend: Backend,
         config: SandboxConfig,
         tasks: anyio.abc.TaskGroup,
+        news: CellNews,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
@@ -80,11 +83,12 @@ class Pool:
         self._scope = anyio.CancelScope()
         self._wanted = anyio.Event()
         self._closed = False
+        self._news = news
         self._clock = clock
         self._taken_at = -math.inf
         self._made = 0
         self._discarded = 0
-        self._used = UsedCells(config.max_concurrency, tasks, clock)
+        self._used = UsedCells(config.max_concurrency, tasks, news, clock)
 
     def start(self) -> None:
         """Begin to fill the pool, if it has a size, and to look after its cells."""
@@ -127,13 +131,14 @@ class Pool:
     async def _add_one(self) -> bool:
         """Make a cell and get it ready; return False if that failed."""
         try:
-            cell = await self._backend.create_cell(self._config.limits)
+            cell = await self._create(self._config.limits)
         except (SandboxError, OSError):
             # A run that finds the pool empty makes its own cell and reports why.
             return False
         try:
             await cell.wait_ready()
         except SandboxError:
+            self._news.failed("not_started")
             await cell.kill()
             return False
         except BaseException:
@@ -143,6 +148,7 @@ class Pool:
             await cell.kill()
             return False
         self._made += 1
+        self._news.started()
         self._ready.append(cell)
         return True
 
@@ -171,8 +177,16 @@ class Pool:
             if cell.alive():
                 return cell
             self._discarded += 1
+            self._news.lost("ready")
             await self.discard(cell)
-        return await self._backend.create_cell(limits)
+        return await self._create(limits)
+
+    async def _create(self, limits: Limits) -> Cell:
+        try:
+            return await self._backend.create_cell(limits)
+        except (SandboxError, OSError):
+            self._news.failed("not_made")
+            raise
 
     async def take_again(self, limits: Limits, agent_id: str | None) -> Cell:
         """Return a cell that ran programs of this agent alone, or a never-used one.
@@ -188,8 +202,10 @@ class Pool:
         again = cell.clean and cell.program_number < self._config.programs_per_cell
         if again and not self._closed:
             await self._used.put(key_of(agent_id, limits), cell)
-        else:
-            await self.discard(cell)
+            return
+        if not cell.clean:
+            self._news.discarded("not_clean", agent_id)
+        await self.discard(cell)
 
     def replace_dead(self) -> None:
         """Replace ready cells that have ended, or sent something unasked."""
@@ -197,6 +213,7 @@ class Pool:
         dead = [cell for cell in self._ready if not cell.alive()]
         for cell in dead:
             self._ready.remove(cell)
+            self._news.lost("ready")
             self._tasks.start_soon(cell.kill)
         self._discarded += len(dead)
         if dead:

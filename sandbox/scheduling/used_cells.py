@@ -13,11 +13,13 @@ from toolcell.core import CellLostError
 
 from ..client.cell import Cell
 from ..config.settings import Limits
+from .cell_news import CellNews
 
 IDLE_SECONDS = 60.0
 """Seconds that a used cell waits for a program. When it is reached it is destroyed."""
 
-Key = tuple[object, ...]
+Key = tuple[str | None, int, int, float, int, int]
+"""The agent, and the limits of its cells."""
 
 
 def key_of(agent_id: str | None, limits: Limits) -> Key:
@@ -36,6 +38,7 @@ class UsedCells:
         max_cells: The largest number of cells that wait for a program. When it is
             reached the oldest is destroyed.
         tasks: Owns the background work; it outlives this object.
+        news: Told of cells that could not be made new.
         clock: Returns seconds that never decrease.
     """
 
@@ -43,10 +46,12 @@ class UsedCells:
         self,
         max_cells: int,
         tasks: anyio.abc.TaskGroup,
+        news: CellNews,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_cells = max_cells
         self._tasks = tasks
+        self._news = news
         self._clock = clock
         # The oldest first: it is the most likely to be ready.
         self._waiting: dict[Key, deque[tuple[float, Cell]]] = {}
@@ -76,6 +81,7 @@ class UsedCells:
             except BaseException:
                 await cell.kill()
                 raise
+            self._news.discarded("not_renewed", key[0])
             await cell.kill()
         return None
 

@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from toolcell.core import CellLostError, SandboxUnavailableError
 from toolcell.guard import AgentPolicy, Approve, Reject, Rule
 from toolcell.host import Host, HostConfig
 from toolcell.host.desk.events import EVENTS, Event, SessionClosed
@@ -27,6 +28,7 @@ from toolcell.host.sandbox_state.sandbox import Lifecycle, Sandbox
 from toolcell.host.sandbox_state.sandboxes import Sandboxes
 from toolcell.tools import RunContext, tool
 
+from ...support.cells.ended_launcher import linked_interpreter, without_launcher
 from ...support.guard.redis_server import RedisServer
 from ...support.paths import ROOT
 
@@ -34,6 +36,8 @@ pytestmark = pytest.mark.anyio
 CONFIG = """
 [sandbox]
 backend = "subprocess"
+python = "{python}"
+programs_per_cell = 2
 session_idle_seconds = {idle}
 session_lifetime_seconds = {lifetime}
 [tools]
@@ -69,6 +73,9 @@ class Listened:
     path: Path
     tasks: Any
     redis: RedisServer | None
+    python: Path
+    """The interpreter of cells, a link."""
+
     seen: list[Event] = field(default_factory=list)
     held: anyio.Event = field(default_factory=anyio.Event)
     """Ends the calls of `hold`."""
@@ -106,12 +113,15 @@ async def listened(
             stack.callback(server.kill)
             environ = {"URL": server.url}
         state = 'redis_url = "env:URL"' if redis else ""
-        path.write_text(CONFIG.format(state=state, idle=idle, lifetime=lifetime))
+        link = linked_interpreter(folder)
+        path.write_text(
+            CONFIG.format(state=state, idle=idle, lifetime=lifetime, python=link)
+        )
         async with (
             Host(HostConfig.from_file(path), environ=environ) as host,
             anyio.create_task_group() as tasks,
         ):
-            made = Listened(host, path, tasks, server)
+            made = Listened(host, path, tasks, server, link)
 
             @tool
             async def hold() -> None:
@@ -176,10 +186,10 @@ async def a_closed_session(made: Listened) -> None:
 
 @asynccontextmanager
 async def a_sandbox(made: Listened) -> AsyncIterator[tuple[Sandboxes, Sandbox]]:
-    config, tell = made.host.config, made.host.notices.tell
+    config = made.host.config
     with open_tokens(config) as tokens:
         token = tokens.create("a")[0]
-    async with Sandboxes(config, {}, tell) as sandboxes:
+    async with Sandboxes(config, {}, made.host.notices) as sandboxes:
         sandbox = await sandboxes.create(
             token,
             template="base",
@@ -200,6 +210,35 @@ async def a_resumption(made: Listened) -> None:
     async with a_sandbox(made) as (sandboxes, sandbox):
         await sandboxes.pause(sandbox)
         await sandboxes.resume(sandbox, 60)
+
+
+async def a_lost_cell(made: Listened) -> None:
+    await a_program(made)
+    assert made.host.sessions is not None
+    async with made.host.sessions.use("a", "s") as held:
+        assert held.session is not None
+        await held.session._shared.cell.kill()  # type: ignore[attr-defined]
+        with pytest.raises(CellLostError):
+            await held.session.run("1")
+
+
+async def an_unclean_cell(made: Listened) -> None:
+    assert made.host.sandbox is not None
+    await made.host.sandbox.run("raise SystemExit(3)", agent_id="a")
+
+
+async def no_cell(made: Listened) -> None:
+    assert made.host.sandbox is not None
+    with without_launcher(made.host.sandbox, made.python):
+        for _ in range(3):
+            with pytest.raises(SandboxUnavailableError):
+                await made.host.sandbox.run("1")
+
+
+async def a_cell_again(made: Listened) -> None:
+    assert made.host.sandbox is not None
+    await no_cell(made)
+    await made.host.sandbox.run("1")
 
 
 async def other_policies(made: Listened) -> None:
@@ -237,6 +276,10 @@ CAUSES: dict[str, Callable[[Listened], Awaitable[Any]]] = {
     "session.paused": a_pause,
     "session.resumed": a_resumption,
     "session.closed": a_closed_session,
+    "cell.lost": a_lost_cell,
+    "cell.discarded": an_unclean_cell,
+    "cell.unavailable": no_cell,
+    "cell.available": a_cell_again,
     "policy.changed": other_policies,
     "store.unavailable": no_store,
     "store.available": a_store_again,

@@ -27,7 +27,7 @@ async def heard(
     seen: list[Event] = []
 
     def take(event: Event) -> None:
-        if event.kind.startswith("session."):
+        if event.kind.startswith(("session.", "cell.")):
             seen.append(event)
 
     async with served(folder, settings, **sandbox) as service:
@@ -125,7 +125,9 @@ async def test_a_lost_cell_ends_its_sandbox_once_that_is_found(tmp_path: Path) -
         await until(lambda: len(kinds(seen, sandbox.id)) == 2)
         left = await service.http.get("/v2/sandboxes", headers=service.key())
 
+    lost = seen[-2]
     assert answer.status_code == 502
+    assert (lost.kind, lost.agent) == ("cell.lost", "a")
     assert kinds(seen, sandbox.id) == ["session.opened", "session.closed lost"]
     assert [each["sandboxID"] for each in left.json()] == [other.id]
 

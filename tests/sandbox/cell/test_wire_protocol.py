@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import random
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,12 +24,12 @@ from toolcell.sandbox.cell.wire.frames import (
     encode,
     strict_json,
 )
-from toolcell.sandbox.client.cell import Cell
-from toolcell.sandbox.client.channel import Channel, StreamSplitter
+from toolcell.sandbox.client.channel import StreamSplitter
 from toolcell.sandbox.client.run_report import RunReport
-from toolcell.sandbox.client.types import CellTraits, Program
+from toolcell.sandbox.client.types import Program
 
 from ...conftest import SUBPROCESS
+from ...support.cells.speaking_cell import cell_that_says
 
 pytestmark = pytest.mark.anyio
 
@@ -54,33 +53,6 @@ PROGRAM = Program(
     code=b"", language="python", inputs=b"", limits=Limits(output_bytes=100)
 )
 WORD = b'{"outcome":"ok","value":{"json":1}}\n'
-
-
-class NoProcess:
-    """A cell without a process: only its channel counts here."""
-
-    killed = False
-
-    async def killed_for_memory(self, known: int, since: float) -> bool:
-        return False
-
-    async def kill(self) -> None:
-        self.killed = True
-
-
-def cell_that_says(
-    *pieces: bytes,
-    hang: bool = False,
-    on_code: Callable[[bytes], None] | None = None,
-) -> tuple[Cell, socket.socket]:
-    """Return a cell whose supervisor sends these bytes, then hangs up."""
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    theirs.sendall(b"".join(pieces))
-    if not hang:
-        theirs.shutdown(socket.SHUT_WR)
-    traits = CellTraits(backend="subprocess", level="namespaces", layers=())
-    return Cell(Channel(ours), NoProcess(), traits, {}, on_code), theirs
 
 
 async def outcome(*pieces: bytes) -> ExecutionResult:

@@ -23,6 +23,7 @@ from toolcell.sandbox import (
 from toolcell.sandbox.backends import launcher_start
 from toolcell.sandbox.backends.selection import check_strength
 from toolcell.sandbox.client.types import CellTraits
+from toolcell.sandbox.scheduling.cell_news import CellNews
 from toolcell.sandbox.scheduling.used_cells import IDLE_SECONDS, UsedCells, key_of
 
 from ...support.cells.changed_bundle import changed_bundle
@@ -218,7 +219,7 @@ async def test_files_and_inputs_of_a_run_are_its_own(sandbox: SandboxManager) ->
     [
         ("wire.contract", "RENEWAL_SECONDS = 0.05", "RENEWAL_SECONDS = 0.0"),
         ("supervisor.clean_slate", "!= self._nice", "is not None"),
-        ("workdir.scratch", "linux.umount(path, 0)", "raise OSError(16, 'busy')"),
+        ("supervisor.scratch", "linux.umount(path, 0)", "raise OSError(16, 'busy')"),
     ],
     ids=["slow", "changed supervisor", "busy file system"],
 )  # fmt: skip
@@ -282,7 +283,7 @@ Work = Callable[[UsedCells, list[Any]], Awaitable[None]]
 
 async def with_used_cells(work: Work, clock: Callable[[], float] = lambda: 0.0) -> None:
     async with anyio.create_task_group() as tasks:
-        used = UsedCells(2, tasks, clock)
+        used = UsedCells(2, tasks, CellNews("test", []), clock)
         await work(used, [FakeCell() for _ in range(4)])
         await used.aclose()
 

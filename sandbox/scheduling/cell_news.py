@@ -1,0 +1,62 @@
+"""Tells what goes wrong with cells, to whoever listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+CellListener = Callable[[str, Mapping[str, str | None]], None]
+"""Told of what happened, and the facts about it, in the event loop."""
+
+
+class CellNews:
+    """What goes wrong with the cells of one manager.
+
+    That no cell can be made is told once, until one could be made again: a pool tries
+    each second. Nothing is told once it is closed, since its cells then end on purpose.
+
+    Args:
+        backend: The backend that makes them.
+        listeners: Told of `lost`, `discarded`, `unavailable` and `available`.
+    """
+
+    def __init__(self, backend: str, listeners: list[CellListener]) -> None:
+        self._backend = backend
+        self._listeners = listeners
+        self._available = True
+        self.closed = False
+
+    def lost(
+        self, use: Literal["run", "session", "ready"], agent_id: str | None = None
+    ) -> None:
+        """Tell that a cell ended by itself, or spoke nonsense, in a use."""
+        self._tell("lost", use, agent_id)
+
+    def discarded(
+        self, why: Literal["not_clean", "not_renewed"], agent_id: str | None
+    ) -> None:
+        """Tell that an agent's cell cannot have its next program."""
+        self._tell("discarded", why, agent_id)
+
+    def failed(self, step: Literal["not_made", "not_started"]) -> None:
+        """Tell that a cell could not be made, unless the last one could not either."""
+        if self._available:
+            self._available = False
+            self._tell("unavailable", step)
+
+    def started(self) -> None:
+        """Tell that cells can be made again, if the last one could not."""
+        if not self._available:
+            self._available = True
+            self._tell("available")
+
+    def _tell(
+        self, event: str, reason: str | None = None, agent_id: str | None = None
+    ) -> None:
+        if self.closed:
+            return
+        facts = {"backend": self._backend, "agent": agent_id}
+        if reason is not None:
+            facts["reason"] = reason
+        for each in self._listeners:
+            each(event, facts)
