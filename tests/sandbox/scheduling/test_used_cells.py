@@ -219,7 +219,7 @@ async def test_files_and_inputs_of_a_run_are_its_own(sandbox: SandboxManager) ->
     [
         ("wire.contract", "RENEWAL_SECONDS = 0.05", "RENEWAL_SECONDS = 0.0"),
         ("supervisor.clean_slate", "!= self._nice", "is not None"),
-        ("supervisor.scratch", "linux.umount(path, 0)", "raise OSError(16, 'busy')"),
+        ("workdir.scratch", "linux.umount(path, 0)", "raise OSError(16, 'busy')"),
     ],
     ids=["slow", "changed supervisor", "busy file system"],
 )  # fmt: skip
