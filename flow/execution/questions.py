@@ -151,13 +151,17 @@ class Questions:
         assert result.error is not None
         details: Mapping[str, Any] = result.error.details
         request, ends = details["approval_id"], details["expires_at"]
-        payload: JsonValue = {
+        payload: dict[str, JsonValue] = {
             "question": "may this call be made?",
             "tool": call.name,
             "arguments": jsonable(Redactor()(call.arguments)),
             "request": request,
         }
         value = self.value(op, payload, kind="approval")
+        while value.interrupt_id in self._journal.answers:
+            # The approval was withdrawn before the call: the request waits again.
+            payload = {**payload, "withdrawn": value.interrupt_id}
+            value = self.value(op, payload, kind="approval")
         expires_at = datetime.fromtimestamp(ends, UTC)
         more = {"request_id": request, "expires_at": expires_at}
         return value.model_copy(update=more)

@@ -26,6 +26,7 @@ from toolcell.flow import (
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
+    ApprovalOutcome,
     ApprovalReply,
     ApprovalRequest,
     Approvals,
@@ -52,6 +53,7 @@ class Office:
         self.now = time.time()
         self._open = ExitStack()
         self.policy: dict[str, Any] = {"ask": ["pay"]}
+        self.kind = Approvals
 
         @tool
         async def pay(euros: int) -> str:
@@ -64,7 +66,7 @@ class Office:
     def approvals(self) -> Approvals:
         """Return the approvals, as another process has them."""
         store = self._open.enter_context(ApprovalStore(self.folder / "approvals.db"))
-        return Approvals(store, answered_elsewhere=True, clock=lambda: self.now)
+        return self.kind(store, answered_elsewhere=True, clock=lambda: self.now)
 
     def flow(self, *nodes: Any, **options: Any) -> Flow[Log]:
         """Return the flow, as a new process has it."""
@@ -275,6 +277,31 @@ async def test_an_approval_that_expired_is_asked_for_anew(office: Office) -> Non
 
     assert (await flow.resume("t")).unwrap().log[1] == "paid 30"
     assert office.paid == [30]
+
+
+async def test_an_approval_that_is_withdrawn_is_asked_for_again(office: Office) -> None:
+    await office.flow(pay).run({}, "t")
+    request, asked = await office.request(), set[str]()
+
+    class Withdrawing(Approvals):
+        """Withdraws an approval of anna's right after a thread has heard of it."""
+
+        async def answered(self, request_id: str) -> ApprovalOutcome | None:
+            found = await super().answered(request_id)
+            await self.withdraw("anna", by="eva")
+            return found
+
+    office.kind = Withdrawing
+    for _ in range(2):
+        await office.answer(Approve(approver="anna"))
+        [waiting] = (await office.flow(pay).resume("t")).interrupts
+        asked.add(waiting.interrupt_id)
+        assert (waiting.kind, waiting.request_id) == ("approval", request.id)
+        assert office.paid == []
+    await office.answer(Approve(approver="berta"))
+
+    assert (await office.flow(pay).resume("t")).unwrap().log[1] == "paid 30"
+    assert office.paid == [30] and len(asked) == 2
 
 
 def _time(seconds: float) -> datetime:
