@@ -153,10 +153,13 @@ class People:
             InvalidInputError: It is the last admin.
         """
         with self._file.transaction():
-            self._file.run("DELETE FROM people WHERE id = ?", (person_id,))
-            self._file.run("DELETE FROM links WHERE person_id = ?", (person_id,))
+            self._delete(person_id)
             self._check_admin()
             yield
+
+    def _delete(self, person_id: str) -> None:
+        self._file.run("DELETE FROM people WHERE id = ?", (person_id,))
+        self._file.run("DELETE FROM links WHERE person_id = ?", (person_id,))
 
     def _check_admin(self) -> None:
         if not self.has_admin():
@@ -186,9 +189,9 @@ class People:
     def removing_subject(self, issuer: str, subject: str) -> Iterator[None]:
         """Remove the person of a subject when the block ends; not if it raises."""
         with self._file.transaction():
-            self._file.run(
-                "DELETE FROM people WHERE issuer = ? AND subject = ?", (issuer, subject)
-            )
+            person = self.of_subject(issuer, subject)
+            if person is not None:
+                self._delete(person.id)
             yield
 
     @contextmanager

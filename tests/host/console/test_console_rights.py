@@ -403,6 +403,18 @@ async def test_the_configuration_of_an_issuer_is_followed(
     assert found == [*wanted, ("eva", "admin", None)]
 
 
+@pytest.mark.attack
+async def test_an_invitation_does_not_bring_back_who_was_taken_out(
+    place: Place,
+) -> None:
+    people = {"1": Person("anna", "admin", None, 0.0)}
+    await place.rights.put_subjects(ISSUER, people)
+    code = place.people.make_link(role="admin", person_id="anna", seconds=60)
+    await place.rights.put_subjects(ISSUER, {})
+
+    assert place.people.link(code) is None
+
+
 async def test_names_may_change_places(place: Place) -> None:
     people = {
         "1": Person("anna", "approver", None, 0.0),
