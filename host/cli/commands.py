@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from toolcell.core import (
+    CheckpointNotFoundError,
     ConfigError,
     InvalidInputError,
     PolicyError,
@@ -26,6 +27,7 @@ from ..terminal.output import print_error
 from ..terminal.streams import OutputError, drop_output, flush_streams
 
 _BAD_INPUT = (
+    CheckpointNotFoundError,
     ConfigError,
     InvalidInputError,
     PolicyError,

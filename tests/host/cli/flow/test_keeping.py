@@ -33,7 +33,7 @@ def test_a_changed_thread_is_found(flow: Flow, command: Command, folder: Path) -
     assert found["thread"] == "o1"
     assert command("flow", "verify").out.startswith("o1\t")
     assert flow("verify", "b1") == []
-    assert flow("verify", "nobody", code=4)["error"]["kind"] == "checkpoint.not_found"
+    assert flow("verify", "nobody", code=2)["error"]["kind"] == "checkpoint.not_found"
 
 
 def test_old_threads_are_deleted_and_open_ones_stay(
