@@ -12,7 +12,7 @@ from toolcell.core import CellLostError
 
 from ..wire.link import Exchange, Link
 from ..wire.message import Message
-from ..wire.parts import receive_file, send_file
+from ..wire.parts import MAX_HEADERS_BYTES, receive_file, send_file
 from .runs import last_message, next_part
 from .told import told_by
 
@@ -86,10 +86,14 @@ class RemoteSession:
             await send_file(exchange, partial(next_part, exchange), archive)
             return await self._end(exchange)
 
-    async def fetch(self, archive: Path, operation: str, **fields: Any) -> Message:
+    async def fetch(
+        self, archive: Path, operation: str, *, max_bytes: int, **fields: Any
+    ) -> Message:
         """Write an archive that the node sends; return what it says of it."""
+        fields["max_bytes"] = max_bytes
+        most = max_bytes + MAX_HEADERS_BYTES
         async with self.exchange(operation, **fields) as exchange:
-            await receive_file(exchange, partial(next_part, exchange), archive)
+            await receive_file(exchange, partial(next_part, exchange), archive, most)
             return await self._end(exchange)
 
     async def _end(self, exchange: Exchange) -> Message:

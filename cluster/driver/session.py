@@ -374,8 +374,9 @@ class ClusterSession:
         require_new(Path(target))
         async with TemporaryDirectory(prefix=folder_prefix()) as place:
             archive = Path(place, "archive")
-            asked = {"path": path, "max_bytes": max_bytes}
-            found = await self._remote.fetch(archive, "download", **asked)
+            found = await self._remote.fetch(
+                archive, "download", max_bytes=max_bytes, path=path
+            )
             await to_thread.run_sync(unpack_folder, archive, Path(target))
         return self._remote.read(_files, found)
 

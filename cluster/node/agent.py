@@ -38,8 +38,8 @@ from .inventory import Inventory
 from .visitor import Visitor
 
 MAX_STRANGERS = 64
-"""Connections that have not shown the token yet. When it is reached further ones are
-closed at once."""
+"""Connections that have not shown the token yet. When it is reached the oldest one is
+closed for the next: who has the token shows it in milliseconds."""
 
 _ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - drivers cannot connect to these
 _LOOK_SECONDS = 0.1
@@ -96,7 +96,7 @@ class NodeAgent(Detachable):
         self._lost_seconds = lost_seconds
         self._notices = tuple(notices)
         self._slots = sandbox.config.max_concurrency
-        self._strangers = 0
+        self._strangers: dict[anyio.CancelScope, None] = {}
         self._visitors: list[Visitor] = []
         self._draining = False
         self._leaving: anyio.CancelScope | None = None
@@ -257,17 +257,21 @@ class NodeAgent(Detachable):
 
     async def _welcome(self, plain: socket.socket) -> None:
         """Serve one connection; nothing of it ends the agent."""
-        if self._strangers >= MAX_STRANGERS:
-            plain.close()
+        connection: TLSSocket | None = None
+        if len(self._strangers) >= MAX_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.cancel()
+        with anyio.CancelScope() as scope:
+            self._strangers[scope] = None
+            try:
+                connection = await self._admitted(plain)
+            except (OSError, TimeoutError, RefusedError) as why:
+                _log.warning("a connection was refused: %s", type(why).__name__)
+            finally:
+                self._strangers.pop(scope, None)
+        if connection is None:
             return
-        self._strangers += 1
-        try:
-            connection = await self._admitted(plain)
-        except (OSError, TimeoutError, RefusedError) as why:
-            _log.warning("a connection was refused: %s", type(why).__name__)
-            return
-        finally:
-            self._strangers -= 1
         visitor = Visitor(self._sandbox, self)
         link = Link(
             connection,

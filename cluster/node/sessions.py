@@ -8,13 +8,13 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import Network, SandboxProcess, SandboxSession
+from toolcell.sandbox import Network, SandboxConfig, SandboxProcess, SandboxSession
 
 from ..wire.codec import pack_model, pack_result, read_network
 from ..wire.exchange_stream import ExchangeStream, relay
 from ..wire.link import Exchange
 from ..wire.message import Message
-from .transfers import TRANSFERS, files, transfer
+from .transfers import TRANSFERS, files, max_archive_bytes, transfer
 from .watches import tell_changes
 
 _Fields = dict[str, Any]
@@ -35,11 +35,12 @@ class Sessions:
     """Finds sessions and commands by the numbers that the driver has of them.
 
     Args:
-        network: The hosts that cells of this node may reach at most.
+        config: What cells of this node are.
     """
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(self, config: SandboxConfig) -> None:
+        self._network = config.network
+        self._max_archive_bytes = max_archive_bytes(config)
         self._numbers = itertools.count(1)
         self._sessions: dict[int, SandboxSession] = {}
         self._processes: dict[int, dict[int, SandboxProcess]] = {}
@@ -105,7 +106,8 @@ class Sessions:
             case "watch" | "connect":
                 return await _open(session, name, exchange, options)
         if name in TRANSFERS:
-            return await transfer(session, name, exchange, fields)
+            most = self._max_archive_bytes
+            return await transfer(session, name, exchange, fields, most)
         return await files(session, name, message)
 
     def _narrowed(self, fields: _Fields) -> Network:

@@ -9,32 +9,52 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from toolcell.sandbox import SandboxSession, folder_prefix
+from toolcell.sandbox import SandboxConfig, SandboxSession, folder_prefix
 
 from ..wire.folders import pack_folder, unpack_folder
 from ..wire.link import Exchange
 from ..wire.message import Message
-from ..wire.parts import receive_file, send_file
+from ..wire.parts import MAX_HEADERS_BYTES, receive_file, send_file
 
 _Answer = tuple[dict[str, Any], list[bytes]]
+_MAX_MOUNTED_BYTES = 16 * 1024**3
 TRANSFERS = ("save", "load", "upload", "download")
 """The operations that move files of any size, as archives in parts."""
 
 
+def max_archive_bytes(config: SandboxConfig) -> int:
+    """Return the bytes that a driver may send: more could be written nowhere."""
+    if any(not each.read_only for each in config.mounts):
+        return _MAX_MOUNTED_BYTES
+    return config.limits.disk_mb * 1024 * 1024 + MAX_HEADERS_BYTES
+
+
 async def transfer(
-    session: SandboxSession, name: str, exchange: Exchange, asked: dict[str, Any]
+    session: SandboxSession,
+    name: str,
+    exchange: Exchange,
+    asked: dict[str, Any],
+    max_bytes: int,
 ) -> _Answer:
-    """Do one of `TRANSFERS`, by way of a temporary folder."""
+    """Do one of `TRANSFERS`, by way of a temporary folder.
+
+    Args:
+        session: The session.
+        name: The operation.
+        exchange: Carries the archive.
+        asked: What the driver says of it.
+        max_bytes: Bytes that the driver may send.
+    """
     hear = partial(_heard, exchange)
     async with anyio.TemporaryDirectory(prefix=folder_prefix()) as place:
         archive, folder = Path(place, "archive"), Path(place, "folder")
         match name:
             case "upload":
-                await receive_file(exchange, hear, archive)
+                await receive_file(exchange, hear, archive, max_bytes)
                 await to_thread.run_sync(unpack_folder, archive, folder)
                 return {"files": await session.upload(folder, asked["path"])}, []
             case "load":
-                await receive_file(exchange, hear, archive)
+                await receive_file(exchange, hear, archive, max_bytes)
                 most = asked["max_bytes"]
                 return {"entries": await session.load(archive, max_bytes=most)}, []
         most = asked["max_bytes"]

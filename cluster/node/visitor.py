@@ -72,7 +72,7 @@ class Visitor:
     def __init__(self, sandbox: Sandbox, agent: Agent) -> None:
         self._sandbox = sandbox
         self._agent = agent
-        self._sessions = Sessions(sandbox.config.network)
+        self._sessions = Sessions(sandbox.config)
         self._greeted: Exchange | None = None
         self._granted: _Fields = {}
 

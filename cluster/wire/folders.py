@@ -1,7 +1,8 @@
 """Folders as bytes, for uploads and downloads through a node.
 
 Both ends made the folder that they read: a driver reads its own, and a node one that
-`Session.download` wrote, which has neither links that lead out nor special files.
+`Session.download` wrote, which has neither symbolic links nor special files. What the
+other end sends is taken if it has none either.
 """
 
 from __future__ import annotations
@@ -88,5 +89,9 @@ class _Archive(tarfile.TarFile):
 
 
 def _private(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo | None:
+    packed = member.isreg() or member.isdir() or member.islnk()
+    if not packed or member.issparse():
+        # A sparse file of some bytes may have any size.
+        raise tarfile.SpecialFileError(member)
     safe = tarfile.data_filter(member, place)
     return safe.replace(mode=0o700) if safe is not None and safe.isdir() else safe

@@ -25,6 +25,13 @@ from .message import encode_message as encode
 from .outbox import MORE, PIECE_BYTES, PREFIX, Outbox
 from .tls import TLSSocket
 
+MAX_EXCHANGES = 65_536
+"""Exchanges of a link at once. When it is exceeded the node ends the link."""
+
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
+"""Bytes of messages of one exchange that nobody has read, beside a single large one.
+When it is exceeded the link ends: whoever sends waits for answers long before."""
+
 _END_SECONDS = 15.0
 
 
@@ -55,6 +62,7 @@ class Exchange:
         "_inbox",
         "_link",
         "_parts",
+        "_unread",
         "ended",
         "is_open",
         "number",
@@ -75,6 +83,7 @@ class Exchange:
         """At the node: True once the request is whole."""
 
         self._parts: bytearray | None = None
+        self._unread = 0
         self.scope: anyio.CancelScope | None = None
         """At the node: cancels the answer."""
 
@@ -127,6 +136,7 @@ class Exchange:
             self._heard = anyio.Event()
             await self._heard.wait()
         kind, message = self._inbox.popleft()
+        self._unread -= message.size
         if kind is Kind.END or kind is Kind.ERROR:
             self.ended = True
         return kind, message
@@ -158,8 +168,15 @@ class Exchange:
         return whole
 
     def add(self, kind: Kind, message: Message) -> None:
-        """Take a message from the link."""
+        """Take a message from the link.
+
+        Raises:
+            WireError: Nobody has asked for so much.
+        """
         self._inbox.append((kind, message))
+        self._unread += message.size
+        if len(self._inbox) > 1 and self._unread > MAX_UNREAD_BYTES:
+            raise WireError("it sends more than is read")
         self.wake()
 
     def wake(self) -> None:
@@ -307,7 +324,8 @@ class Link:
         kind = _KINDS.get(code & ~MORE)
         if kind is None:
             raise WireError(f"there is no frame {code}")
-        if kind is Kind.PING:
+        if kind is Kind.PING and not self._outbox.waits:
+            # What waits to leave is a sign of life as well.
             self.put(Kind.PONG, 0, b"")
         if kind is Kind.PING or kind is Kind.PONG:
             return
@@ -336,6 +354,8 @@ class Link:
         if self._serve is None or (exchange is not None and exchange.is_open):
             raise WireError("an exchange that may not be opened")
         if exchange is None:
+            if len(self._exchanges) == MAX_EXCHANGES:
+                raise WireError("too many exchanges")
             exchange = self._exchanges[number] = Exchange(self, number)
             exchange.scope = anyio.CancelScope()
         return exchange

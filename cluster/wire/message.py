@@ -16,6 +16,7 @@ MAX_MESSAGE_BYTES = 512 * 1024 * 1024
 the link."""
 
 _LENGTH = struct.Struct(">I")
+_MESSAGE_BYTES = 1000
 # Not as ASCII: half a surrogate pair must fail here, since no reader takes it.
 _encode = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False
@@ -35,6 +36,8 @@ class Message:
 
     fields: dict[str, Any] = field(repr=False)
     blobs: tuple[bytes, ...] = field(default=(), repr=False)
+    size: int = 0
+    """Bytes that it takes, about."""
 
 
 def encode_message(fields: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
@@ -74,4 +77,4 @@ def decode_message(data: bytes) -> Message:
             start += each
     except (struct.error, TypeError, ValueError) as error:
         raise WireError(f"a message cannot be read: {error}") from None
-    return Message(fields, tuple(blobs))
+    return Message(fields, tuple(blobs), len(data) + _MESSAGE_BYTES)

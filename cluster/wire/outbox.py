@@ -20,7 +20,12 @@ MORE = 0x80
 PREFIX = struct.Struct(">BII")
 """A frame's kind, the number of its exchange, and the length of what follows."""
 
+MAX_BEHIND_BYTES = 256 * 1024 * 1024
+"""Bytes of small messages that wait because the other end reads too slowly. When it is
+exceeded the link is given up."""
+
 _TURN_BYTES = 256 * 1024
+_MESSAGE_BYTES = 100
 
 
 class Outbox:
@@ -45,6 +50,7 @@ class Outbox:
         self._give_up = give_up
         self._unsent = memoryview(b"")
         self._small: list[bytes] = []
+        self._behind = 0
         self._lines: dict[int, deque[_Large]] = {}
         self._leaving: list[_Large] = []
         self._work = anyio.Event()
@@ -55,7 +61,15 @@ class Outbox:
             self._line_up(_Large(kind, number, data))
             return
         self._small.append(PREFIX.pack(kind, number, len(data)) + data)
+        self._behind += len(data) + _MESSAGE_BYTES
+        if self._behind > MAX_BEHIND_BYTES:
+            self._give_up("it reads too slowly")
         self._begin()
+
+    @property
+    def waits(self) -> bool:
+        """True if something is to be written, a sign of life among others."""
+        return bool(self._unsent or self._small or self._lines)
 
     async def deliver(self, kind: int, number: int, data: bytes) -> None:
         """Put a message in line; return when it is on its way, or never will be."""
@@ -113,7 +127,7 @@ class Outbox:
             self._leaving = []
 
     def _next_pieces(self) -> bytes:
-        pieces, self._small = self._small, []
+        pieces, self._small, self._behind = self._small, [], 0
         size = 0
         while self._lines and size < _TURN_BYTES:
             number = next(iter(self._lines))

@@ -20,6 +20,9 @@ from .message import Message
 PART_BYTES = 256 * 1024
 """Bytes of a file in one message."""
 
+MAX_HEADERS_BYTES = 160 * 1024 * 1024
+"""Bytes of an archive beside those of its files: 10,000 headers of 16 KiB at most."""
+
 MAX_AHEAD = 16
 """Parts under way. When it is reached the sender waits until one is written."""
 
@@ -61,16 +64,19 @@ async def send_file(exchange: Exchange, hear: Hear, source: Path) -> None:
         await hear()
 
 
-async def receive_file(exchange: Exchange, hear: Hear, target: Path) -> None:
+async def receive_file(
+    exchange: Exchange, hear: Hear, target: Path, max_bytes: int
+) -> None:
     """Write a file that the other end sends; one that fails leaves nothing.
 
     Args:
         exchange: Tells the sender what is written.
         hear: Returns the next message of the other end.
         target: The file, new, and its owner's alone.
+        max_bytes: Bytes that it may have. When it is exceeded nothing of it stays.
 
     Raises:
-        InvalidInputError: It exists, or cannot be written.
+        InvalidInputError: It exists, is larger, or cannot be written.
         SandboxError: It did not arrive whole (`details["reason"]` is `damaged`).
         CellLostError: The link is gone.
     """
@@ -80,7 +86,7 @@ async def receive_file(exchange: Exchange, hear: Hear, target: Path) -> None:
         raise _unusable("write", target, error) from None
     try:
         async with await anyio.open_file(fd, "wb") as file:
-            await _receive(exchange, hear, file.wrapped)
+            await _receive(exchange, hear, file.wrapped, max_bytes)
     except BaseException as error:
         with anyio.CancelScope(shield=True):
             await anyio.Path(target).unlink(missing_ok=True)
@@ -89,7 +95,9 @@ async def receive_file(exchange: Exchange, hear: Hear, target: Path) -> None:
         raise
 
 
-async def _receive(exchange: Exchange, hear: Hear, file: IO[bytes]) -> None:
+async def _receive(
+    exchange: Exchange, hear: Hear, file: IO[bytes], max_bytes: int
+) -> None:
     digest, size = hashlib.sha256(), 0
 
     def write(part: bytes) -> None:
@@ -99,8 +107,15 @@ async def _receive(exchange: Exchange, hear: Hear, file: IO[bytes]) -> None:
     while "offset" in (told := (message := await hear()).fields):
         if told["offset"] != size:
             break
-        await to_thread.run_sync(write, message.blobs[0])
-        size += len(message.blobs[0])
+        part = b"".join(message.blobs)
+        if size + len(part) > max_bytes:
+            raise InvalidInputError(
+                f"an archive has more than {max_bytes} bytes",
+                hint="move less at once",
+                details={"reason": "too_large"},
+            )
+        await to_thread.run_sync(write, part)
+        size += len(part)
         exchange.send_soon({"taken": size})
     if (told.get("total"), told.get("sha256")) != (size, digest.hexdigest()):
         raise SandboxError(

@@ -16,9 +16,9 @@ from toolcell.cluster import ClusterSandbox
 from toolcell.cluster.wire import link, message
 from toolcell.cluster.wire.link import Exchange
 from toolcell.cluster.wire.message import Message
-from toolcell.cluster.wire.parts import receive_file
+from toolcell.cluster.wire.parts import MAX_HEADERS_BYTES, receive_file
 from toolcell.core import InvalidInputError, SandboxError
-from toolcell.sandbox import Finished
+from toolcell.sandbox import Finished, Limits
 
 from ..conftest import SUBPROCESS
 from ..support.cluster.local import local_cluster
@@ -127,6 +127,22 @@ async def test_a_file_that_came_damaged_is_refused(
 
     target = tmp_path / "target"
     with pytest.raises(SandboxError) as caught:
-        await receive_file(cast(Exchange, Quiet()), hear, target)
+        await receive_file(cast(Exchange, Quiet()), hear, target, 1000)
     assert caught.value.details["reason"] == "damaged"
     assert not target.exists()
+
+
+async def test_a_driver_fills_no_disk_of_a_node(tmp_path: Path) -> None:
+    """It may send what fits into a cell, and no more."""
+    config = SUBPROCESS.config(limits=Limits(disk_mb=1))
+    (tmp_path / "large").mkdir()
+    with (tmp_path / "large" / "file").open("wb") as file:
+        file.truncate(MIB + MAX_HEADERS_BYTES)
+    async with local_cluster(config) as cluster, cluster.session() as session:
+        with pytest.raises(InvalidInputError) as caught:
+            await session.upload(tmp_path / "large")
+        assert caught.value.details["reason"] == "too_large"
+        assert await session.list_files() == ()
+    async with local_cluster(config) as cluster, cluster.session() as session:
+        await session.write_file("small", b"1")
+        assert await session.save(tmp_path / "saved") == ()

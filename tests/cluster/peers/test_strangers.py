@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import anyio
 import pytest
@@ -19,7 +19,15 @@ from toolcell.cluster import (
     new_token,
 )
 from toolcell.cluster.directory.records import read_signed, sign
-from toolcell.cluster.wire.handshake import driver_context, meet_node, new_identity
+from toolcell.cluster.node.agent import MAX_STRANGERS
+from toolcell.cluster.wire import link as link_module
+from toolcell.cluster.wire.handshake import (
+    HANDSHAKE_SECONDS,
+    driver_context,
+    meet_node,
+    new_identity,
+)
+from toolcell.cluster.wire.link import MAX_UNREAD_BYTES, Kind
 from toolcell.cluster.wire.message import encode_message
 from toolcell.cluster.wire.sockets import addresses_of, connected
 from toolcell.cluster.wire.tls import TLSSocket
@@ -135,6 +143,55 @@ async def test_nonsense_ends_the_link_and_nothing_else(
             await secure.send(frame)
             assert await is_closed(secure.receive)
             assert (await session.run("x")).value == 1
+
+
+async def test_strangers_that_wait_keep_nobody_out(agent: NodeAgent) -> None:
+    """They are slow, and more than a node has room for; a driver has the token."""
+    async with AsyncExitStack() as stack:
+        for _ in range(MAX_STRANGERS + 2):
+            host, port = agent.record.host, agent.record.port
+            await stack.enter_async_context(await anyio.connect_tcp(host, port))
+        # Before their time is over.
+        with anyio.fail_after(HANDSHAKE_SECONDS - 1):
+            assert await works(agent.record)
+
+
+@asynccontextmanager
+async def admitted(agent: NodeAgent) -> AsyncIterator[TLSSocket]:
+    async with connection(agent) as secure:
+        await meet_node(secure, bytes.fromhex(TOKEN), agent.record.fingerprint)
+        yield secure
+
+
+async def flood(secure: TLSSocket, frames: Iterable[bytes]) -> bool:
+    """Send frames, and return True if the node ends the link."""
+    with suppress(OSError):
+        for frame in frames:
+            await secure.send(frame)
+    return await is_closed(secure.receive)
+
+
+async def test_messages_that_nobody_reads_end_the_link(agent: NodeAgent) -> None:
+    piece = encode_message({"more": True}, [bytes(60_000)])
+    hello = struct.pack(">BII", Kind.OPEN, 1, len(HELLO)) + HELLO
+    more = struct.pack(">BII", Kind.DATA, 1, len(piece)) + piece
+    async with admitted(agent) as secure:
+        pieces = 2 * MAX_UNREAD_BYTES // len(piece)
+        assert await flood(secure, [hello, *[more] * pieces])
+    assert await works(agent.record)
+
+
+async def test_requests_without_end_end_the_link(
+    agent: NodeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "MAX_EXCHANGES", 50)
+    async with admitted(agent) as secure:
+        opened = (
+            struct.pack(">BII", Kind.OPEN, number, len(HELLO)) + HELLO
+            for number in range(1, 60)
+        )
+        assert await flood(secure, opened)
+    assert await works(agent.record)
 
 
 @pytest.mark.parametrize("op", ["no-such-thing", "session.run", "run", None, 5])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import tarfile
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import pytest
 
-from toolcell.cluster.wire.link import Exchange
+from toolcell.cluster.wire import outbox as outbox_module
+from toolcell.cluster.wire.folders import unpack_folder
+from toolcell.cluster.wire.link import Exchange, Kind, Link
 from toolcell.cluster.wire.message import Message
 from toolcell.cluster.wire.outbox import MORE, PIECE_BYTES, PREFIX, Outbox
 from toolcell.cluster.wire.parts import MAX_AHEAD, PART_BYTES, send_file
 from toolcell.cluster.wire.tls import TLSSocket
+from toolcell.core import InvalidInputError
 
 pytestmark = pytest.mark.anyio
 DATA = 2
@@ -83,3 +87,44 @@ async def test_a_file_waits_for_who_writes_it(tmp_path: Path) -> None:
     assert len(when_heard) == MAX_AHEAD + 3
     whole = {"total": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     assert sent[-1] == whole
+
+
+class Full:
+    """A connection whose other end reads nothing."""
+
+    def write(self, data: memoryview) -> int:
+        return 0
+
+
+def test_signs_of_life_are_not_piled_up() -> None:
+    link = Link(cast(TLSSocket, Full()), name="driver", lost_seconds=10.0)
+    ping = PREFIX.pack(Kind.PING, 0, 0)
+    link._take_all(cast(Any, None), ping * 10_000)
+
+    assert len(link._outbox._small) + len(link._outbox._unsent) <= 2 * len(ping)
+
+
+def test_whoever_reads_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "MAX_BEHIND_BYTES", 10_000)
+    given_up: list[str] = []
+    outbox = Outbox(cast(TLSSocket, Full()), 10.0, given_up.append)
+    for _ in range(20):
+        outbox.put(DATA, 1, bytes(400))
+    assert given_up == []
+    for _ in range(20):
+        outbox.put(DATA, 1, bytes(400))
+    assert given_up[0] == "it reads too slowly"
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.FIFOTYPE, b"S", tarfile.CHRTYPE]
+)
+def test_an_archive_of_no_folder_is_refused(tmp_path: Path, kind: bytes) -> None:
+    odd = tarfile.TarInfo("odd")
+    odd.type, odd.linkname = kind, "other"
+    plain = tarfile.TarInfo("plain")
+    with (tmp_path / "archive").open("wb") as file:
+        file.write(plain.tobuf() + odd.tobuf() + bytes(2 * tarfile.BLOCKSIZE))
+    with pytest.raises(InvalidInputError):
+        unpack_folder(tmp_path / "archive", tmp_path / "folder")
+    assert not (tmp_path / "folder" / "odd").exists()
