@@ -4,8 +4,9 @@ A ```python block runs as a script of its own; a ```text block right after it is
 its output. In a ```console block a line that begins with `$ ` is a command (a
 backslash at its end continues it) and what follows is its output; commands of
 `toolcell` are run, `$ echo $?` after one shows its exit code, and a line `...`
-stands for any lines. A line `<!-- not run: reason -->` before a block skips it, and
-one `<!-- needs the public index -->` skips it where no index answers.
+stands for any lines. A ```toml block is a configuration. A line `<!-- not run:
+reason -->` before a block skips it, and one `<!-- needs the public index -->` skips
+it where no index answers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from toolcell.host import HostConfig
 
 from ..conftest import missing
 from ..support.cells.node_cells import node
@@ -219,6 +222,14 @@ def test_console_blocks_run(block: Block, environment: dict[str, str]) -> None:
                 compare(command.output, printed)
         elif command.text == "echo $?" and code is not None:
             compare(command.output, str(code))
+
+
+@pytest.mark.parametrize("block", blocks_of("toml"))
+def test_configurations_are_accepted(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "toolcell.toml"
+    path.write_text("\n".join(block.lines))
+
+    HostConfig.from_file(path, environ={})
 
 
 def test_the_first_screen_says_it_all() -> None:
