@@ -73,7 +73,10 @@ def list_(
 def show(
     thread: FlowThread, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
 ) -> None:
-    """Show a thread: its state, open questions and running step; secrets are hidden."""
+    """Show a thread: its state, open questions and running step.
+
+    Secrets are hidden.
+    """
 
     async def found(threads: StoredThreads) -> StoredThread:
         return await threads.read(thread)

@@ -32,7 +32,7 @@ def verify(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Read threads with their whole history, and tell those that were changed.
+    """Tell the threads that were changed, by their whole history.
 
     Exit codes: 0 none, 1 some.
     """
@@ -56,7 +56,7 @@ def prune(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Delete threads that are done or were cancelled, and print their ids."""
+    """Delete threads that have ended, and print their ids."""
     before = days_ago(_days(config) if days is None else days)
 
     async def pruned(threads: StoredThreads) -> list[str]:

@@ -65,7 +65,7 @@ def run(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Run a new thread, or the next turn of one that has ended; print its state.
+    """Run a new thread, or the next turn of one; print its state.
 
     Exit codes: 0 done, 1 failed, 3 cancelled, 5 it waits for answers.
     """
@@ -138,7 +138,10 @@ def work(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with every thread that can, until Ctrl-C; any number may run this."""
+    """Go on with every thread that can, until Ctrl-C.
+
+    Any number of these may run.
+    """
 
     from ...config.host_config import HostConfig
 

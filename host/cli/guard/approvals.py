@@ -121,7 +121,10 @@ def withdraw(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Take back what a person has approved and nobody has used; grants end."""
+    """Take back what a person has approved and nobody has used.
+
+    Grants end.
+    """
     found = run_async(_withdraw, config, name, _name(by))
     if as_json:
         print_json({"person": name, **asdict(found)})
@@ -133,7 +136,10 @@ def withdraw(
 def watch(
     by: By = None, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
 ) -> None:
-    """Show requests as they come, and take answers, until Ctrl-C or the input's end."""
+    """Show requests as they come, and take answers.
+
+    It ends with Ctrl-C, or with the input.
+    """
     run_async(_watch, config, _name(by), as_json)
 
 

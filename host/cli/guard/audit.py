@@ -50,9 +50,10 @@ def verify(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Look for edits, gaps and, with --anchor, truncation; exit code 1 if any.
+    """Look for edits, gaps and, with --anchor, truncation.
 
-    Exit code 5: no problem was found, but a --file was checked without a key.
+    Exits with 1 if there are any, with 5 if there are none but a --file was checked
+    without a key.
     """
     from toolcell.guard import AuditHead, verify_audit
 

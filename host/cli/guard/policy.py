@@ -49,9 +49,10 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check policies; exit code 2, with each problem and its place, if they fail.
+    """Check policies, and tell each problem with its place.
 
-    Of a configuration, names of tools, modules and secrets are looked up as well.
+    Exits with 2 if there is one. Of a configuration, names of tools, modules and
+    secrets are looked up as well.
     """
     from toolcell.guard import ActionGuard, load_policies
 

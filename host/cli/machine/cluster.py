@@ -44,13 +44,16 @@ def up(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
 
 @cluster.command()
 def status(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
-    """List the nodes, and what they are at; and how many runs wait for a place."""
+    """List the nodes, what they are at, and the runs that wait."""
     _show(*_look(_read(config), check=False), as_json=as_json)
 
 
 @cluster.command()
 def doctor(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
-    """Have each node say whether it can make cells; exit with 4 if one cannot."""
+    """Have each node say whether it can make cells.
+
+    Exits with 4 if one cannot.
+    """
     found, waiting = _look(_read(config), check=True)
     _show(found, waiting, as_json=as_json)
     if not found or any(each.problem for each in found):
@@ -68,7 +71,10 @@ def prefetch(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Have each node install packages, before a run needs them; 4 if one cannot."""
+    """Have each node install packages, before a run needs them.
+
+    Exits with 4 if one cannot.
+    """
 
     async def fetch(parts: ClusterParts) -> dict[str, str]:
         return await parts.admin().prefetch(packages, seconds)
@@ -123,7 +129,10 @@ def down(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Drain all nodes; with `cluster.address` start no more on machines of Ray."""
+    """Drain all nodes.
+
+    With `cluster.address` no more are started on machines of Ray.
+    """
     settings = _read(config)
     names = [each.name for each in _look(settings, check=False)[0] if each.version]
     _drain(settings, names, seconds, as_json=as_json, for_good=True)

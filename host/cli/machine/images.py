@@ -61,7 +61,7 @@ def pull(
     image: Annotated[str, typer.Argument(help="NAME:TAG or NAME@sha256:...")],
     as_json: AsJson = False,
 ) -> None:
-    """Fetch an image ahead of need; print its name with a digest, to pin it."""
+    """Fetch an image ahead of need; print its name with a digest."""
     from toolcell.sandbox import pull_image
 
     with progress(f"pulling {image}", quiet=as_json) as on_step:

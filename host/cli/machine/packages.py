@@ -28,7 +28,7 @@ _Folder = Annotated[
 
 @packages.command(name="list")
 def list_(folder: _Folder = None, as_json: AsJson = False) -> None:
-    """Show what is installed, for which interpreter, and its size on disk."""
+    """Show what is installed, for which interpreter, and its size."""
     from toolcell.sandbox import list_packages
 
     found = list_packages(folder)

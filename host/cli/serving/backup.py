@@ -21,7 +21,9 @@ Folder = Annotated[
 def backup(
     folder: Folder, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
 ) -> None:
-    """Copy limits, approvals, records, ids, tokens and the audit log; the host may run.
+    """Copy the state of a host, which may run.
+
+    It is limits, approvals, records, ids, tokens and the audit log.
 
     The configuration, policies and secrets are not copied.
     """
@@ -37,7 +39,9 @@ def backup(
 def restore(
     folder: Folder, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
 ) -> None:
-    """Bring a backup to the places that the configuration names; the host must not run.
+    """Bring a backup back; the host must not run.
+
+    The configuration names the places.
 
     A file that is there already is never replaced.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...runtime.host import Host
 
 MODULES = ("starlette", "uvicorn", "jinja2", "webauthn", "joserfc", "httpx2")
-"""What the extra `console` brings, as it is imported."""
+"""The modules that the extra `console` brings."""
 
 
 def console(

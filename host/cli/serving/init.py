@@ -85,7 +85,7 @@ def init(
     except OSError as error:
         raise ConfigError(
             f"cannot write {path}: {error.strerror}",
-            hint="name a file that this user may write, on a disk with room",
+            hint="name a file in a folder with room that this user may write",
         ) from None
     if as_json:
         print_json({"path": str(path)})

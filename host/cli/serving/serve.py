@@ -30,7 +30,7 @@ MODULES = {
     "sandbox-api": ("starlette", "uvicorn", "python_multipart", "wsproto"),
     "rest": ("starlette", "uvicorn"),
 }
-"""What each extra brings, as it is imported."""
+"""The modules that each extra brings."""
 
 _ConsoleAddress = Annotated[
     str | None,
@@ -68,7 +68,10 @@ def serve(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve MCP on standard input and output, or over HTTP; or REST, or sandboxes."""
+    """Serve MCP clients, or those of REST or of sandboxes.
+
+    Without an address MCP is served on standard input and output.
+    """
     others = {"rest": rest, "sandbox-api": sandbox_api}
     served = [name for name, address in others.items() if address is not None]
     _require(served[0] if served else "mcp")

@@ -97,7 +97,10 @@ def revoke(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """End a token now; servers that run refuse it from their next request on."""
+    """End a token now.
+
+    Servers that run refuse it from their next request on.
+    """
     from ...mcp_http.tokens import open_tokens
 
     with open_tokens(_read(config)) as store:

@@ -44,7 +44,7 @@ def pin(
     yes: Annotated[bool, typer.Option("--yes", help="Approve without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how tools of servers differ from the approved ones, and approve them.
+    """Show what has changed in tools of servers, and approve it.
 
     Without a terminal and without --yes nothing is approved, and the exit code is 3 if
     anything differs.

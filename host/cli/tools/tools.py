@@ -78,7 +78,7 @@ def schema(
     ] = Shape.MCP,
     as_json: AsJson = False,
 ) -> None:
-    """Print a tool's definition as a model provider or an MCP client takes it."""
+    """Print a tool's definition, as the reader of --for takes it."""
     from toolcell.tools import to_anthropic, to_mcp, to_openai
 
     tool = _snapshot(config, None).get_or_raise(name)

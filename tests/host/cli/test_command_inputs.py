@@ -157,6 +157,23 @@ def test_a_configuration_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+GROUPS = (
+    "",
+    *("tools", "policy", "approvals", "flow", "audit", "tokens", "cluster"),
+    *("packages", "images"),
+)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_list_of_commands_says_of_each_what_it_does(group: str) -> None:
+    plain = {**os.environ, "COLUMNS": "80"}
+    shown = toolcell(*group.split(), "--help", env=plain).stdout.decode()
+
+    commands = shown[shown.index("Commands:") :].splitlines()[1:]
+    assert len(commands) > 1
+    assert [each for each in commands if each.endswith("...")] == []
+
+
 def test_a_narrow_terminal_cuts_nothing() -> None:
     narrow = {**os.environ, "COLUMNS": "30"}
     done = toolcell("doctor", env=narrow)
