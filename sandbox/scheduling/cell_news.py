@@ -10,7 +10,7 @@ CellListener = Callable[[str, Mapping[str, str | None]], None]
 
 
 class CellNews:
-    """What goes wrong with the cells of one manager.
+    """Tells what goes wrong with the cells of one manager.
 
     That no cell can be made is told once, until one could be made again: a pool tries
     each second. Nothing is told once it is closed, since its cells then end on purpose.
