@@ -10,8 +10,7 @@ import typer
 
 from toolcell.host.cli.commands import make_app
 
-from ..project.test_readme import documents
-from ..support.paths import ROOT
+from ..support.paths import ROOT, documents
 
 _NAMED = re.compile(r"(?:`|\$ |&& |bin/)toolcell ([a-z][^`\n|<>#&]*)")
 

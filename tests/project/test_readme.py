@@ -17,7 +17,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,9 +26,8 @@ from toolcell.host import HostConfig
 
 from ..conftest import missing
 from ..support.cells.node_cells import node
-from ..support.paths import ROOT
+from ..support.paths import README, ROOT, documents
 
-README = ROOT / "README.md"
 FIRST_SCREEN_LINES = 25
 CONTRIBUTING_LINES = 80
 _NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
@@ -108,14 +106,6 @@ def read_commands(lines: list[str]) -> list[Command]:
             commands[-1].output.append(line)
         continues = bool(commands) and commands[-1].text.endswith("\\")
     return commands
-
-
-def documents() -> Iterator[Path]:
-    yield README
-    yield from sorted((ROOT / "docs").rglob("*.md"))
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
-        if (ROOT / name).exists():
-            yield ROOT / name
 
 
 def blocks_of(language: str) -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -13,3 +14,15 @@ def files_of_tests() -> list[Path]:
     found = sorted(TESTS.rglob("test_*.py"))
     assert len(found) > 130, "the tests are not where they are looked for"
     return found
+
+
+README = ROOT / "README.md"
+
+
+def documents() -> Iterator[Path]:
+    """Yield the README, the pages of `docs`, and the other documents of the root."""
+    yield README
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        if (ROOT / name).exists():
+            yield ROOT / name
