@@ -21,7 +21,8 @@ import anyio
 
 from toolcell.core import SandboxUnavailableError
 
-from ..machine.leases import end, lease
+from ..machine.leases import lease
+from ..machine.waited_socket import WaitedSocket
 from .launcher_start import StartedLauncher, send_setup, take_launcher
 
 _START_SECONDS = 20.0
@@ -44,6 +45,7 @@ class LauncherProcess:
 
     def __init__(self, started: StartedLauncher) -> None:
         self._process, self._control = started
+        self._waited = WaitedSocket(self._control)
         self._next_id = 0
         # When it was asked what it has not answered, if anything.
         self._silent_since: float | None = None
@@ -210,7 +212,7 @@ class LauncherProcess:
 
     async def _wait_readable(self) -> None:
         try:
-            await anyio.wait_readable(self._control)
+            await self._waited.wait(anyio.wait_readable)
         except anyio.ClosedResourceError:
             raise SandboxUnavailableError(
                 "the backend was closed", hint="open a new SandboxManager"
@@ -227,9 +229,7 @@ class LauncherProcess:
         more.
         """
         with anyio.CancelScope(shield=True):
-            if self._control.fileno() != -1:
-                anyio.notify_closing(self._control)
-                end(self._control)
+            self._waited.close()
             for _ in range(2):
                 if await self._ends():
                     return

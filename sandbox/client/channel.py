@@ -14,7 +14,7 @@ from toolcell.core import CellLostError
 
 from ..cell.wire.contract import BESIDE
 from ..cell.wire.frames import Frame, FrameDecoder, FrameError
-from ..machine.leases import end, lease
+from ..machine.waited_socket import WaitedSocket
 
 _READ_BYTES = 262_144
 _VIEWS_AT_ONCE = 16
@@ -41,7 +41,8 @@ class Channel:
 
     def __init__(self, sock: socket.socket, *, multiplexed: bool = False) -> None:
         sock.setblocking(False)
-        self._sock = lease(sock)
+        self._sock = sock
+        self._waited = WaitedSocket(sock)
         self._decoder = FrameDecoder(_MAX_FROM_CELL)
         self._frames: list[Frame] = []
         self._unsent: deque[memoryview] = deque()
@@ -89,7 +90,7 @@ class Channel:
 
     def _has_ended(self) -> bool:
         """Return True if the other end sends no more, read or unread."""
-        if self._sock.fileno() == -1:
+        if self._waited.closed:
             return True
         poller = select.poll()
         poller.register(self._sock, _ENDS)
@@ -111,10 +112,8 @@ class Channel:
         return True
 
     async def _wait(self, event: Callable[[socket.socket], Awaitable[None]]) -> None:
-        if self._sock.fileno() == -1:
-            raise CellLostError("the cell was ended")
         try:
-            await event(self._sock)
+            await self._waited.wait(event)
         except anyio.ClosedResourceError:
             raise CellLostError("the cell was ended") from None
 
@@ -147,6 +146,8 @@ class Channel:
                 self._was_read = anyio.Event()
 
     async def _read_frames(self) -> None:
+        if self._waited.closed:
+            raise CellLostError("the cell was ended")
         if self._asked:
             self._asked = False
             await self._wait(anyio.wait_readable)
@@ -203,9 +204,7 @@ class Channel:
 
     def close(self) -> None:
         """Close the socket; closing twice is harmless."""
-        if self._sock.fileno() != -1:
-            anyio.notify_closing(self._sock)
-            end(self._sock)
+        self._waited.close()
 
 
 class StreamSplitter:

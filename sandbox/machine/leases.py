@@ -20,11 +20,10 @@ def lease(sock: socket.socket) -> socket.socket:
     return sock
 
 
-def end(sock: socket.socket) -> None:
-    """Close a socket; the other end sees it even if other processes have copies."""
+def shut(sock: socket.socket) -> None:
+    """End a connection; the other end sees it even if other processes have copies."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
-    sock.close()
 
 
 def _close_copies() -> None:

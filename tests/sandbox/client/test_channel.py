@@ -184,3 +184,36 @@ async def test_who_takes_a_little_at_a_time_is_waited_for(
             tasks.start_soon(channel.send, encode({"type": "a"}, bytes(LARGE)))
             assert await read_frames(theirs, 1) == [LARGE]
         channel.close()
+
+
+async def test_the_next_channel_hears_though_one_was_closed_while_it_was_read() -> None:
+    """The kernel gives the number of a closed descriptor to the next socket."""
+    closed, gone = socket.socketpair()
+    first = Channel(closed)
+
+    async def read_first() -> None:
+        with pytest.raises(CellLostError, match="was ended"):
+            await first.receive()
+
+    with gone:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read_first)
+            await anyio.wait_all_tasks_blocked()
+            first.close()
+            ours, theirs = socket.socketpair()
+            second = Channel(ours)
+            with theirs:
+                tasks.start_soon(send_soon, theirs)
+                with anyio.fail_after(5):
+                    frame = await second.receive()
+                second.close()
+        assert gone.recv(1) == b""
+
+    assert frame.header["type"] == "a"
+    # Nobody waits for it any more.
+    assert closed.fileno() == -1
+
+
+async def send_soon(sock: socket.socket) -> None:
+    await anyio.wait_all_tasks_blocked()
+    sock.sendall(encode({"type": "a"}))
