@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ..client.types import Spawn
 
 
+_OF_THE_SUPERVISOR = ("file", "usage")
+
+
 class FrameTable(Protocol):
     """Takes the frames of one family."""
 
@@ -81,6 +84,11 @@ class FramesBesideRuns:
             self._channel.on_frame_beside = self._take
             self.spawn(self._read)
 
+    async def read_more(self) -> None:
+        """Take in what has come, or wait for more. Raises CellLostError."""
+        self._channel.on_frame_beside = self._take
+        await self._channel.read_more()
+
     async def _read(self) -> None:
         try:
             while self.is_busy:
@@ -94,13 +102,15 @@ class FramesBesideRuns:
     def _take(self, frame: Frame) -> None:
         kind = frame.header["type"]
         if kind == "exec_lost":
-            self._end_all()
+            # Its process host is gone; the supervisor answers as before.
+            self._end_all(but=_OF_THE_SUPERVISOR)
             return
         try:
             self._tables[kind.partition("_")[0]].handle_frame(frame)
         except (FrameError, KeyError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell sent a bad frame: {error}") from None
 
-    def _end_all(self) -> None:
-        for table in self._tables.values():
-            table.end_all()
+    def _end_all(self, but: tuple[str, ...] = ()) -> None:
+        for family, table in self._tables.items():
+            if family not in but:
+                table.end_all()

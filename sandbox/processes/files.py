@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -16,16 +15,11 @@ from .beside import FramesBesideRuns
 _ANSWER_SECONDS = 60.0
 
 
-@dataclass(slots=True)
-class _Question:
-    answered: anyio.Event = field(default_factory=anyio.Event)
-    frame: Frame | None = None
-
-
 class FileTable:
     """Has a cell read and change files while a program may run in it.
 
-    A question that is cancelled costs nothing but its answer.
+    Whoever asks reads the channel: a task for each answer would take longer than it. A
+    question that is cancelled costs nothing but its answer.
 
     Args:
         frames: Leads to the cell.
@@ -35,14 +29,15 @@ class FileTable:
     def __init__(self, frames: FramesBesideRuns, traits: CellTraits) -> None:
         self._frames = frames
         self._made = 0
-        self._questions: dict[int, _Question] = {}
+        self._answers: dict[int, Frame | None] = {}
+        self._given_up: set[int] = set()
         self.traits = traits
         frames.add("file", self)
 
     @property
     def is_busy(self) -> bool:
         """True while the cell owes an answer."""
-        return bool(self._questions)
+        return bool(self._answers)
 
     async def ask(
         self, header: dict[str, Any], payload: bytes | memoryview = b""
@@ -50,27 +45,38 @@ class FileTable:
         """Return the answer to a question. Raises CellLostError."""
         self._made += 1
         number = self._made
-        question = self._questions[number] = _Question()
-        self._frames.follow()
+        self._answers[number] = None
         try:
-            asked = {**header, "type": "file_ask", "id": number}
-            await self._frames.send(asked, payload)
             with anyio.move_on_after(_ANSWER_SECONDS):
-                await question.answered.wait()
-        finally:
-            del self._questions[number]
-        if question.frame is None:
-            raise CellLostError("the cell does not answer")
-        return question.frame.header, question.frame.payload
+                asked = {**header, "type": "file_ask", "id": number}
+                await self._frames.send(asked, payload)
+                while (answer := self._answers.get(number)) is None:
+                    await self._frames.read_more()
+                del self._answers[number]
+                return answer.header, answer.payload
+        except BaseException:
+            self._give_up(number)
+            raise
+        raise CellLostError("the cell does not answer")
+
+    def _give_up(self, number: int) -> None:
+        """Drop an answer, now or when it comes."""
+        if self._answers.get(number) is not None:
+            del self._answers[number]
+        else:
+            self._given_up.add(number)
+            self._frames.follow()
 
     def handle_frame(self, frame: Frame) -> None:
         """Take an answer. Raises KeyError if it is none."""
-        question = self._questions.get(frame.header["id"])
-        if question is not None:
-            question.frame = frame
-            question.answered.set()
+        number = frame.header["id"]
+        if number in self._given_up:
+            self._given_up.remove(number)
+            del self._answers[number]
+        elif number in self._answers:
+            self._answers[number] = frame
 
     def end_all(self) -> None:
-        """Leave all questions unanswered: the cell is gone."""
-        for question in self._questions.values():
-            question.answered.set()
+        """Wait for no answer: the cell is gone. Who asks reads so, too."""
+        self._answers.clear()
+        self._given_up.clear()
