@@ -12,6 +12,7 @@ from toolcell.core import InvalidInputError
 from toolcell.core.detached import Detachable
 
 from .backends.selection import check_strength, open_backend
+from .client.argument_checks import check_kinds
 from .client.backend import Backend
 from .config.settings import SandboxConfig
 from .program_factory import ProgramFactory, not_open
@@ -40,6 +41,7 @@ class SandboxLifecycle(Detachable):
     def __init__(
         self, config: SandboxConfig | None = None, *, resolver: Resolver | None = None
     ) -> None:
+        check_kinds(config=(config, SandboxConfig))
         self.config = config or SandboxConfig()
         self._resolver = resolver
         self._stack = AsyncExitStack()

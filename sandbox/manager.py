@@ -40,6 +40,9 @@ class SandboxManager(SandboxLifecycle):
         resolver: Looks up the names that programs may reach, as
             `async def resolver(host, port)`, and returns addresses or raises OSError;
             None asks this machine's.
+
+    Raises:
+        InvalidInputError: `config` is no SandboxConfig.
     """
 
     async def run(

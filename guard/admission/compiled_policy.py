@@ -173,8 +173,8 @@ class PolicySet:
             changed.
 
     Raises:
-        PolicyError: Two policies are of one agent, or of agents whose ids differ only
-            in case; or a parent is missing, or is its own descendant.
+        PolicyError: One is no `AgentPolicy`; two are of one agent, or of agents whose
+            ids differ only in case; or a parent is missing, or is its own descendant.
     """
 
     def __init__(
@@ -184,6 +184,11 @@ class PolicySet:
         self._by_agent: dict[str, CompiledPolicy] = {}
         seen: dict[str, str] = {}
         for policy in policies:
+            if not isinstance(policy, AgentPolicy):
+                raise PolicyError(
+                    f"a policy is an AgentPolicy, not of type {type(policy).__name__}",
+                    hint="write AgentPolicy(...), or AgentPolicy.model_validate(...)",
+                )
             alike = seen.setdefault(policy.agent_id.casefold(), policy.agent_id)
             if policy.agent_id in self._by_agent:
                 raise PolicyError(

@@ -10,8 +10,8 @@ def check_kinds(**given: tuple[object, type]) -> None:
     for name, (value, kind) in given.items():
         if value is not None and not isinstance(value, kind):
             raise InvalidInputError(
-                f"{name} must be a {kind.__name__}, not {type(value).__name__}",
-                hint=f"pass a {kind.__name__}, or leave it out",
+                f"{name} must be of type {kind.__name__}, not {type(value).__name__}",
+                hint="pass one of that type, or leave it out",
             )
 
 

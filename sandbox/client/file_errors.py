@@ -29,7 +29,7 @@ FileReason = Literal[
 
 _HINTS: dict[FileReason, str] = {
     "missing": "look with list_files()",
-    "denied": "its mode, or that of a folder on the way, forbids it",
+    "denied": "its mode, that of a folder on the way, or a read-only root forbids it",
     "is_folder": "name a file in it",
     "not_folder": "name a folder, or another path",
     "link": "links are not followed; name what it leads to",
@@ -43,6 +43,14 @@ _HINTS: dict[FileReason, str] = {
     "busy": "try again when no program moves files there",
     "failed": "try again in a new cell",
 }
+_LOOK = "look at the path on this machine"
+_HOST_HINTS: dict[FileReason, str] = {
+    "missing": _LOOK,
+    "failed": _LOOK,
+    "invalid_path": _LOOK,
+    "no_space": "make room on this machine's disk",
+    "too_large": "make room, or raise this process's limit on the size of files",
+}
 
 
 def file_error(message: str, reason: FileReason) -> InvalidInputError:
@@ -53,7 +61,9 @@ def file_error(message: str, reason: FileReason) -> InvalidInputError:
 def host_error(what: str, error: OSError) -> InvalidInputError:
     """Return the error of a file of the host that the system refused."""
     why = os.strerror(error.errno) if error.errno else str(error)
-    return file_error(f"{what}: {why}", known(reason_of(error)))
+    reason = known(reason_of(error))
+    hint = _HOST_HINTS.get(reason, _HINTS[reason])
+    return InvalidInputError(f"{what}: {why}", hint=hint, details={"reason": reason})
 
 
 def known(reported: Any) -> FileReason:

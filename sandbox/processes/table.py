@@ -47,10 +47,7 @@ class Command:
     def __post_init__(self) -> None:
         texts = (*self.argv, *self.env, *self.env.values(), self.cwd)
         if not all(isinstance(text, str) for text in texts) or not self.argv:
-            raise InvalidInputError(
-                "a command is text, or a list of texts",
-                hint='write it like "ls -l" or ["ls", "-l"]',
-            )
+            raise _no_command()
         try:
             size = sum(len(text.encode()) for text in texts)
         except UnicodeEncodeError:
@@ -74,10 +71,23 @@ def _unusable(why: str) -> InvalidInputError:
 
 
 def argv_of(command: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the program and arguments of a command; bash runs a text."""
+    """Return the program and arguments of a command; bash runs a text.
+
+    Raises:
+        InvalidInputError: It is neither text nor a list.
+    """
     if isinstance(command, str):
         return (*_SHELL, command)
+    if not isinstance(command, Sequence):
+        raise _no_command()
     return tuple(command)
+
+
+def _no_command() -> InvalidInputError:
+    return InvalidInputError(
+        "a command is text, or a list of texts",
+        hint='write it like "ls -l" or ["ls", "-l"]',
+    )
 
 
 class ProcessTable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -63,3 +65,31 @@ async def test_async_with_is_not_closed_by_a_call() -> None:
         with pytest.raises(InvalidInputError, match="not opened by open"):
             await manager.aclose()
         assert (await manager.run("1")).value == 1
+
+
+def test_values_of_another_type_are_no_configuration() -> None:
+    settings: Any = {"backend": "subprocess"}
+    with pytest.raises(InvalidInputError, match="config must be of type SandboxConfig"):
+        SandboxManager(settings)
+
+
+async def test_what_is_no_command_is_refused() -> None:
+    wrong: list[Any] = [5, None, [], [5], b"ls"]
+    async with SandboxManager(SUBPROCESS.config()) as sandbox:
+        async with sandbox.session() as session:
+            for command in wrong:
+                with pytest.raises(InvalidInputError, match="a command is text"):
+                    await session.exec(command)
+
+
+async def test_a_file_of_this_machine_is_not_looked_for_in_the_cell() -> None:
+    async with SandboxManager(SUBPROCESS.config()) as sandbox:
+        async with sandbox.session() as session:
+            with pytest.raises(InvalidInputError) as here:
+                await session.load("/nonexistent")
+            with pytest.raises(InvalidInputError) as there:
+                await session.read_file("nonexistent")
+
+    assert here.value.hint == "look at the path on this machine"
+    assert there.value.hint == "look with list_files()"
+    assert here.value.details == there.value.details == {"reason": "missing"}

@@ -54,7 +54,7 @@ class FunctionTool(Tool, Generic[P, R]):
         body: Any = getattr(function, "__func__", None) if is_classmethod else function
         if not callable(body):
             raise ConfigError(
-                f"a {type(function).__name__} is not a function",
+                f"an object of type {type(function).__name__} is not a function",
                 hint="give a function, a method or an object that can be called",
             )
         given: dict[str, Any] = dict(options)

@@ -332,3 +332,11 @@ def test_hold_seconds_have_a_range() -> None:
     for seconds in (0.0, -1.0, float("nan"), float("inf"), 1e9):
         with pytest.raises(InvalidInputError, match="hold_seconds"):
             CallFacts(hold_seconds=seconds)
+
+
+def test_values_of_another_type_are_no_policy() -> None:
+    wrong: Any = [{"agent_id": "a"}]
+    with pytest.raises(
+        PolicyError, match="a policy is an AgentPolicy, not of type dict"
+    ):
+        ActionGuard(wrong)
