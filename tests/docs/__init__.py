@@ -1,1 +1,1 @@
-"""Tests of the documentation as a site."""
+"""Tests of the documentation: its site, and that what it shows is what happens."""
