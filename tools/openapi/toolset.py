@@ -118,7 +118,8 @@ class OpenAPIToolset:
             known whether a call was made. Methods do not count.
         timeout_seconds: Seconds of one call, reading the document included; default 30.
             When it is reached the connection is cut, and the call ends as `timeout`.
-        max_bytes: Bytes of an answer; default 1 MiB. When it is reached the call fails.
+        max_bytes: Bytes of an answer; default 1,000,000. When it is reached the call
+            fails.
 
     Raises:
         ConfigError: A name, URL, network, number or secret cannot be used.
@@ -137,7 +138,7 @@ class OpenAPIToolset:
         networks: Collection[str] = (),
         idempotent: Collection[str] = (),
         timeout_seconds: float = 30.0,
-        max_bytes: int = 1_048_576,
+        max_bytes: int = 1_000_000,
     ) -> None:
         self.name = name
         self.prefix = name if prefix is None else prefix
