@@ -88,6 +88,11 @@ class Channel:
             hint="it was stopped, or the machine is overloaded; use a new one",
         )
 
+    @property
+    def is_closed(self) -> bool:
+        """True if this end was closed."""
+        return self._waited.closed
+
     def _has_ended(self) -> bool:
         """Return True if the other end sends no more, read or unread."""
         if self._waited.closed:

@@ -63,7 +63,7 @@ class Handshake:
         """Send to a cell that may not have started.
 
         Raises:
-            CellLostError: It had started, and is gone.
+            CellLostError: It had started, and is gone; or this host has ended it.
             SandboxUnavailableError: It ended before it had started.
         """
         if self.started:
@@ -75,6 +75,7 @@ class Handshake:
         """Wait until the supervisor has prepared a process, unless it has.
 
         Raises:
+            CellLostError: This host has ended the cell.
             SandboxUnavailableError: It could not, or did not in 30 seconds.
         """
         if self.started:
@@ -123,11 +124,14 @@ async def send_first(channel: Channel, *parts: bytes | memoryview) -> None:
     """Send to a cell that has not started.
 
     Raises:
+        CellLostError: This host has ended it.
         SandboxUnavailableError: It ended; what its standard error said is the reason.
     """
     try:
         await channel.send(*parts)
     except CellLostError as error:
+        if channel.is_closed:
+            raise
         why = await _last_words(channel) or error.message
         raise _not_started(channel, why) from None
 

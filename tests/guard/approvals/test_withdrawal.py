@@ -28,6 +28,7 @@ from toolcell.guard import (
     Withdrawn,
 )
 
+from ...conftest import run_apart
 from ...support.concurrent_processes import all_at_once, start
 from ...support.guard.builders import FakeClock, in_threads
 from ...support.guard.desk import Desk
@@ -256,7 +257,7 @@ def test_a_use_or_the_withdrawal_comes_first(
     log = tmp_path / "audit.jsonl"
     with AuditLog(log) as audit, opened(path, ONE, audit=audit) as desk:
         for number in range(20):
-            ran, withdrawn = anyio.run(approved, desk, number, grant), Withdrawn()
+            ran, withdrawn = run_apart(approved, desk, number, grant), Withdrawn()
 
             async def act(which: int, number: int = number) -> None:
                 nonlocal ran, withdrawn

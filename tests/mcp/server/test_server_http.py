@@ -379,7 +379,7 @@ async def test_everybody_may_come_only_in_development(tmp_path: Path) -> None:
         ('verifier = "a:b"', "a verifier needs issuer and resource"),
         ('issuer = "https://a.example"', "belong to a verifier"),
         ('issuer = "https://user:word@a.example/"', "auth.issuer"),
-        ('verifier = "no path"', "pattern"),
+        ('verifier = "no path"', "write package.module:name"),
         ("anonymous = true", "auth.anonymous: there is no such key"),
     ],
 )

@@ -217,3 +217,12 @@ async def test_the_next_channel_hears_though_one_was_closed_while_it_was_read() 
 async def send_soon(sock: socket.socket) -> None:
     await anyio.wait_all_tasks_blocked()
     sock.sendall(encode({"type": "a"}))
+
+
+async def test_a_cell_that_this_host_has_ended_is_lost() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    with theirs:
+        channel.close()
+        with pytest.raises(CellLostError):
+            await send_first(channel, b"hello")
