@@ -25,7 +25,10 @@ async def main(asked: dict[str, Any]) -> None:
     sandbox = ClusterSandbox(directory, token=asked["token"], wait_seconds=30.0)
     async with sandbox:
         async with sandbox.session() as session:
-            await session.run(asked["code"], on_output=show)
+            status = "timeout"
+            # A node gives a run 30 seconds.
+            while status == "timeout":
+                status = (await session.run(asked["code"], on_output=show)).status
 
 
 if __name__ == "__main__":
