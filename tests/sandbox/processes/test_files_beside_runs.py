@@ -33,6 +33,26 @@ FLOOD = "import os\nwhile True: os.write(1, bytes(65536))"
 LARGE = bytes(range(256)) * 40_000
 
 
+LATE_FLOOD = """
+import os
+print("first", flush=True)
+while not os.path.exists("go"): pass
+while True: os.write(1, bytes(65536))
+"""
+
+
+async def test_a_large_file_is_written_while_output_waits_to_be_read(
+    sandbox: Sandbox,
+) -> None:
+    async with sandbox.session() as session:
+        async with aclosing(session.stream(LATE_FLOOD)) as events:
+            await anext(events)
+            await session.write_file("go", "")
+            with anyio.fail_after(20):
+                await session.write_file("large", LARGE)
+                assert await session.read_file("large") == LARGE
+
+
 @pytest.mark.promise("P-22")
 async def test_a_stream_that_nobody_reads_holds_up_nothing_else(
     sandbox: Sandbox,
