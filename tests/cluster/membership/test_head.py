@@ -12,8 +12,11 @@ from anyio import to_thread
 
 from toolcell.cluster import ClusterSandbox
 
-from ...support.cluster.ray_processes import ENVIRON, RayProcesses
-from ...support.guard.redis_server import RedisServer
+from ...support.cluster.ray_processes import (
+    ENVIRON,
+    RayProcesses,
+    ray_with_tables_in_redis,
+)
 from ...support.polling import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(300)]
@@ -26,13 +29,8 @@ ENDLESS = "import time\nprint('started', flush=True)\ntime.sleep(600)"
 @pytest.fixture
 def ray(tmp_path: Path, free_tcp_port: int) -> Iterator[RayProcesses]:
     """A Ray cluster whose head has its tables in Redis."""
-    redis = RedisServer(tmp_path, keeps=False, port=free_tcp_port)
-    redis.start()
-    address = {"RAY_REDIS_ADDRESS": f"127.0.0.1:{free_tcp_port}"}
-    started = RayProcesses(tmp_path / "log", {**ENVIRON, **address})
-    yield started
-    started.end()
-    redis.stop()
+    with ray_with_tables_in_redis(tmp_path, free_tcp_port) as started:
+        yield started
 
 
 async def test_runs_go_on_without_the_head_and_new_machines_are_seen_once_it_is_back(

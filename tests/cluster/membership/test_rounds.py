@@ -18,8 +18,7 @@ from toolcell.cluster import ClusterSandbox
 from toolcell.core import SandboxUnavailableError
 
 from ...support.cluster.load import Load
-from ...support.cluster.ray_processes import ENVIRON, RayProcesses
-from ...support.guard.redis_server import RedisServer
+from ...support.cluster.ray_processes import RayProcesses, ray_with_tables_in_redis
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(1800)]
 SEED = int(os.environ.get("TOOLCELL_ROUNDS_SEED", "0")) or random.randrange(1, 10**9)
@@ -30,13 +29,8 @@ KINDS = ("node", "keeper", "raylet", "head", "hung")
 @pytest.fixture
 def ray(tmp_path: Path, free_tcp_port: int) -> Iterator[RayProcesses]:
     """A Ray cluster whose head has its tables in Redis, so that it can come back."""
-    redis = RedisServer(tmp_path, keeps=False, port=free_tcp_port)
-    redis.start()
-    address = {"RAY_REDIS_ADDRESS": f"127.0.0.1:{free_tcp_port}"}
-    started = RayProcesses(tmp_path / "log", {**ENVIRON, **address})
-    yield started
-    started.end()
-    redis.stop()
+    with ray_with_tables_in_redis(tmp_path, free_tcp_port) as started:
+        yield started
 
 
 class Victims:

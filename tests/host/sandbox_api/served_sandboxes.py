@@ -74,6 +74,24 @@ class Sandbox:
         output = b"".join(b64decode(each.get("stdout", "")) for each in data)
         return output, events[-2:]
 
+    @asynccontextmanager
+    async def started(self, *argv: str, **config: Any) -> AsyncIterator[None]:
+        """Start a command, whose client leaves at the end of the block."""
+        process = {"cmd": argv[0], "args": argv[1:], **config}
+        async with self.http.stream(
+            "POST",
+            "/process.Process/Start",
+            content=envelope({"process": process}),
+            headers=self.headers,
+        ) as answer:
+            await anext(answer.aiter_bytes())
+            yield
+
+    async def start(self, *argv: str, **config: Any) -> None:
+        """Start a command, and leave it to itself."""
+        async with self.started(*argv, **config):
+            pass
+
     async def write(self, path: str, data: bytes) -> httpx2.Response:
         return await self.http.post(
             "/files",

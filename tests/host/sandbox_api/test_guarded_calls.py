@@ -16,7 +16,7 @@ from toolcell.host.desk.events import Event
 from toolcell.host.desk.live_calls import LiveCall
 from toolcell.tools import ToolExecutionRecord
 
-from .served_sandboxes import Service, envelope, served
+from .served_sandboxes import Service, served
 
 pytestmark = pytest.mark.anyio
 
@@ -147,14 +147,7 @@ async def test_calls_are_in_the_records(tmp_path: Path) -> None:
 async def test_a_command_that_is_lost_is_charged_its_time(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
-        config = {"cmd": "sleep", "args": ["60"]}
-        async with service.http.stream(
-            "POST",
-            "/process.Process/Start",
-            content=envelope({"process": config}),
-            headers=sandbox.headers,
-        ) as answer:
-            await anext(answer.aiter_bytes())
+        async with sandbox.started("sleep", "60"):
             await service.http.delete(f"/sandboxes/{sandbox.id}", headers=service.key())
         [lost] = service.host.executor.records.query(tool_name="sandbox.command")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from .served_sandboxes import Sandbox, Service, envelope, served
+from .served_sandboxes import Sandbox, served
 
 pytestmark = pytest.mark.anyio
 
@@ -27,17 +27,10 @@ http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
 """
 
 
-async def start_server(service: Service, sandbox: Sandbox) -> None:
+async def start_server(sandbox: Sandbox) -> None:
     """Start a server in a sandbox, and leave it to itself."""
     await sandbox.write("server.py", SERVER.encode())
-    config = {"cmd": "python3", "args": ["server.py"]}
-    async with service.http.stream(
-        "POST",
-        "/process.Process/Start",
-        content=envelope({"process": config}),
-        headers=sandbox.headers,
-    ) as answer:
-        await anext(answer.aiter_bytes())
+    await sandbox.start("python3", "server.py")
     ready = "while ! (: < /dev/tcp/127.0.0.1/8000); do sleep 0.05; done"
     await sandbox.command(f"{ready} 2>/dev/null")
 
@@ -45,7 +38,7 @@ async def start_server(service: Service, sandbox: Sandbox) -> None:
 async def test_requests_reach_a_server_in_a_sandbox(tmp_path: Path) -> None:
     async with served(tmp_path, 'domain = "box.test"') as service:
         sandbox = await service.create()
-        await start_server(service, sandbox)
+        await start_server(sandbox)
         host = {"host": f"8000-{sandbox.id}.box.test"}
         token = {"e2b-traffic-access-token": sandbox.access}
         by_host = await service.http.post(

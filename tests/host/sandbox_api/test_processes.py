@@ -154,14 +154,7 @@ async def test_a_client_that_leaves_does_not_end_its_command(tmp_path: Path) -> 
     async with served(tmp_path) as service:
         sandbox = await service.create()
         script = "seq 200000; echo done > finished; sleep 60"
-        config = {"cmd": "bash", "args": ["-c", script]}
-        async with service.http.stream(
-            "POST",
-            "/process.Process/Start",
-            content=envelope({"process": config}),
-            headers=sandbox.headers,
-        ) as answer:
-            await anext(answer.aiter_bytes())
+        await sandbox.start("bash", "-c", script)
         with anyio.fail_after(20):
             while (await sandbox.read("finished")).status_code != 200:
                 await anyio.sleep(0.02)

@@ -15,7 +15,7 @@ from toolcell.host.desk.events import Event
 from toolcell.host.rest.events import OPERATORS, Events
 
 from ...support.polling import until
-from .served_sandboxes import Sandbox, Service, envelope, served
+from .served_sandboxes import Service, served
 
 pytestmark = pytest.mark.anyio
 
@@ -98,22 +98,10 @@ async def test_a_fork_is_opened_and_the_stop_of_the_server_ends_all(
         )
         [made] = answer.json()
         copy = made["sandbox"]["sandboxID"]
-        await start_command(service, sandbox, "sleep 600")
+        await sandbox.start("sleep", "600")
 
     for each in (sandbox.id, copy):
         assert kinds(seen, each) == ["session.opened", "session.closed shutdown"]
-
-
-async def start_command(service: Service, sandbox: Sandbox, script: str) -> None:
-    """Start a command, and leave it to itself."""
-    config = {"cmd": "bash", "args": ["-c", script]}
-    async with service.http.stream(
-        "POST",
-        "/process.Process/Start",
-        content=envelope({"process": config}),
-        headers=sandbox.headers,
-    ) as answer:
-        await anext(answer.aiter_bytes())
 
 
 async def test_a_lost_cell_ends_its_sandbox_once_that_is_found(tmp_path: Path) -> None:

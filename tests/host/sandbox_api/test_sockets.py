@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from toolcell.host.mcp_http import connections
 
-from .served_sandboxes import Sandbox, Service, envelope, resident_kb, served
+from .served_sandboxes import Sandbox, Service, resident_kb, served
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ serve(answer, "127.0.0.1", 8000, subprotocols=["chat"], **options).serve_forever
 """
 
 
-async def start_server(service: Service, sandbox: Sandbox) -> None:
+async def start_server(sandbox: Sandbox) -> None:
     packed = io.BytesIO()
     folder = Path(websockets.__file__).parent
     with zipfile.ZipFile(packed, "w") as archive:
@@ -61,18 +61,8 @@ async def start_server(service: Service, sandbox: Sandbox) -> None:
             archive.write(path, path.relative_to(folder.parent))
     await sandbox.write("websockets.zip", packed.getvalue())
     await sandbox.write("server.py", SERVER.encode())
-    config = {
-        "cmd": "python3",
-        "args": ["server.py"],
-        "envs": {"PYTHONPATH": "websockets.zip"},
-    }
-    async with service.http.stream(
-        "POST",
-        "/process.Process/Start",
-        content=envelope({"process": config}),
-        headers=sandbox.headers,
-    ) as answer:
-        await anext(answer.aiter_bytes())
+    variables = {"PYTHONPATH": "websockets.zip"}
+    await sandbox.start("python3", "server.py", envs=variables)
     ready = "while ! (: < /dev/tcp/127.0.0.1/8000); do sleep 0.05; done"
     await sandbox.command(f"{ready} 2>/dev/null")
 
@@ -83,7 +73,7 @@ async def with_server(
 ) -> AsyncIterator[tuple[Service, Sandbox]]:
     async with served(folder, settings) as service:
         sandbox = await service.create()
-        await start_server(service, sandbox)
+        await start_server(sandbox)
         yield service, sandbox
 
 

@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from anyio import to_thread
 from toolcell.cluster import NodeRecord
 from toolcell.core import SandboxUnavailableError
 
+from ..guard.redis_server import RedisServer
 from ..process_tree import below, runs
 
 MAIN = Path(__file__).with_name("ray_main.py")
@@ -137,3 +139,20 @@ def _command(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+@contextmanager
+def ray_with_tables_in_redis(folder: Path, port: int) -> Iterator[RayProcesses]:
+    """Yield a Ray cluster whose head can come back.
+
+    Args:
+        folder: An empty folder.
+        port: A free port of loopback.
+    """
+    redis = RedisServer(folder, keeps=False, port=port)
+    redis.start()
+    address = {"RAY_REDIS_ADDRESS": f"127.0.0.1:{port}"}
+    started = RayProcesses(folder / "log", {**ENVIRON, **address})
+    yield started
+    started.end()
+    redis.stop()
