@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from toolcell.core import CellLostError
@@ -48,16 +48,12 @@ class SingleRuns:
         if refusal is not None:
             return refusal
         program = await self._programs.with_packages(program, request.packages)
-        try:
-            async with self._cell(program, request) as cell:
-                files = WorkDir(cell)
-                await files.write_all(request.files)
-                program = await files.with_inputs(program)
-                report = await cell.run(program, Listener(on_output, on_display))
-                return cell.result(report, program)
-        except CellLostError:
-            self._cells.news.lost("run", request.agent_id)
-            raise
+        async with self._cell(program, request) as cell:
+            files = WorkDir(cell)
+            await files.write_all(request.files)
+            program = await files.with_inputs(program)
+            report = await cell.run(program, Listener(on_output, on_display))
+            return cell.result(report, program)
 
     async def stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:
         """Run a program and yield its events; see `SandboxManager.stream`."""
@@ -71,17 +67,13 @@ class SingleRuns:
             yield Finished(refusal)
             return
         program = await self._programs.with_packages(program, request.packages)
-        try:
-            async with self._cell(program, request) as cell:
-                files = WorkDir(cell)
-                await files.write_all(request.files)
-                program = await files.with_inputs(program)
-                async with aclosing(stream_run(cell, program, pending)) as events:
-                    async for event in events:
-                        yield event
-        except CellLostError:
-            self._cells.news.lost("run", request.agent_id)
-            raise
+        async with self._cell(program, request) as cell:
+            files = WorkDir(cell)
+            await files.write_all(request.files)
+            program = await files.with_inputs(program)
+            async with aclosing(stream_run(cell, program, pending)) as events:
+                async for event in events:
+                    yield event
 
     def _program(
         self, request: RunRequest, on_connection: OnConnection | None
@@ -99,8 +91,12 @@ class SingleRuns:
         )
         return program._replace(again=True) if again else program
 
-    def _cell(
-        self, program: Program, request: RunRequest
-    ) -> AbstractAsyncContextManager[Cell]:
-        limits, again = program.limits, program.again
-        return self._cells.cell(limits, request.agent_id, again=again)
+    @asynccontextmanager
+    async def _cell(self, program: Program, request: RunRequest) -> AsyncIterator[Cell]:
+        limits, agent_id, again = program.limits, request.agent_id, program.again
+        try:
+            async with self._cells.cell(limits, agent_id, again=again) as cell:
+                yield cell
+        except CellLostError:
+            self._cells.news.lost("run", agent_id)
+            raise

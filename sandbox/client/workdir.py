@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import anyio.lowlevel
 import anyio.to_thread
@@ -24,9 +24,6 @@ from .argument_checks import check_kinds
 from .download import MAX_DOWNLOAD_BYTES, Download, FileChunk
 from .file_errors import file_error, host_error, known
 from .types import Asked, Program
-
-if TYPE_CHECKING:
-    pass
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 # Read first: the file may turn out to be a second name of one that was written.
