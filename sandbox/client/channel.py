@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 from collections import deque
@@ -11,6 +12,7 @@ from itertools import islice
 import anyio
 
 from toolcell.core import CellLostError
+from toolcell.core.task_groups import lone_error_as_it_is
 
 from ..cell.wire.contract import BESIDE
 from ..cell.wire.frames import Frame, FrameDecoder, FrameError
@@ -51,7 +53,7 @@ class Channel:
         self._asked = False
         self._streams = StreamSplitter() if multiplexed else None
         self._is_read = False
-        self._was_read = anyio.Event()
+        self._was_read: anyio.Event | None = None
         self.on_frame_beside: Callable[[Frame], None] | None = None
         """Takes the frames that pass beside runs, whoever reads them."""
 
@@ -71,8 +73,27 @@ class Channel:
         if alone and self._push():
             return
         async with self._sending:
-            while not self._push():
-                await self._wait_for_reader()
+            if not self._push():
+                await self._push_all()
+
+    async def _push_all(self) -> None:
+        """Send the rest, and read meanwhile: the cell may first have to say something.
+
+        What it says may be more than the channel holds, and it reads no more until that
+        is gone.
+        """
+        with lone_error_as_it_is():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read_on)
+                while not self._push():
+                    await self._wait_for_reader()
+                tasks.cancel_scope.cancel()
+
+    async def _read_on(self) -> None:
+        # Whoever sends finds out, too, that the channel has ended.
+        with contextlib.suppress(CellLostError):
+            while True:
+                await self.read_more()
 
     async def _wait_for_reader(self) -> None:
         with anyio.move_on_after(_UNREAD_SECONDS):
@@ -95,7 +116,7 @@ class Channel:
 
     def _has_ended(self) -> bool:
         """Return True if the other end sends no more, read or unread."""
-        if self._waited.closed:
+        if self.is_closed:
             return True
         poller = select.poll()
         poller.register(self._sock, _ENDS)
@@ -139,6 +160,7 @@ class Channel:
             CellLostError: The channel ended, or what came is no frame.
         """
         if self._is_read:
+            self._was_read = self._was_read or anyio.Event()
             await self._was_read.wait()
             return
         self._is_read = True
@@ -146,12 +168,12 @@ class Channel:
             await self._read_frames()
         finally:
             self._is_read = False
-            if self.on_frame_beside is not None:
+            if self._was_read is not None:
                 self._was_read.set()
-                self._was_read = anyio.Event()
+                self._was_read = None
 
     async def _read_frames(self) -> None:
-        if self._waited.closed:
+        if self.is_closed:
             raise CellLostError("the cell was ended")
         if self._asked:
             self._asked = False

@@ -52,6 +52,7 @@ class FramesBesideRuns:
         self, channel: Channel, spawn: Spawn, on_lost: Callable[[], None]
     ) -> None:
         self._channel = channel
+        channel.on_frame_beside = self._take
         self._on_lost = on_lost
         self.spawn = spawn
         self._tables: dict[str, FrameTable] = {}
@@ -81,12 +82,10 @@ class FramesBesideRuns:
         """Read the channel for as long as a table is busy."""
         if not self._follows:
             self._follows = True
-            self._channel.on_frame_beside = self._take
             self.spawn(self._read)
 
     async def read_more(self) -> None:
         """Take in what has come, or wait for more. Raises CellLostError."""
-        self._channel.on_frame_beside = self._take
         await self._channel.read_more()
 
     async def _read(self) -> None:

@@ -13,16 +13,13 @@ from ..client.types import CellTraits
 from .beside import FramesBesideRuns
 
 _ANSWER_SECONDS = 60.0
-# A socket takes as much at once, whether the cell reads or not.
-_AT_ONCE_BYTES = 65_536
 
 
 class FileTable:
     """Has a cell read and change files while a program may run in it.
 
-    Whoever asks reads the channel: a task for each answer would take longer than it.
-    Large parts have such a task, as a cell that has more to say than its channel takes
-    reads nothing meanwhile. A question that is cancelled costs nothing but its answer.
+    Whoever asks reads the channel: a task for each answer would take longer than it. A
+    question that is cancelled costs nothing but its answer.
 
     Args:
         frames: Leads to the cell.
@@ -52,8 +49,6 @@ class FileTable:
         try:
             with anyio.move_on_after(_ANSWER_SECONDS):
                 asked = {**header, "type": "file_ask", "id": number}
-                if len(payload) > _AT_ONCE_BYTES:
-                    self._frames.follow()
                 await self._frames.send(asked, payload)
                 while (answer := self._answers.get(number)) is None:
                     await self._frames.read_more()

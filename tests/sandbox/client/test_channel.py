@@ -226,3 +226,24 @@ async def test_a_cell_that_this_host_has_ended_is_lost() -> None:
         channel.close()
         with pytest.raises(CellLostError):
             await send_first(channel, b"hello")
+
+
+async def test_a_cell_that_speaks_before_it_reads_holds_up_no_sender() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    channel = Channel(ours)
+    said = memoryview(encode({"type": "output"}, bytes(LARGE)))
+
+    async def speak_then_read() -> None:
+        nonlocal said
+        while said:
+            await anyio.wait_writable(theirs)
+            said = said[theirs.send(said) :]
+        assert await read_frames(theirs, 1) == [LARGE]
+
+    with theirs, anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(speak_then_read)
+            await channel.send(encode({"type": "a"}, bytes(LARGE)))
+        assert len((await channel.receive()).payload) == LARGE
+    channel.close()
