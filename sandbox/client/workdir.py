@@ -103,9 +103,7 @@ def _bytes_of(data: bytes | str) -> memoryview:
 class WorkDir:
     """The files of one cell, or of one branch of it.
 
-    Paths are relative to the work dir, or absolute inside the cell, which sees its own
-    root (in `process` isolation it does not, and absolute paths are refused). The
-    program's user must have the right to what is asked for.
+    `SessionFiles` tells what its methods do, and what they raise.
 
     Args:
         cell: Leads to the cell. If it is the cell itself no run may be under way in it.
@@ -121,13 +119,7 @@ class WorkDir:
         return checked_path(path, absolute=self._owns_root)
 
     async def write(self, path: str | PathLike[str], data: bytes | str) -> None:
-        """Write a file, its folders included; one that is there is replaced.
-
-        Raises:
-            InvalidInputError: The path is no path inside, a link, or not a file;
-                or the disk is full.
-            CellLostError: The cell went away.
-        """
+        """Write a file, as `SessionFiles.write_file`."""
         await self._write(self._checked(path), _bytes_of(data), {})
 
     async def _write(self, name: str, whole: memoryview, mode: dict[str, bool]) -> None:
@@ -170,12 +162,7 @@ class WorkDir:
     async def read(
         self, path: str | PathLike[str], max_bytes: int = MAX_READ_BYTES
     ) -> bytes:
-        """Return a file's bytes; links are not followed.
-
-        Raises:
-            InvalidInputError: There is no such file, or it is larger.
-            CellLostError: The cell went away.
-        """
+        """Return a file's bytes, as `SessionFiles.read_file`."""
         name = self._checked(path)
         # It grows in place, where a list of pieces would take as much memory again.
         whole = io.BytesIO()
@@ -218,15 +205,7 @@ class WorkDir:
             size = _CHUNK_BYTES
 
     async def list(self, path: str = "") -> tuple[FileInfo, ...]:
-        """Return what is below a folder, 10,000 entries at most.
-
-        Entries that no path of this class can name are left out: names that are not
-        UTF-8, and paths below 64 folders or of more than 4,096 bytes.
-
-        Raises:
-            InvalidInputError: There is no such folder, or it holds more.
-            CellLostError: The cell went away.
-        """
+        """Return what is below a folder, as `SessionFiles.list_files`."""
         name = self._checked(path) if path else ""
         _, entries = await self.ask({"op": "list", "path": name})
         paths, found = [name], list[FileInfo]()
@@ -240,12 +219,7 @@ class WorkDir:
         return tuple(found)
 
     async def remove(self, path: str | PathLike[str]) -> None:
-        """Remove a file, a link, or a folder with all that is in it.
-
-        Raises:
-            InvalidInputError: There is no such thing, or it takes 30 seconds.
-            CellLostError: The cell went away.
-        """
+        """Remove what is at a path, as `SessionFiles.remove`."""
         name = self._checked(path)
         until = anyio.current_time() + _REMOVE_SECONDS
         # The cell takes a second at a time, so that limits of a run are kept meanwhile.
@@ -255,16 +229,7 @@ class WorkDir:
                 raise file_error(why, "busy")
 
     async def upload(self, source: str | Path, path: str = "") -> int:
-        """Write a folder's regular files into the work dir; return how many.
-
-        Empty folders are made, too. A file that its owner may execute has mode 0755
-        in the cell, any other 0644.
-
-        Raises:
-            InvalidInputError: It is no folder, holds more than 10,000 entries, or
-                cannot be read.
-            CellLostError: The cell went away.
-        """
+        """Write the files of a folder of this machine, as `SessionFiles.upload`."""
         inside = f"{self._checked(path)}/" if path else ""
         found = await anyio.to_thread.run_sync(
             lambda: list(_local_entries(Path(source)))
@@ -288,19 +253,7 @@ class WorkDir:
         *,
         max_bytes: int = MAX_DOWNLOAD_BYTES,
     ) -> int:
-        """Write the work dir's regular files into a new folder; return how many.
-
-        Its folders are made, too. All is its owner's alone: folders and files that
-        were executable have mode 0700, other files 0600. Names come from the
-        program: one that would lead out of `target` is refused, and nothing that
-        exists is followed or replaced. Holes in files stay holes, and hard links stay
-        hard links. If it fails nothing of it stays.
-
-        Raises:
-            InvalidInputError: `target` exists, a name cannot be used, a file has more
-                than 256 MiB, or all have more than `max_bytes`.
-            CellLostError: The cell went away.
-        """
+        """Write files into a new folder here, as `SessionFiles.download`."""
         entries = await self.list(path)
         files = 0
         async with Download(Path(target), max_bytes) as download:

@@ -148,7 +148,7 @@ class Run:
     def _hold_streams(self, poller: select.poll, holds: bool) -> None:
         """Read no output, so that the program waits for its reader; or read it again.
 
-        What is read leaves at once, so that all other frames have room on the channel.
+        What is read leaves at once, and whoever sends to this cell takes it in.
         """
         if holds == self._holds:
             return
