@@ -45,7 +45,6 @@ def config_of(options: dict[str, Any]) -> SandboxConfig:
 
 def _describe(field: str, reason: str) -> str:
     known = [each for each in _OPTIONS if f"{field}.".startswith(f"{each}.")]
-    reason = reason.removeprefix("Value error, ")
     if not known:
         return reason.replace("backend='docker'", "--backend docker")
     option = _OPTIONS[known[0]]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolcell.core import ConfigError, InvalidInputError
+from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped_line
 
 from ...terminal.output import print_json, print_table
@@ -129,7 +130,8 @@ def withdraw(
     if as_json:
         print_json({"person": name, **asdict(found)})
     else:
-        print(f"withdrawn: {len(found.requests)} approvals, {len(found.grants)} grants")
+        approvals = counted(len(found.requests), "approval")
+        print(f"withdrawn: {approvals}, {counted(len(found.grants), 'grant')}")
 
 
 @approvals.command()

@@ -131,9 +131,9 @@ class Rights:
                 gone = self._people.removing_subject(*place)
                 await self._withdraw(person.id, (), gone, BY_CONFIGURATION)
         for place, person in wanted.items():
-            put = self._people.putting_subject(*place, person)
             if place in known and _rights(known[place]) == _rights(person):
                 continue
+            put = self._people.putting_subject(*place, person)
             await self._change(person, put, BY_CONFIGURATION)
 
     async def _change(

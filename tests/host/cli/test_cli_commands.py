@@ -258,7 +258,7 @@ def test_what_a_person_approved_is_withdrawn(host: Command) -> None:
     waits = host(*shell, "--wait", "0.01")
     nobody = host("approvals", "withdraw", "-")
 
-    assert done.out == "withdrawn: 1 approvals, 0 grants\n"
+    assert done.out == "withdrawn: 1 approval, 0 grants\n"
     assert again.json == {"person": "anna", "requests": [], "grants": []}
     assert (waits.code, nobody.code) == (3, 2)
     assert host("approvals", "list", "--json").json == [request]
