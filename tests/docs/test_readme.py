@@ -166,7 +166,7 @@ def test_python_blocks_run_rg_01(
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=280,
     )
 
     check_index(block, done.returncode, done.stderr)
@@ -192,7 +192,7 @@ def run_command(
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=100,
+        timeout=280,
     )
     return done.stdout, done.returncode
 

@@ -249,7 +249,7 @@ for name in sys.argv[2:]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -398,7 +398,7 @@ def fresh_python(script: str, *arguments: str) -> str:
         text=True,
         check=False,
         cwd="/",
-        timeout=120,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

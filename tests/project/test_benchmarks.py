@@ -32,7 +32,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, str(FOLDER / "run.py"), *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
 

@@ -19,7 +19,7 @@ def problems(path: Path) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
     )
     if not done.stdout.startswith("{"):
         missing(f"pyright could not be fetched: {done.stderr[-300:]}")

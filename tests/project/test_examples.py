@@ -26,7 +26,7 @@ def ran(name: str, *arguments: str, python: str = sys.executable) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -54,7 +54,7 @@ def uv(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
         **options,
     )
     if "setuptools" in done.stderr and "No solution found" in done.stderr:
@@ -138,7 +138,7 @@ print(run("6 * 7", config=SandboxConfig(backend="subprocess")).value)
         text=True,
         check=False,
         cwd="/",
-        timeout=60,
+        timeout=180,
     )
 
     assert (done.stdout, done.stderr) == ("42\n", "")
@@ -156,7 +156,7 @@ def test_the_wheel_runs_as_a_module(wheel: Path, tmp_path: Path) -> None:
             text=True,
             check=False,
             cwd=tmp_path,
-            timeout=60,
+            timeout=180,
         )
         assert (done.returncode, done.stdout) == (0, f"toolcell {version}\n")
 
@@ -188,7 +188,7 @@ def test_it_is_installed_as_anyone_does(
         text=True,
         check=False,
         cwd="/",
-        timeout=60,
+        timeout=180,
     )
 
     assert (ran.returncode, ran.stdout) == (0, "42\n"), ran.stderr

@@ -26,7 +26,7 @@ def test_the_code_passes(command: list[str]) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

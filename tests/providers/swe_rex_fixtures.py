@@ -24,11 +24,11 @@ from toolcell.sandbox import Mount, SandboxConfig
 
 
 class _Action(BashAction):
-    timeout: float | None = 5
+    timeout: float | None = 30
 
 
 class _Command(Command):
-    timeout: float | None = 5
+    timeout: float | None = 30
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,6 @@ def test_an_example_does_what_it_says(name: str) -> None:
     quiet = {**os.environ, "SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
 
     frameworks = OWN.get(name, "providers")
-    printed = run(str(path), frameworks=frameworks, timeout=100, env=quiet)
+    printed = run(str(path), frameworks=frameworks, timeout=280, env=quiet)
 
     assert printed.splitlines() == PRINTED[name]

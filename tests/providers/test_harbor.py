@@ -13,7 +13,7 @@ from .environment import BACKENDS, run
 PRINTED = ["0: ", "126: a rule denies 'exec'", 'rewards: {"reward": 1.0}']
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 @BACKENDS
 def test_a_trial_runs_in_a_cell(row: Any) -> None:
     path = ROOT / "examples" / "providers" / "harbor_trial.py"
@@ -22,7 +22,7 @@ def test_a_trial_runs_in_a_cell(row: Any) -> None:
     printed = run(
         *(str(path), row.name),
         frameworks="harbor",
-        timeout=180,
+        timeout=380,
         env={**os.environ, **image},
     )
 

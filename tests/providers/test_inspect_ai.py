@@ -44,6 +44,6 @@ def test_their_own_checks_hold(row: Any) -> None:
 
 
 def test_a_task_runs_in_cells(tmp_path: Any) -> None:
-    printed = run("-c", TASK, cwd=tmp_path, timeout=100)
+    printed = run("-c", TASK, cwd=tmp_path, timeout=280)
 
     assert printed.splitlines()[-1] == ("success ['10001\\n', '10001\\n']")

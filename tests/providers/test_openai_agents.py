@@ -71,12 +71,12 @@ PRINTED = [
 ]
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 @BACKENDS
 def test_a_sandbox_has_what_a_cell_has(row: Any, tmp_path: Path) -> None:
     config = suite_config(row).model_dump_json(exclude_defaults=True)
     environment = {**os.environ, "TOOLCELL_SUITE_CONFIG": config}
 
-    printed = run("-c", SCRIPT, cwd=tmp_path, env=environment, timeout=180)
+    printed = run("-c", SCRIPT, cwd=tmp_path, env=environment, timeout=380)
 
     assert printed.splitlines() == PRINTED

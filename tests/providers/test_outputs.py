@@ -6,7 +6,7 @@ from .environment import HERE, run
 
 
 def test_pictures_are_content_of_frameworks_that_have_it() -> None:
-    printed = run(str(HERE / "outputs_check.py"), timeout=100)
+    printed = run(str(HERE / "outputs_check.py"), timeout=280)
 
     texts = ["**text**", "[picture 1: image/png]"]
     assert printed.splitlines() == [

@@ -21,7 +21,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a package of their tests; the source archive on PyPI has them."""
     tmp_path = tmp_path_factory.mktemp("swe-rex")
     fetch = ("-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:")
-    run(*fetch, "-d", str(tmp_path), f"swe-rex=={VERSION}", timeout=100)
+    run(*fetch, "-d", str(tmp_path), f"swe-rex=={VERSION}", timeout=280)
     [archive] = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as source:
         source.extractall(tmp_path, filter="data")

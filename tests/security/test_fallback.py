@@ -166,7 +166,7 @@ def test_hosts_with_many_threads_start_cells(backend: BackendRow) -> None:
             pool.submit(run, f"{number}", config=backend.config())
             for number in range(64)
         ]
-        values = [each.result(timeout=110).value for each in runs]
+        values = [each.result(timeout=280).value for each in runs]
 
     assert values == list(range(64))
 
@@ -180,7 +180,7 @@ async def test_64_starts_at_once(sandbox: SandboxManager, backend: BackendRow) -
     async def one(number: int) -> None:
         values[number] = (await sandbox.run(f"{number}")).value
 
-    with anyio.fail_after(100):
+    with anyio.fail_after(280):
         async with anyio.create_task_group() as tasks:
             for number in range(count):
                 tasks.start_soon(one, number)
@@ -222,7 +222,7 @@ def run_as_nobody(code: str) -> dict[str, Any]:
                 env={"PATH": os.environ["PATH"]},
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=180,
             )
             assert done.returncode == 0, done.stderr
             result: dict[str, Any] = json.loads(done.stdout)

@@ -176,7 +176,7 @@ def test_the_command_runs_in_odd_environments(backend: BackendRow, name: str) ->
         env={"PATH": "/usr/bin:/bin", **engine_address(), **ENVIRONMENTS[name]},
         cwd="/",
         capture_output=True,
-        timeout=60,
+        timeout=180,
     )
 
     assert done.returncode == 0, done.stderr

@@ -232,7 +232,7 @@ async def test_the_owner_of_the_store_gets_no_further() -> None:
             capture_output=True,
             text=True,
             env={**os.environ, "HOME": folder},
-            timeout=60,
+            timeout=180,
         )
 
     refused = ["PermissionError", "OSError", "PermissionError", "OSError"]

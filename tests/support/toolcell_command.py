@@ -15,7 +15,7 @@ def toolcell(
     *arguments: str,
     stdin: bytes = b"",
     env: dict[str, str] | None = None,
-    seconds: float = 90,
+    seconds: float = 240,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run the command to its end; output is captured."""
     return subprocess.run(

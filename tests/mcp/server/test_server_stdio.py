@@ -176,7 +176,7 @@ def test_requests_may_come_from_a_file(tmp_path: Path) -> None:
             [TOOLCELL, "serve", "--config", str(written(tmp_path))],
             stdin=file,
             capture_output=True,
-            timeout=60,
+            timeout=180,
             check=True,
         )
 
@@ -207,7 +207,7 @@ def test_a_server_ends_with_its_client(tmp_path: Path, gone: str) -> None:
             answer = receive(process)
             told = answer["result"]["_meta"]["toolcell/error"]
             assert told["code"] == "server.busy"
-        assert process.wait(60) == 0
+        assert process.wait(180) == 0
 
 
 def test_whose_calls_they_are_has_to_be_said(tmp_path: Path) -> None:

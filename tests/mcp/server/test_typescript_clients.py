@@ -67,7 +67,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: Any) -> dict[str, Any
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr
