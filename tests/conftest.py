@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import anyio
 import pytest
+from hypothesis import HealthCheck, settings
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -26,6 +27,12 @@ from toolcell.sandbox import Limits, Sandbox, SandboxConfig, SandboxManager
 from .support.cluster.local import local_cluster
 from .support.kernel import uml
 from .support.paths import TESTS
+
+# Neither says anything about the code on a machine that stands still at times.
+settings.register_profile(
+    "toolcell", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("toolcell")
 
 T = TypeVar("T")
 IN_CI = bool(os.environ.get("CI"))

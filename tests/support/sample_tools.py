@@ -10,7 +10,7 @@ import anyio
 from toolcell.core import ToolCall, ToolResult
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a test that waits has failed."""
 
 

@@ -136,8 +136,7 @@ def damage(
 
 @settings(
     max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(cell=st.sampled_from(CELLS), place=st.floats(0, 0.999), bit=st.integers(0, 7))
 async def test_a_bit_that_changed_is_an_error_and_never_another_state(

@@ -200,8 +200,7 @@ def test_a_log_written_anew_needs_a_kept_head_to_be_found(tmp_path: Path) -> Non
 @given(st.data())
 @settings(
     max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_no_handling_of_lines_goes_unseen(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "audit.jsonl"

@@ -203,7 +203,7 @@ OPEN = JSONSchemaTool(
 
 
 @pytest.mark.finding("A17", "A18")
-@settings(max_examples=700, deadline=None, derandomize=True)
+@settings(max_examples=700, derandomize=True)
 @given(st.sampled_from(["allow", "ask", "deny"]), paths, conditions, objects)
 def test_a_rule_holds_as_the_oracle_says(
     kind: str, path: list[str], condition: dict[str, Any], arguments: dict[str, Any]
@@ -217,7 +217,7 @@ def test_a_rule_holds_as_the_oracle_says(
 
 
 @pytest.mark.finding("A17", "A18")
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(st.sampled_from(["allow", "ask", "deny"]), paths, paths, conditions, objects)
 def test_all_conditions_of_a_rule_count(
     kind: str,
@@ -301,7 +301,7 @@ def typed_tool(received: list[dict[str, Any]]) -> Tool:
 
 
 @pytest.mark.finding("A17", "A18")
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(st.sampled_from(["allow", "deny"]), st.sampled_from(TYPED), calls)
 def test_what_a_tool_gets_is_what_its_rules_have_judged(
     kind: str, rule: tuple[str, dict[str, Any]], arguments: dict[str, Any]

@@ -191,7 +191,6 @@ def test_a_store_is_the_model_rg_23(name: str, examples: int) -> None:
             settings=settings(
                 max_examples=examples,
                 stateful_step_count=50,
-                deadline=None,
                 suppress_health_check=list(HealthCheck),
                 database=None,
                 derandomize=True,

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import redis
-from redis.backoff import ConstantBackoff
-from redis.retry import Retry
 
 from ...conftest import missing
+from .redis_server import UNTIL_IT_RUNS
 
 NODES = 3
 _SLOTS = 16_384
 _BUS = 10_000
-_SECONDS = 30.0
+_SECONDS = 60.0
 
 
 class RedisCluster:
@@ -65,10 +65,9 @@ class RedisCluster:
 
     def node(self, number: int) -> redis.Redis:
         """Return a client of one node."""
-        retry = Retry(ConstantBackoff(0.05), 200)
         return redis.Redis(
             port=self.ports[number],
-            retry=retry,
+            retry=UNTIL_IT_RUNS,
             retry_on_error=[redis.ConnectionError],
             decode_responses=True,
         )
@@ -88,18 +87,33 @@ class RedisCluster:
             node.wait()
 
     def _start_node(self, number: int) -> None:
+        """Start a node on a port that nobody else was quicker to take."""
         folder = self._folder / f"node-{number}"
         folder.mkdir()
-        port = _free_port()
-        self.ports.append(port)
         options = ["--save", "", "--cluster-enabled", "yes", "--bind", "127.0.0.1"]
         # Longer than any pause of a test machine: no node is to be given up.
-        options += ["--cluster-node-timeout", "60000", "--port", str(port)]
-        self._nodes.append(
-            subprocess.Popen(
-                [self._program, *options], cwd=folder, stdout=subprocess.DEVNULL
+        options += ["--cluster-node-timeout", "60000"]
+        while len(self.ports) == number:
+            port = _free_port()
+            node = subprocess.Popen(
+                [self._program, *options, "--port", str(port)],
+                cwd=folder,
+                stdout=subprocess.DEVNULL,
             )
-        )
+            if _answers(node, port):
+                self._nodes.append(node)
+                self.ports.append(port)
+
+
+def _answers(node: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until a node answers at its port; return False if it has ended."""
+    with redis.Redis(port=port, socket_timeout=1) as client:
+        while node.poll() is None:
+            with suppress(redis.RedisError):
+                if client.info("server")["process_id"] == node.pid:
+                    return True
+            time.sleep(0.01)
+    return False
 
 
 def _is_whole(client: redis.Redis) -> bool:
@@ -113,21 +127,16 @@ def _ask(client: Any, *command: object) -> Any:
 
 
 def _free_port() -> int:
-    """Return a port that is free, as is the port of the node's bus."""
+    """Return a port that is free, as is the port of the node's bus.
+
+    Both are below those that Linux gives to whoever names none.
+    """
     while True:
-        with ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            if port + _BUS > 65_535:
-                port -= _BUS
-            try:
-                for wanted in (port, port + _BUS):
-                    if wanted != first.getsockname()[1]:
-                        other = stack.enter_context(socket.socket())
-                        other.bind(("127.0.0.1", wanted))
-            except OSError:
-                continue
+        port = random.randrange(10_000, 22_000)
+        with ExitStack() as stack, suppress(OSError):
+            for wanted in (port, port + _BUS):
+                probe = stack.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", wanted))
             return port
 
 

@@ -13,6 +13,9 @@ from redis.retry import Retry
 
 from ...conftest import missing
 
+UNTIL_IT_RUNS = Retry(ConstantBackoff(0.05), 1200)
+"""For a minute, or more: a server may be starting."""
+
 
 class RedisServer:
     """A server that can be stopped and started again.
@@ -44,9 +47,8 @@ class RedisServer:
             cwd=self._folder,
             stdout=subprocess.DEVNULL,
         )
-        retry = Retry(ConstantBackoff(0.05), 200)
         with redis.Redis.from_url(
-            self.url, retry=retry, retry_on_error=[redis.ConnectionError]
+            self.url, retry=UNTIL_IT_RUNS, retry_on_error=[redis.ConnectionError]
         ) as client:
             client.ping()
 

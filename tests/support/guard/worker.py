@@ -23,7 +23,7 @@ import anyio.lowlevel
 from toolcell.guard import MemoryStore, RedisStore, SQLiteStore, Store
 from toolcell.guard.stores.base import Reservation, ReservationOutcome
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds that stores wait in tests, where a slow machine is no failure."""
 
 

@@ -62,7 +62,7 @@ def passes(subject: FunctionTool[..., Any] | JSONSchemaTool, value: Any) -> bool
     return True
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(ANNOTATIONS, st.lists(VALUES, min_size=5, max_size=20))
 def test_the_schema_is_the_verdict_lt_45_ga_22(
     annotation: Any, values: list[Any]
@@ -81,7 +81,7 @@ def test_the_schema_is_the_verdict_lt_45_ga_22(
         assert passes(written, value) is verdict, (annotation, value)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(st.dictionaries(st.sampled_from("abc"), VALUES))
 def test_canonical_text_ignores_order_only_rl_23(values: Mapping[str, Any]) -> None:
     schema = {"type": "object"}
