@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from time import time
 
 import anyio
 
@@ -45,7 +44,7 @@ def session_view(session: CodeSession, usage: CellUsage | None) -> bodies.Sessio
         number=session.number,
         agent_id=session.agent_id,
         session=session.key,
-        opened_at=time() - (now - session.opened),
+        opened_at=session.opened_at,
         idle_seconds=0.0 if session.users else now - session.used,
         calls=session.users,
         programs=session.programs,

@@ -38,7 +38,7 @@ def test_a_launcher_starts_where_the_arguments_look_like_it(
         started = children(os.getpid()).keys() - before.keys()
 
     assert len(started) == starts
-    assert children(os.getpid()).keys() == before.keys()
+    assert children(os.getpid()).keys() <= before.keys()
 
 
 def test_none_starts_where_an_engine_seems_to_be(
@@ -50,8 +50,8 @@ def test_none_starts_where_an_engine_seems_to_be(
     monkeypatch.setattr("toolcell.host.cli.base.head_start._ENGINE", str(engine))
     before = children(os.getpid())
     with head_start(["run", "a.py"]):
-        assert children(os.getpid()).keys() == before.keys()
+        assert children(os.getpid()).keys() <= before.keys()
     engine.unlink()
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
     with head_start(["run", "a.py"]):
-        assert children(os.getpid()).keys() == before.keys()
+        assert children(os.getpid()).keys() <= before.keys()

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -76,14 +75,12 @@ class Running:
     """A host in a container, on a port of this machine's loopback address."""
 
     def __init__(self, volume: str, config: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = 0
         self.container = docker(
             *("run", "-d", "--network=host", *compose_options()),
             f"--volume={config}:/etc/toolcell/toolcell.toml:ro",
             f"--volume={volume}:/var/lib/toolcell",
-            *(TAG, "serve", *CONFIG, "--rest", f"127.0.0.1:{self.port}"),
+            *(TAG, "serve", *CONFIG, "--rest", "127.0.0.1:0", "--json"),
         )
 
     def ask(
@@ -99,16 +96,15 @@ class Running:
 
     def wait(self) -> None:
         """Wait until it is ready."""
-        give_up_at = time.monotonic() + 60
+        give_up_at = time.monotonic() + 90
         while True:
-            try:
-                assert self.ask("/readyz") == (200, {"status": "ready"})
-            except OSError:
-                logs = docker("logs", self.container)
-                assert time.monotonic() < give_up_at, logs
-                time.sleep(0.05)
-            else:
-                return
+            logs = docker("logs", self.container)
+            if found := re.search(r"http://127\.0\.0\.1:(\d+)", logs):
+                break
+            assert time.monotonic() < give_up_at, logs
+            time.sleep(0.05)
+        self.port = int(found[1])
+        assert self.ask("/readyz") == (200, {"status": "ready"})
 
     def end(self) -> int:
         docker("stop", "-t", "30", self.container)
@@ -147,6 +143,7 @@ def test_the_image_serves_runs_programs_and_keeps_its_state(
         ran_in = docker("exec", first.container, "id", "-u")
         probe = SERVICE["healthcheck"]["test"][1:]
         probe[-1] = probe[-1].replace("8931", str(first.port))
+        probe[-1] = probe[-1].replace("timeout=5", "timeout=60")
         docker("exec", first.container, *probe)
     finally:
         code_of_first = first.end()

@@ -12,12 +12,12 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .toolcell_command import TOOLCELL
 
-PATIENCE = 40.0
+PATIENCE = 60.0
 """Seconds after which a test that waits has failed."""
 
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>])|\r")
@@ -30,15 +30,20 @@ class Terminal:
         arguments: Of `toolcell`.
         folder: The current folder.
         environ: Variables beside those of this process.
+        command: What runs in place of `toolcell`.
     """
 
     def __init__(
-        self, *arguments: str, folder: Path, environ: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        folder: Path,
+        environ: Mapping[str, str] | None = None,
+        command: Sequence[str] = (TOOLCELL,),
     ) -> None:
         self._mine, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
         self._process = subprocess.Popen(
-            [TOOLCELL, *arguments],
+            [*command, *arguments],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

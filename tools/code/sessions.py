@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from time import time
 from typing import TYPE_CHECKING, Literal
 
 import anyio
@@ -36,6 +37,9 @@ class CodeSession:
     users: int = 0
     opened: float = field(default_factory=anyio.current_time)
     """The time at which it was first asked for, by the clock of the event loop."""
+
+    opened_at: float = field(default_factory=time)
+    """The same time, in seconds since 1970 (UTC)."""
 
     used: float = field(default_factory=anyio.current_time)
     closing: bool = False

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -248,8 +249,12 @@ def test_kills_lose_no_program_and_run_none_twice(
 
 
 def wait_for_lines(process: subprocess.Popen[str], folder: Path, count: int) -> None:
-    while written(folder) < count:
-        assert process.poll() is None
+    while True:
+        ended = process.poll() is not None
+        if written(folder) >= count:
+            return
+        assert not ended
+        time.sleep(0.005)
 
 
 def peak_mb(folder: Path, count: int) -> float:

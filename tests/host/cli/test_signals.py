@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,7 @@ def test_a_signal_ends_a_run_and_its_cell(
     ) as process:
         while not groups(process.pid):
             assert process.poll() is None
+            time.sleep(0.005)
         process.send_signal(number)
         _, told = process.communicate(timeout=60)
 

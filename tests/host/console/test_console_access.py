@@ -74,7 +74,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             program = f"print('begun', flush=True)\ntools.{inner}(text='inside')"
             call = made.call("run_python", "waiter", session=session, code=program)
             if session == "idle":
-                assert call.result(timeout=30).status == "ok"
+                assert call.result(timeout=60).status == "ok"
         made.portal.call(begun.wait)
         yield made
         made.portal.call(over.set)
@@ -110,7 +110,7 @@ def answer_requests(service: Service, page: Browser) -> None:
     page.script("for (const d of document.querySelectorAll('details')) d.open = 1")
     page.press("Approve and grant")
     page.reads("approved this call")
-    assert call.result(timeout=20).status == "ok"
+    assert call.result(timeout=60).status == "ok"
     denied, _ = service.asked(to="casino")
     service.deny(denied)
     store = service.host.approvals._workflow.store
@@ -211,7 +211,7 @@ def test_a_call_is_approved_by_the_keyboard_alone(
 
     assert focused[0] == "To the content"
     assert outline == "solid"
-    assert call.result(timeout=20).status == "ok"
+    assert call.result(timeout=60).status == "ok"
 
 
 def test_a_session_is_closed_by_the_keyboard_alone(

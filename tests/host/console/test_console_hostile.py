@@ -75,7 +75,7 @@ def shown(service: Service, page: Browser, texts: dict[str, str]) -> Any:
     page.press("Deny")
     page.reads("Reason: <img src=x onerror=hacked=1>")
     hacked = page.script("return window.hacked")
-    assert call.result(timeout=20).status == "denied"
+    assert call.result(timeout=60).status == "denied"
     assert hacked is None
     return found
 

@@ -32,10 +32,10 @@ def test_of_two_people_at_once_one_wins(service: Service, anna: Browser) -> None
         with ThreadPoolExecutor(2) as threads:
             pressed = [threads.submit(b.send, "Approve once") for b in both.values()]
             for press in pressed:
-                press.result(timeout=30)
+                press.result(timeout=60)
         told = {name: page.text for name, page in both.items()}
 
-    result = call.result(timeout=20)
+    result = call.result(timeout=60)
     assert result.content == "paid 1 to both"
     [winner] = [name for name, text in told.items() if "Not done" not in text]
     [loser] = both.keys() - {winner}
@@ -62,7 +62,7 @@ def test_an_edit_is_decided_anew(service: Service, anna: Browser) -> None:
     anna.press("Approve with these arguments")
     anna.reads("approved this call with other arguments")
 
-    assert call.result(timeout=20).content == "paid 20 to shop"
+    assert call.result(timeout=60).content == "paid 20 to shop"
 
 
 def test_the_reason_of_a_denial_reaches_the_model(
@@ -74,7 +74,7 @@ def test_the_reason_of_a_denial_reaches_the_model(
     anna.press("Deny", f"form[contains(@action, '{request.id}')]")
     anna.reads("anna denied this call. Reason: we do not gamble")
 
-    result = call.result(timeout=20)
+    result = call.result(timeout=60)
     assert result.status == "denied"
     assert result.error is not None and "we do not gamble" in result.error.message
 
@@ -89,7 +89,7 @@ def test_a_page_that_is_open_keeps_up(service: Service, anna: Browser) -> None:
     anna.until(lambda: "live" not in anna.text)
 
     assert said == "1 call waits"
-    assert call.result(timeout=20).status == "denied"
+    assert call.result(timeout=60).status == "denied"
 
 
 def test_the_focus_stays_where_it_was_as_the_page_keeps_up(
@@ -145,7 +145,7 @@ def test_hidden_parts_are_opened_before_they_are_approved(
     anna.press("Approve once")
     anna.reads("anna approved this call")
 
-    assert call.result(timeout=20).status == "ok"
+    assert call.result(timeout=60).status == "ok"
     log = service.host.config.audit.path
     assert log is not None
     kept = log.read_text()
@@ -171,7 +171,7 @@ def test_hidden_parts_are_not_approved_unseen(service: Service) -> None:
     assert not call.done()
     done = carl.post(f"{path}/approve", digest=carl.digest(request, opened), code=code)
     assert done.status_code == 303
-    assert call.result(timeout=20).status == "ok"
+    assert call.result(timeout=60).status == "ok"
 
 
 @pytest.mark.attack
@@ -190,7 +190,7 @@ def test_the_words_of_a_tool_are_text_and_counted_as_seen(
     assert SECRET not in shown
     assert opened.count(SECRET) == 4
     assert anna.script("return window.hacked") is None
-    assert call.result(timeout=20).status == "denied"
+    assert call.result(timeout=60).status == "denied"
 
 
 def test_the_words_of_a_tool_count_in_digest_and_length(service: Service) -> None:
@@ -218,9 +218,9 @@ def test_an_approval_names_the_request_that_was_seen(service: Service) -> None:
     carl.post(f"/approvals/{other.id}/deny")
 
     assert wrong.status_code == 409 and "not the request that you saw" in wrong.text
-    assert (right.status_code, first.result(timeout=20).status) == (303, "ok")
+    assert (right.status_code, first.result(timeout=60).status) == (303, "ok")
     assert again.status_code == 409 and "carl has approved" in again.text
-    assert second.result(timeout=20).status == "denied"
+    assert second.result(timeout=60).status == "denied"
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_grants_are_short_narrow_and_revoked(service: Service, anna: Browser) ->
     )
     odd = carl.post(path, digest=digest, seconds="nan", scope="exact")
     done = carl.post(path, digest=digest, seconds="600", scope="some", same="to")
-    granted = service.call(to="kiosk", sum=5).result(timeout=20)
+    granted = service.call(to="kiosk", sum=5).result(timeout=60)
     anna.open(service.url)
     anna.press("Revoke")
     anna.reads("None: each call")
@@ -265,7 +265,7 @@ def test_grants_are_short_narrow_and_revoked(service: Service, anna: Browser) ->
 
     told = [each.status_code for each in (long, wide, odd, done)]
     assert told == [403, 409, 409, 303]
-    assert (call.result(timeout=20).status, granted.status) == ("ok", "ok")
+    assert (call.result(timeout=60).status, granted.status) == ("ok", "ok")
 
 
 def test_acts_that_matter_take_a_fresh_touch(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_acts_that_matter_take_a_fresh_touch(tmp_path: Path) -> None:
         page.press("Approve once")
         page.reads("anna approved this call")
 
-        assert call.result(timeout=20).status == "ok"
+        assert call.result(timeout=60).status == "ok"
     assert (stale.status_code, forged.status_code) == (403, 409)
     assert SECRET not in stale.text + forged.text
 
@@ -301,7 +301,7 @@ def test_pages_work_without_scripts(service: Service, anna: Browser) -> None:
     finally:
         anna.allow_scripts(True)
 
-    assert call.result(timeout=20).status == "ok"
+    assert call.result(timeout=60).status == "ok"
 
 
 def test_a_button_waits_for_the_eye(service: Service, anna: Browser) -> None:

@@ -20,8 +20,11 @@ from ...support.console.served import Service, served
 CODE = """
 [sandbox]
 backend = "subprocess"
+[sandbox.limits]
+wall_seconds = 600
 [tools]
 builtin = ["code"]
+timeout_seconds = 600
 [[policies]]
 agent_id = "coder"
 allow = ["run_python", "gate"]
@@ -94,14 +97,14 @@ def test_a_run_is_followed_as_text_and_ended(
     assert page.script("return window.hacked") is None
     page.press("End the call")
     page.reads("No call runs")
-    assert call.result(20).status == "cancelled"
+    assert call.result(60).status == "cancelled"
     page.open(f"{service.url}/runs")
     page.until(lambda: "cancelled" in page.text)
     assert page.complaints() == []
 
 
 def test_pages_work_without_scripts(service: Service, page: Browser) -> None:
-    service.call("note", text="<img src=x onerror=hacked=1>").result(20)
+    service.call("note", text="<img src=x onerror=hacked=1>").result(60)
     page.allow_scripts(False)
     try:
         found: dict[str, Any] = {}

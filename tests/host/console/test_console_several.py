@@ -27,13 +27,13 @@ def test_two_people_at_once_both_count(service: Service, anna: Browser) -> None:
         with ThreadPoolExecutor(2) as threads:
             pressed = [threads.submit(b.send, "Approve once") for b in both]
             for press in pressed:
-                press.result(timeout=30)
+                press.result(timeout=60)
         for each in both:
             # Whoever came first hears of the other one.
             each.reads("approved this call")
             assert "anna" in each.text and "berta" in each.text
 
-    assert call.result(timeout=20).content == "paid 1 to both"
+    assert call.result(timeout=60).content == "paid 1 to both"
 
 
 def test_an_open_page_hears_of_the_first_person(
@@ -47,7 +47,7 @@ def test_an_open_page_hears_of_the_first_person(
     anna.send("Approve once", f"form[contains(@action, '{request.id}')]")
     assert "carl and anna approved this call" in anna.text
 
-    assert call.result(timeout=20).status == "ok"
+    assert call.result(timeout=60).status == "ok"
 
 
 @pytest.mark.attack
@@ -68,7 +68,7 @@ def test_one_person_counts_once(service: Service) -> None:
     assert "You have approved it: 1 more of 2 people" in page
     assert f"{path}/approve" not in page and f"{path}/deny" in page
     # One refusal ends it, of whoever approved before, too.
-    assert call.result(timeout=20).status == "denied"
+    assert call.result(timeout=60).status == "denied"
 
 
 @pytest.mark.attack
@@ -91,7 +91,7 @@ def test_nothing_but_the_call_as_it_is_is_approved(service: Service) -> None:
 
 def test_a_page_hears_what_was_before_it_listened(service: Service) -> None:
     def call(agent: str) -> None:
-        service.call("note", agent=agent, text="").result(timeout=20)
+        service.call("note", agent=agent, text="").result(timeout=60)
 
     call("before")
     page = Client(service).get("/runs").text
@@ -148,7 +148,7 @@ def test_who_may_answer_no_more_has_approved_nothing(
 
     assert told.status_code == 303
     assert [f"dora-{act}" in each for each in pages] == [True, False]
-    assert waiting == [request.id] and call.result(timeout=20).status == "denied"
+    assert waiting == [request.id] and call.result(timeout=60).status == "denied"
     assert log is not None and '"approvals_withdrawn"' in log.read_text()
 
 
@@ -165,7 +165,7 @@ def test_a_vote_of_a_person_who_is_being_removed_waits_and_is_none(
             path = f"/approvals/{request.id}/approve"
             vote = threads.submit(eva.post, path, digest=digest)
             assert not wait([vote], timeout=0.5).done
-        told = vote.result(timeout=20)
+        told = vote.result(timeout=60)
     [waiting] = [each for each in service.waiting() if each.id == request.id]
     service.deny(request)
 

@@ -25,9 +25,9 @@ builtin = ["code"]
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with served(tmp_path_factory.mktemp("console"), CODE) as made:
         for number in range(3):
-            made.call("note", text=f"{number}").result(10)
-        made.call("pay", to="thief").result(10)
-        made.call("note", agent="str/anger", text="x").result(10)
+            made.call("note", text=f"{number}").result(60)
+        made.call("pay", to="thief").result(60)
+        made.call("note", agent="str/anger", text="x").result(60)
         yield made
 
 
@@ -122,7 +122,7 @@ def test_the_log_is_read_by_number_checked_and_its_heads_kept(
 
 def checked(client: Client) -> str:
     """Return the page once a check has ended."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         page = words(client.page("/audit"))
         if "Look again" not in page:

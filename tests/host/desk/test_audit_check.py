@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 def finished(check: AuditCheck) -> AuditCheck:
     assert check._thread is not None
-    check._thread.join(30)
+    check._thread.join(60)
     return check
 
 
@@ -62,11 +62,11 @@ def test_one_check_runs_at_a_time_tells_its_place_and_ends(
     def slow(checked: int, total: int) -> None:
         note(checked, total)
         far.set()
-        assert go.wait(30)
+        assert go.wait(60)
 
     monkeypatch.setattr(check, "_note", slow)
     assert check.start()
-    assert far.wait(30)
+    assert far.wait(60)
     assert not check.start()
     state = check.state
     assert (state.state, state.total) == ("running", path.stat().st_size)

@@ -79,7 +79,7 @@ class Running:
 
     async def until(self, name: str, said: bytes = b"") -> LiveCall:
         """Wait until a call runs, and has printed something."""
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while True:
                 for call in self.host.live_calls.all():
                     text = b"".join(data for _, data in call.output.read()[1])
@@ -125,7 +125,7 @@ async def test_a_call_is_seen_with_its_output_and_can_be_ended(tmp_path: Path) -
         assert [each.id for each in live.all()] == ["other"]
         with pytest.raises(InvalidInputError):
             live.find(call.number)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while "one" not in running.results:
                 await anyio.sleep(0.01)
         # A second act finds it ended, and waits for nothing.
@@ -169,7 +169,7 @@ async def test_a_call_inside_a_program_is_ended_alone(tmp_path: Path) -> None:
         inner = await running.until("run_shell", b"inner")
         assert (inner.parent_id, inner.agent_id) == ("outer", "a")
         await running.host.live_calls.cancel(inner, by="Ann")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await outer.ended.wait()
             while "outer" not in running.results:
                 await anyio.sleep(0.01)
@@ -189,7 +189,7 @@ async def test_sessions_are_seen_interrupted_and_closed(tmp_path: Path) -> None:
         assert session.opened <= session.used
 
         await acts.interrupt_session(host.sessions, "a", "s", by="Ann", audit=audit)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while "one" not in running.results:
                 await anyio.sleep(0.01)
         content: Any = running.results["one"].content
@@ -225,7 +225,7 @@ async def test_a_call_is_ended_though_it_cannot_be_recorded(
         live, audit = running.host.live_calls, running.host.audit
         call = await running.start("one", code=WAITS)
         lose_log(tmp_path)
-        with anyio.fail_after(20), caplog.at_level(logging.ERROR, "toolcell.host"):
+        with anyio.fail_after(60), caplog.at_level(logging.ERROR, "toolcell.host"):
             assert not await acts.cancel_call(live, call, by="Ann", audit=audit)
         assert call.status == "cancelled"
         assert live.all() == []
@@ -245,7 +245,7 @@ async def test_a_session_is_interrupted_and_closed_though_it_cannot_be_recorded(
         await running.start("one", code=WAITS)
         await running.until("one", b"begun")
         lose_log(tmp_path)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             close, interrupt = acts.close_session, acts.interrupt_session
             assert not await interrupt(sessions, "a", "s", by="Ann", audit=audit)
             while "one" not in running.results:

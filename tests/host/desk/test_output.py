@@ -6,6 +6,7 @@ import random
 
 import anyio
 import pytest
+from anyio.abc import TaskStatus
 
 from toolcell.host.desk.output import MAX_BYTES, OutputRing
 
@@ -58,13 +59,13 @@ def test_what_is_kept_has_a_bound_however_it_is_printed(size: int) -> None:
 async def test_readers_that_wait_are_woken() -> None:
     ring, told = OutputRing(), []
 
-    async def follow() -> None:
+    async def follow(*, task_status: TaskStatus[None]) -> None:
+        task_status.started()
         await ring.changed()
         told.append(ring.size)
 
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
-            tasks.start_soon(follow)
-        await anyio.wait_all_tasks_blocked()
+            await tasks.start(follow)
         ring.add("stdout", b"x")
     assert told == [1, 1, 1]

@@ -31,7 +31,7 @@ def stop_supervisor(held: CodeSession) -> None:
 
 async def until_other_is_measured(sessions: CodeSessions) -> tuple[Any, Any]:
     """Return the usage of a silent session and of another one that answered."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while True:
             (_, silent), (_, other) = await measured(sessions, seconds=0.2)
             if other is not None:
@@ -42,7 +42,7 @@ async def test_a_cell_that_stopped_is_not_measured_and_holds_up_nobody(
     sessions: CodeSessions,
 ) -> None:
     async with sessions.use("a", "silent") as held, sessions.use("b", "other"):
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             (_, before), _ = await measured(sessions, seconds=math.inf)
         stop_supervisor(held)
         silent, other = await until_other_is_measured(sessions)

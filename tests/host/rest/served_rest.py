@@ -73,7 +73,7 @@ class Service:
         body = {"tool": "pay", "arguments": {"to": "x", "key": "", **arguments}}
         call = await self.post("/v1/calls", body, name, wait=0)
         assert call.status_code == 202, call.text
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while True:
                 told = await self.get("/v1/approvals", name)
                 for each in told.json()["approvals"]:
@@ -108,7 +108,7 @@ async def parsed(answer: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
 
 async def take(stream: AsyncIterator[dict[str, Any]], count: int) -> list[Any]:
     """Return the next events of a stream."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         return [await anext(stream) for _ in range(count)]
 
 

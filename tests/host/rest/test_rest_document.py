@@ -65,6 +65,7 @@ def tried(folder: Path, *options: str) -> None:
                 *("run", f"{url}/v1/openapi.json", "--checks", "all"),
                 *("--header", f"Authorization: Bearer {token}", "--no-color"),
                 *("--suppress-health-check", "all", *options),
+                *("--request-timeout", "60"),
             ],
             cwd=folder,
             capture_output=True,

@@ -23,7 +23,7 @@ HOLD = {"tool": "hold", "arguments": {}}
 async def held(service: Service, name: str, call_id: str) -> dict[str, Any]:
     """Begin a call that waits for the test; return it as an operator sees it."""
     await service.post("/v1/calls", HOLD | {"id": call_id}, name, wait=0)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             told = await service.get("/v1/live", "operator", agent="*")
             for each in told.json()["calls"]:

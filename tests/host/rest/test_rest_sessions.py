@@ -33,13 +33,22 @@ async def sessions(service: Service, name: str, **query: Any) -> list[dict[str, 
     return found
 
 
+async def measured(service: Service, name: str) -> dict[str, Any]:
+    """Return the one session of an agent, once its usage is measured in time."""
+    with anyio.fail_after(60):
+        while True:
+            [found] = await sessions(service, name)
+            if found["usage"]:
+                return found
+
+
 async def test_an_agent_sees_what_its_sessions_use(tmp_path: Path) -> None:
     async with served(tmp_path, SANDBOX, '"code"') as service:
         assert await sessions(service, "a") == []
         await service.post("/v1/calls", run("x = 1"))
-        [before] = await sessions(service, "a")
+        before = await measured(service, "a")
         await service.post("/v1/calls", run(WORK))
-        [after] = await sessions(service, "a")
+        after = await measured(service, "a")
         await service.post("/v1/calls", run("1"), "b")
         everybody = await sessions(service, "operator", agent="*")
         own = await sessions(service, "a")
@@ -49,7 +58,7 @@ async def test_an_agent_sees_what_its_sessions_use(tmp_path: Path) -> None:
     assert after["usage"]["cpu_ms"] - before["usage"]["cpu_ms"] > 250
     assert after["usage"]["memory_bytes"] - before["usage"]["memory_bytes"] > 40_000_000
     assert 5_000_000 <= after["usage"]["disk_bytes"] < 6_000_000
-    assert after["opened_at"] == pytest.approx(before["opened_at"], abs=0.1)
+    assert after["opened_at"] == before["opened_at"]
     assert [each["agent_id"] for each in everybody] == ["a", "b"]
     assert everybody[1]["usage"]["disk_bytes"] == 0
     assert [each["agent_id"] for each in own] == ["a"]
@@ -62,7 +71,7 @@ async def test_usage_is_told_while_a_program_runs_and_harms_it_not(
     async with served(tmp_path, SANDBOX, '"code"') as service:
         first = {**run("import time; time.sleep(600)"), "id": "one"}
         await service.post("/v1/calls", first, wait=0)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not [each for each in await sessions(service, "a") if each["usage"]]:
                 await anyio.sleep(0.01)
         assert (await service.get("/v1/calls/one", wait=0)).json()["state"] == "running"
@@ -72,7 +81,7 @@ async def test_usage_is_told_while_a_program_runs_and_harms_it_not(
         await sessions(service, "a")
         busy = {**run("import time\nwhile True: pass"), "id": "two"}
         await service.post("/v1/calls", busy, wait=0)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             earlier = 0.0
             while True:
                 [found] = await sessions(service, "a")

@@ -128,7 +128,7 @@ async def test_cells_and_limits_are_shown_while_a_host_is_open(
         run = RunContext(session="s")
         await host.call("run_python", PROGRAM, agent_id="a", run=run)
         opened = gauges()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not (left := read(metric_reader).get("toolcell.budget.left")):
                 await anyio.sleep(0.01)
     after = gauges()
@@ -150,7 +150,7 @@ async def test_the_queue_and_the_pool_are_shown(
     )
     async with Host(small, environ={}) as host, anyio.create_task_group() as tasks:
         assert host.sandbox is not None
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while gauge("pool.ready") != 1:
                 await anyio.sleep(0.01)
             async with host.sandbox.session(), host.sandbox.session():

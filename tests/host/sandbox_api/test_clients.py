@@ -14,7 +14,7 @@ import pytest
 from ...conftest import DOCKER, missing, why_no_docker
 from .served_sandboxes import served
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
 CLIENTS = Path(__file__).parent / "clients"
 LIMITS = """

@@ -25,7 +25,7 @@ async def end_now(service: Service, sandbox: Sandbox, state: str | None) -> None
     await service.http.post(
         f"/sandboxes/{sandbox.id}/timeout", json={"timeout": 0}, headers=service.key()
     )
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while True:
             found = await shown(service, sandbox)
             if (found and found["state"]) == state:

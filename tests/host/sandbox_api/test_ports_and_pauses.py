@@ -74,7 +74,7 @@ async def test_a_paused_sandbox_goes_on_where_it_was(tmp_path: Path) -> None:
             "/v2/sandboxes", params={"state": "paused"}, headers=service.key()
         )
         away = await service.http.get("/health", headers=sandbox.headers)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             back = await service.http.post(
                 f"/v2{one}/connect", json={"timeout": 60}, headers=service.key()
             )

@@ -157,7 +157,7 @@ async def test_a_sandbox_is_killed_while_it_is_resumed(tmp_path: Path) -> None:
         sandboxes = service.app._sandboxes
         sandbox = sandboxes.find(made.id)
         await sandboxes.pause(sandbox)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(sandboxes.resume, sandbox, 60)
                 while not sandbox.turn.locked():

@@ -29,7 +29,7 @@ def answer(socket):
         if message == "close":
             return socket.close(4000, "bye")
         if message == "later":
-            time.sleep(0.5)
+            time.sleep(2.5)
         if message == "large":
             message = bytes(5000)
         if message == "head":
@@ -88,6 +88,7 @@ def opened(
             "e2b-sandbox-port": str(more.pop("port", 8000)),
             "e2b-traffic-access-token": access or sandbox.access,
         },
+        open_timeout=60,
         **more,
     )
 
@@ -124,7 +125,7 @@ async def test_a_socket_outlives_the_time_for_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with with_server(tmp_path) as (service, sandbox):
-        monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+        monkeypatch.setattr(connections, "HEAD_SECONDS", 2.0)
         async with opened(service, sandbox) as socket:
             assert await echoed(socket, "later") == "later"
 

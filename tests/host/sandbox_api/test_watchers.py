@@ -58,7 +58,7 @@ async def test_events_are_streamed_to_the_end_of_the_sandbox(tmp_path: Path) -> 
             headers=sandbox.headers,
         ) as answer:
             pieces = answer.aiter_bytes()
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 heard += await anext(pieces)
                 await sandbox.write("a/b", b"1")
                 while b'"a/b"' not in heard:

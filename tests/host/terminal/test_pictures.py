@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -41,6 +42,16 @@ print("printed")
 KITTY = {"TERM": "xterm-kitty"}
 ITERM = {"TERM_PROGRAM": "iTerm.app"}
 PLAIN = {"TERM": "xterm", "TERM_PROGRAM": "", "LC_TERMINAL": ""}
+PATIENT = """
+from toolcell.host import main
+from toolcell.host.cli.programs import shown_outputs
+from toolcell.host.terminal import pictures
+
+pictures.ANSWER_SECONDS, shown_outputs._CONVERT_SECONDS = 60.0, 61.0
+main()
+"""
+"""The command, with time for a terminal's answer and for pictures on a slow machine."""
+
 RUN = ("run", "main.py", "--backend", "subprocess")
 
 
@@ -98,8 +109,11 @@ def test_sixel_is_made_in_a_cell_for_a_terminal_that_knows_it(tmp_path: Path) ->
         missing("img2sixel is not installed (libsixel-bin)")
     more = "display(*map(Image, (png(1, 1500), png(1500, 2), png(8, 10**5), noise())))"
     written(tmp_path, PROGRAM.replace('print("printed")', more + '\nprint("printed")'))
-    short = ("--timeout", "9")
-    with Terminal(*RUN, *short, folder=tmp_path, environ=PLAIN) as terminal:
+    # The time for a picture is longer than that of programs.
+    short, patient = ("--timeout", "60"), (sys.executable, "-c", PATIENT)
+    with Terminal(
+        *(*RUN, *short), folder=tmp_path, environ=PLAIN, command=patient
+    ) as terminal:
         terminal.expect_raw(b"\x1b[c")
         terminal.send("\x1b[?62;4;22c")
         assert terminal.wait() == 0

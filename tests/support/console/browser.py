@@ -17,7 +17,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from ...conftest import missing
 
 T = TypeVar("T")
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 _WATCH = """
 window.violations = [];
 function isDead(button) {

@@ -98,5 +98,5 @@ class Client:
 def signed_in(service: Service, role: Role = "operator") -> Iterator[Client]:
     """Sign somebody in, whose name is that of the role."""
     cookies, token = service.signed_in(role, role)
-    with httpx2.Client(base_url=service.url, cookies=cookies, timeout=30) as http:
+    with httpx2.Client(base_url=service.url, cookies=cookies, timeout=60) as http:
         yield Client(service, http, token)

@@ -39,7 +39,7 @@ class Client:
         }
 
     def get(self, path: str) -> httpx2.Response:
-        return httpx2.get(f"{self._url}{path}", headers=self._headers)
+        return httpx2.get(f"{self._url}{path}", headers=self._headers, timeout=60)
 
     def page(self, request: ApprovalRequest) -> str:
         return self.get(f"/approvals/{request.id}").text
@@ -50,4 +50,6 @@ class Client:
 
     def post(self, path: str, **fields: Any) -> httpx2.Response:
         fields = {"form_token": self._token, **fields}
-        return httpx2.post(f"{self._url}{path}", data=fields, headers=self._headers)
+        return httpx2.post(
+            f"{self._url}{path}", data=fields, headers=self._headers, timeout=60
+        )

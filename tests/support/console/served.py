@@ -12,6 +12,7 @@ from time import time
 from typing import Any
 
 import anyio
+import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from toolcell.core import InvalidInputError, ToolResult
@@ -46,6 +47,8 @@ ask = ["pay"]
 agent_id = "treasurer"
 ask = [{ tools = ["pay"], approvers = 2 }]
 """
+_PREVIEWS = "toolcell.tools.definition.previews"
+_STATE_FILE = "toolcell.host.config.state_file"
 SECRET = "sk-proj-" + "a1B2" * 8
 
 
@@ -170,7 +173,10 @@ def served(
         clock: The time of sessions, links and challenges.
     """
     config = configured(folder, more)
-    with start_blocking_portal() as portal:
+    with pytest.MonkeyPatch.context() as patience, start_blocking_portal() as portal:
+        # A slow machine still shows every preview, and no lock is given up.
+        patience.setattr(f"{_PREVIEWS}.PREVIEW_SECONDS", 60.0)
+        patience.setattr(f"{_STATE_FILE}._BUSY_SECONDS", 60.0)
         serving = portal.wrap_async_context_manager(_served(config, portal, clock))
         made = serving.__enter__()
         try:

@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.requests.append(sent)
         self.close_connection = True
         if self.path == "/hold":
-            self.api.held.wait(20)
+            self.api.held.wait(120)
         if self.path in self.api.answers:
             self.wfile.write(self.api.answers[self.path])
             return

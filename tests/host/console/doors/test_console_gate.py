@@ -21,7 +21,7 @@ STRANGE = "https://evil.test"
 
 @pytest.fixture
 def http(service: Service) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=service.url, timeout=20) as client:
+    with httpx2.Client(base_url=service.url, timeout=60) as client:
         yield client
 
 
@@ -159,7 +159,7 @@ def test_every_answer_has_the_headers(
     http.cookies.update(cookie)
     answers = [
         http.get(path),
-        httpx2.get(f"{service.url}{path}"),
+        httpx2.get(f"{service.url}{path}", timeout=60),
         http.get(path, headers={"Host": "evil.test"}),
     ]
 
@@ -177,7 +177,10 @@ def test_every_answer_has_the_headers(
 def test_a_large_form_is_refused(tmp_path: Path) -> None:
     with served(tmp_path, "[server]\nmax_body_bytes = 2000\n") as service:
         answer = httpx2.post(
-            f"{service.url}/login", data={"a": "b" * 2000}, headers=asked_by(service)
+            f"{service.url}/login",
+            data={"a": "b" * 2000},
+            headers=asked_by(service),
+            timeout=60,
         )
 
     assert answer.status_code == 413
@@ -209,7 +212,7 @@ def test_a_body_in_pieces_is_counted(service: Service) -> None:
         *("Content-Type: application/x-www-form-urlencoded", "", ""),
     ]
     piece = b"100000\r\n" + b"a" * 0x100000 + b"\r\n"
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as wire:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as wire:
         wire.sendall("\r\n".join(lines).encode())
         wire.sendall(piece * 4)
         wire.sendall(b"1\r\na\r\n0\r\n\r\n")

@@ -47,7 +47,7 @@ def proof(page: Browser, kind: str) -> str:
 def signed_in(service: Service, text: str) -> int:
     headers = {**FORM, "Origin": service.url}
     return httpx2.post(
-        f"{service.url}/login", data={"proof": text}, headers=headers
+        f"{service.url}/login", data={"proof": text}, headers=headers, timeout=60
     ).status_code
 
 
@@ -120,7 +120,7 @@ def test_a_passkey_of_another_server_is_refused(
 def test_attempts_are_limited(tmp_path: Path) -> None:
     with served(tmp_path) as other:
         found = [signed_in(other, "{}") for _ in range(MAX_FAILURES + 2)]
-        link = httpx2.get(other.link()).status_code
+        link = httpx2.get(other.link(), timeout=60).status_code
 
     assert found == [*[403] * MAX_FAILURES, 429, 429]
     assert link == 429
@@ -133,7 +133,7 @@ def test_the_command_serves_the_console(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
-        answer = httpx2.get(told["link"])
+        answer = httpx2.get(told["link"], timeout=60)
         process.send_signal(signal.SIGTERM)
     open_to_all = toolcell("console", *config, "--address", "0.0.0.0:0")
 
@@ -152,8 +152,8 @@ def test_a_server_has_the_console_beside_it(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = [json.loads(process.stdout.readline()) for _ in range(2)]
-        console = httpx2.get(told[0]["console"], follow_redirects=True)
-        mcp = httpx2.get(told[1]["url"])
+        console = httpx2.get(told[0]["console"], follow_redirects=True, timeout=60)
+        mcp = httpx2.get(told[1]["url"], timeout=60)
         process.send_signal(signal.SIGTERM)
     alone = toolcell("serve", *config, "--console", "127.0.0.1:0")
 

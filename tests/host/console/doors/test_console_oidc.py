@@ -50,14 +50,14 @@ def service(
 @pytest.fixture
 def http(service: Service) -> Iterator[httpx2.Client]:
     service.people._file.run("DELETE FROM failures")
-    with httpx2.Client(base_url=service.url) as client:
+    with httpx2.Client(base_url=service.url, timeout=60) as client:
         yield client
 
 
 def signed_in(http: httpx2.Client, **query: str) -> httpx2.Response:
     """Go to the issuer and back, with changes of the query."""
     there = http.get("/oidc/begin?next=/people")
-    back = httpx2.get(there.headers["location"]).headers["location"]
+    back = httpx2.get(there.headers["location"], timeout=60).headers["location"]
     found = {name: values[0] for name, values in parse_qs(urlsplit(back).query).items()}
     return http.get("/oidc/callback", params=found | query)
 
@@ -150,9 +150,9 @@ def test_the_way_back_of_another_browser_is_refused(
     honest: Issuer, service: Service, http: httpx2.Client
 ) -> None:
     there = http.get("/oidc/begin").headers["location"]
-    back = httpx2.get(there).headers["location"]
+    back = httpx2.get(there, timeout=60).headers["location"]
 
-    assert httpx2.get(back).status_code == 409
+    assert httpx2.get(back, timeout=60).status_code == 409
     done = http.get(back)
     assert (done.status_code, http.get("/").status_code) == (200, 200)
     # Without it browsers look for /favicon.ico, which there is not.
@@ -176,7 +176,7 @@ def test_people_follow_the_configuration(tmp_path: Path, honest: Issuer) -> None
         assert anna is not None and anna.role == "viewer"
     with served(tmp_path) as third:
         assert third.people.all() == []
-        assert httpx2.get(f"{third.url}/oidc/begin").status_code == 404
+        assert httpx2.get(f"{third.url}/oidc/begin", timeout=60).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ def tried(service: Service, forwarded: str) -> int:
         "X-Forwarded-For": forwarded,
     }
     form = {"proof": "{}"}
-    return httpx2.post(f"{service.url}/login", data=form, headers=headers).status_code
+    return httpx2.post(
+        f"{service.url}/login", data=form, headers=headers, timeout=60
+    ).status_code
 
 
 @pytest.mark.attack
@@ -58,7 +60,7 @@ def test_a_link_for_this_machine_is_closed_to_those_behind_the_proxy(
     with served(tmp_path, TRUSTED) as service:
         link = service.link(local=True)
         found = [
-            httpx2.get(link, headers={"X-Forwarded-For": each}).status_code
+            httpx2.get(link, headers={"X-Forwarded-For": each}, timeout=60).status_code
             for each in ("127.0.0.1, 203.0.113.1", "203.0.113.1", "127.0.0.1")
         ]
 
@@ -71,9 +73,11 @@ def test_sessions_and_records_have_the_address_of_the_person(tmp_path: Path) -> 
         table = oidc_table(issuer.url)
         with served(tmp_path, TRUSTED + table) as service:
             forwarded = {"X-Forwarded-For": "203.0.113.9"}
-            with httpx2.Client(base_url=service.url, headers=forwarded) as http:
+            with httpx2.Client(
+                base_url=service.url, headers=forwarded, timeout=60
+            ) as http:
                 there = http.get("/oidc/begin").headers["location"]
-                back = httpx2.get(there).headers["location"]
+                back = httpx2.get(there, timeout=60).headers["location"]
                 assert http.get(back).status_code == 200
             [session] = service.sessions.all()
             log = service.host.config.audit.path

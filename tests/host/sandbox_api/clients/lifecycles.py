@@ -9,7 +9,7 @@ from e2b import Sandbox, SandboxException, SandboxNotFoundException, SandboxStat
 
 
 def until_paused(sandbox: Sandbox) -> None:
-    for _ in range(200):
+    for _ in range(1200):
         if sandbox.get_info().state == SandboxState.PAUSED:
             return
         time.sleep(0.05)
