@@ -13,7 +13,7 @@ from toolcell.sandbox.cell.launcher.cgroups import CellGroup
 from toolcell.sandbox.machine import host_cgroups, process_identity
 
 from ...conftest import SUBPROCESS
-from ...support.cells.leftovers import host_groups
+from ...support.cells.leftovers import host_groups, name_groups_apart
 
 
 def test_managers_that_end_in_any_order_leave_the_next_one_a_group() -> None:
@@ -66,7 +66,10 @@ def test_a_group_that_is_half_made_is_taken_back(
     assert set(Path(place).glob(own)) == before
 
 
-def test_the_sweep_takes_only_groups_whose_owner_can_be_seen_to_be_dead() -> None:
+def test_the_sweep_takes_only_groups_whose_owner_can_be_seen_to_be_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name_groups_apart(monkeypatch)
     ours = host_groups()
     place = str(Path(next(iter(ours.values()))).parent)
     elsewhere = (

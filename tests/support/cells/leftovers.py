@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from toolcell.sandbox.backends.container_spec import OWNER_LABEL
 from toolcell.sandbox.machine import (
     host_cgroups,
@@ -21,6 +23,16 @@ def host_groups() -> dict[str, str]:
         return host_cgroups.create()
     except OSError as error:
         missing(f"cgroups cannot be made here: {error}")
+
+
+def name_groups_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process name groups as if it were in another PID namespace.
+
+    Other hosts that start meanwhile remove groups of the dead of their own namespace.
+    """
+    # The kernel's numbers of namespaces have 32 bits.
+    number = (1 << 32) + os.getpid()
+    monkeypatch.setattr(process_identity, "pid_namespace", lambda: number)
 
 
 def groups_of(process: str) -> list[str]:
