@@ -110,6 +110,13 @@ class SharedCell:
         """True while a run, a command, a file, a connection or a watch is under way."""
         return self.turn.value == 0 or self._filing.locked() or self._speaks
 
+    @property
+    def last_used(self) -> float:
+        """The time of the last end of a run, file or command, by `time.monotonic`."""
+        if self._beside is None:
+            return self.used
+        return max(self.used, self._beside.frames.used)
+
     async def beside(self, spawn: Spawn) -> Beside:
         """Return what starts commands, connects to ports and watches folders.
 
@@ -340,7 +347,7 @@ class SharedCell:
         """End the cell after `idle` seconds without a run, or `lifetime` in all."""
         born = self.used
         while True:
-            until = min(self.used + idle, born + lifetime)
+            until = min(self.last_used + idle, born + lifetime)
             left = until - time.monotonic()
             if left > 0:
                 await anyio.sleep(left)

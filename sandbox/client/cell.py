@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _GRACE_SECONDS = 0.1
 # A session has more time, since the backstop ends it as a whole.
-_SESSION_GRACE_SECONDS = 2.0
+_SESSION_GRACE_SECONDS = 10.0
 _ANSWER_SECONDS = 60.0
 # The supervisor kills an interrupted program after half a second.
 _INTERRUPT_SECONDS = 5.0

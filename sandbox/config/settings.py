@@ -317,8 +317,9 @@ class SandboxConfig(SettingsModel):
     docs/security.md."""
 
     session_idle_seconds: Annotated[float, Field(gt=0, le=86_400 * 30)] = 600.0
-    """Seconds that a session may go without a run. When it is reached the session
-    is ended; its next run raises CellLostError."""
+    """Seconds that a session may go without a run, a file or a command, from the end of
+    the last one. When it is reached the session is ended; its next run raises
+    CellLostError."""
 
     session_lifetime_seconds: Annotated[float, Field(gt=0, le=86_400 * 30)] = 3600.0
     """Seconds that a session may be open. When it is reached the session is ended,

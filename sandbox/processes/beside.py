@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -57,6 +58,8 @@ class FramesBesideRuns:
         self.spawn = spawn
         self._tables: dict[str, FrameTable] = {}
         self._follows = False
+        self.used = time.monotonic()
+        """The time of the last frame, either way, by `time.monotonic`."""
 
     def add(self, family: str, table: FrameTable) -> None:
         """Hand frames whose types begin with `family` to a table."""
@@ -71,6 +74,7 @@ class FramesBesideRuns:
         self, header: dict[str, Any], payload: bytes | memoryview = b""
     ) -> None:
         """Send a frame to the cell. Raises CellLostError."""
+        self.used = time.monotonic()
         prefix = frame_prefix(encode_header(header), len(payload))
         try:
             await self._channel.send(prefix, payload)
@@ -99,6 +103,7 @@ class FramesBesideRuns:
             self._follows = False
 
     def _take(self, frame: Frame) -> None:
+        self.used = time.monotonic()
         kind = frame.header["type"]
         if kind == "exec_lost":
             # Its process host is gone; the supervisor answers as before.

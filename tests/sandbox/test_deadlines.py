@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import anyio
 import pytest
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
-from toolcell.sandbox import Limits, SandboxManager
+from toolcell.sandbox import HostCalls, Limits, SandboxManager
 from toolcell.sandbox.backends import launcher
 from toolcell.sandbox.machine import host_cgroups
 
@@ -28,8 +29,8 @@ ENDLESS = "print('up', flush=True)\nwhile True: pass"
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait a tenth of a second where five or ten are right."""
-    for name in ("_ANSWER_SECONDS", "_CHECK_SECONDS", "_END_SECONDS", "_KILL_SECONDS"):
+    """Wait a tenth of a second for what was killed, where five seconds are right."""
+    for name in ("_END_SECONDS", "_KILL_SECONDS"):
         monkeypatch.setattr(launcher, name, 0.1)
     monkeypatch.setattr(host_cgroups, "EMPTY_SECONDS", 0.1)
 
@@ -50,13 +51,13 @@ async def test_a_cell_that_cannot_be_killed_costs_its_run_alone(
 ) -> None:
     statuses: list[str] = []
     up = anyio.Event()
-    config = SUBPROCESS.config(max_concurrency=1, limits=Limits(wall_seconds=1))
+    config = SUBPROCESS.config(max_concurrency=1, limits=Limits(wall_seconds=3))
 
     async def run(manager: SandboxManager) -> None:
         result = await manager.run(ENDLESS, on_output=lambda *_: up.set())
         statuses.append(result.status)
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with (
             SandboxManager(config) as manager,
             anyio.create_task_group() as tasks,
@@ -83,7 +84,7 @@ async def test_a_cell_that_cannot_be_killed_does_not_hold_up_who_cancels() -> No
 
             tasks.start_soon(run)
             await up.wait()
-            with frozen(*processes_of(manager)), anyio.fail_after(3):
+            with frozen(*processes_of(manager)), anyio.fail_after(30):
                 tasks.cancel_scope.cancel()
                 while manager.active_cells:
                     with anyio.CancelScope(shield=True):
@@ -97,7 +98,7 @@ async def test_a_cell_that_cannot_be_killed_does_not_hold_up_the_close(
 ) -> None:
     monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 0.1)
     caplog.set_level(logging.WARNING)
-    with ExitStack() as cold, anyio.fail_after(20):
+    with ExitStack() as cold, anyio.fail_after(60):
         async with AsyncExitStack() as opened:
             async with SandboxManager(SUBPROCESS.config()) as manager:
                 backend: Any = manager._backend
@@ -114,38 +115,70 @@ async def test_a_cell_that_cannot_be_killed_does_not_hold_up_the_close(
 
 
 @pytest.mark.finding("F7")
-@pytest.mark.usefixtures("impatient")
-async def test_a_launcher_that_was_stopped_is_replaced() -> None:
-    with anyio.fail_after(30):
+async def test_a_launcher_that_was_stopped_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with anyio.fail_after(60):
         async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
             backend: Any = manager._backend
             stopped = backend._launcher._process
             os.kill(stopped.pid, signal.SIGSTOP)
-            with pytest.raises(SandboxUnavailableError, match="has not answered"):
-                await manager.run("1")
+            with monkeypatch.context() as impatient:
+                impatient.setattr(launcher, "_ANSWER_SECONDS", 0.1)
+                with pytest.raises(SandboxUnavailableError, match="has not answered"):
+                    await manager.run("1")
             assert (await manager.run("6 * 7")).value == 42
             assert stopped.returncode == -signal.SIGKILL
 
 
 @pytest.mark.finding("F7")
-@pytest.mark.usefixtures("impatient")
 async def test_a_launcher_that_was_stopped_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launcher, "_ANSWER_SECONDS", 60)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
             await manager.check()
             backend: Any = manager._backend
             stopped = backend._launcher._process.pid
             os.kill(stopped, signal.SIGSTOP)
-            with pytest.raises(SandboxUnavailableError, match="has not answered"):
-                await manager.check()
+            with monkeypatch.context() as impatient:
+                impatient.setattr(launcher, "_CHECK_SECONDS", 0.1)
+                with pytest.raises(SandboxUnavailableError, match="has not answered"):
+                    await manager.check()
             os.kill(stopped, signal.SIGCONT)
             # It was not given up, and its late answer is nobody's.
-            monkeypatch.setattr(launcher, "_CHECK_SECONDS", 60)
             await manager.check()
             assert (await manager.run("6 * 7")).value == 42
+
+
+async def test_a_machine_that_stood_still_took_no_time_of_an_interrupted_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolcell.sandbox.client.cell._SESSION_GRACE_SECONDS", 60)
+    code = (
+        "import time\ntry:\n    while True: time.sleep(0.01)\n"
+        "except KeyboardInterrupt:\n    x = tools.interrupted()"
+    )
+    processes: list[int] = []
+
+    async def stand_still(*_: object) -> dict[str, Any]:
+        with frozen(*processes):
+            # Longer than an interrupted program has.
+            time.sleep(1)
+        return {"value": 42}
+
+    calls = HostCalls(names=("interrupted",), handler=stand_still)
+    async with SandboxManager(SUBPROCESS.config()) as manager:
+        async with manager.session() as session:
+            await session.run("1")
+            processes += processes_of(manager)
+            limits = Limits(wall_seconds=0.5)
+            result = await session.run(code, limits=limits, calls=calls)
+            after = await session.run("x")
+
+    assert (result.status, result.state) == ("timeout", "kept")
+    assert after.value == 42
 
 
 @pytest.mark.finding("F11")

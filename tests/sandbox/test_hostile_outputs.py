@@ -155,7 +155,7 @@ async def test_a_thread_cannot_write_into_the_next_run(
             "display('main')\n"
         )
         await session.write_file("go", "")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not any(each.path == "done" for each in await session.list_files()):
                 await anyio.sleep(0.01)
         results = [await session.run(f"display({n})\n{n}") for n in range(3)]

@@ -177,5 +177,5 @@ async def test_a_listener_that_raises_leaves_an_idle_cell(backend: BackendRow) -
         cell = session._shared.cell
         with pytest.raises(KeyError, match="mine"):
             await session.run(code, on_connection=refuse)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await cell.wait_idle()

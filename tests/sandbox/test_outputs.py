@@ -324,7 +324,7 @@ async def test_the_deadline_holds_in_a_representation(sandbox: SandboxManager) -
         "        while True: pass\n"
         "display(1)\n"
         "Slow()\n",
-        limits=Limits(wall_seconds=0.5),
+        limits=Limits(wall_seconds=2),
     )
 
     assert result.status == "timeout"

@@ -158,7 +158,7 @@ async def test_a_timeout_leaves_nothing_rg_16(backend: BackendRow) -> None:
     async with SandboxManager(backend.config()) as sandbox:
         result = await sandbox.run(
             _ENDLESS,
-            limits=Limits(wall_seconds=1),
+            limits=Limits(wall_seconds=2),
             on_output=lambda stream, data: during.update(at_large(backend)),
         )
 
@@ -221,7 +221,7 @@ async def test_grandchildren_end_with_their_run_rg_17_ro_07(
     sandbox: SandboxManager, code: str, limits: Limits | None, status: str
 ) -> None:
     async with sandbox.session() as session:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             result = await session.run(code, fresh=True, limits=limits)
         left = await session.run(_COUNT_OTHERS, fresh=True)
 

@@ -17,7 +17,7 @@ from ..conftest import PROCESSES, SUBPROCESS, BackendRow
 
 pytestmark = pytest.mark.anyio
 
-SHORT = Limits(wall_seconds=0.3)
+SHORT = Limits(wall_seconds=1.5)
 
 
 async def value(session: Session, code: str) -> object:
@@ -181,18 +181,21 @@ async def test_state_lost_between_runs_is_told_in_the_next_result(
     sandbox: SandboxManager,
 ) -> None:
     code = (
-        "import os, threading\n"
-        "threading.Timer(0.05, lambda: os._exit(0)).start()\nx = 1"
+        "import os, threading, time\n"
+        "def end():\n"
+        "    while not os.path.exists('go'): time.sleep(0.01)\n"
+        "    os._exit(0)\n"
+        "threading.Thread(target=end).start()\nx = 1"
     )
     async with sandbox.session() as session:
-        await session.run(code)
+        assert (await session.run(code)).state == "kept"
         # It ends while a new interpreter waits for its end.
         await session.run(
             "import os, time\n"
+            "open('go', 'w').close()\n"
             "while len([p for p in os.listdir('/proc') if p.isdigit()]) > 2:\n"
             "    time.sleep(0.01)",
             fresh=True,
-            limits=Limits(wall_seconds=5),
         )
         after = await session.run("'x' in globals()")
 
@@ -402,21 +405,23 @@ async def test_a_session_that_ends_before_its_cell_is_up_says_so() -> None:
 async def test_cpu_time_of_a_run_is_its_own(sandbox: SandboxManager) -> None:
     busy = """
 import time
-until = time.process_time() + 0.4
-while time.process_time() < until:
+began = time.process_time()
+while (used := time.process_time() - began) < 0.4:
     pass
 """
     async with sandbox.session() as session:
         work = await session.run(busy)
         branch = await session.fork()
         rests = [await each.run("1") for each in (session, branch, session)]
-        end = await session.run(busy + "import os\nos._exit(0)")
+        end = await session.run(
+            busy + "import os\nprint(used * 1000, flush=True)\nos._exit(0)"
+        )
 
     assert work.usage.cpu_ms >= 380
     # gVisor's clock counts what other machines take of the processor as well.
     assert [rest.usage.cpu_ms < 350 for rest in rests] == [True] * 3
     assert end.state == "lost"
-    assert 380 <= end.usage.cpu_ms < 700
+    assert 380 <= end.usage.cpu_ms < float(end.stdout) + 300
 
 
 @pytest.mark.promise("P-10")
@@ -426,7 +431,7 @@ async def test_each_run_tells_what_it_used_and_what_held(
     work = """
 import time
 data = b'x' * (40 << 20)
-end = time.process_time() + 0.1
+end = time.process_time() + 0.5
 while time.process_time() < end:
     pass
 """
@@ -445,7 +450,7 @@ while time.process_time() < end:
         assert peaks == (0, 0)
     else:
         assert 0 < peaks[0] < 40 << 20 < peaks[1]
-    assert idle.usage.cpu_ms < 80 <= busy.usage.cpu_ms
+    assert idle.usage.cpu_ms < 400 <= busy.usage.cpu_ms
     for each in (first, busy, idle, fresh, forked):
         assert each.isolation == once.isolation
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _UNPOLLED_SECONDS = 0.002
 # Time that a program that keeps state has to answer SIGINT.
 _INTERRUPT_SECONDS = 0.5
+# The most of it that counts as one step.
+_STEP_SECONDS = 0.05
 # Interval of checks on a program whose output the host does not read.
 _UNREAD_SECONDS = 0.05
 # The wait status of a child that was already gone when its run began.
@@ -217,9 +219,12 @@ class Run:
     def _interrupt(self, poller: select.poll) -> None:
         """Interrupt a program by SIGINT, so that it ends and keeps its state."""
         os.kill(self._child.pid, signal.SIGINT)
-        until = time.monotonic() + _INTERRUPT_SECONDS
-        while self._runs and time.monotonic() < until:
-            self._listen(poller, min(until - time.monotonic(), 0.05))
+        left = _INTERRUPT_SECONDS
+        while self._runs and left > 0:
+            began = time.monotonic()
+            self._listen(poller, _STEP_SECONDS)
+            # While the machine stood still the program had no time either.
+            left -= min(time.monotonic() - began, _STEP_SECONDS)
 
     def _poll_seconds(self) -> float:
         seconds = self._deadline - time.monotonic()

@@ -125,7 +125,7 @@ async def test_an_engine_that_goes_away_loses_the_cell(engine: Any) -> None:
 async def no_containers(engine: Any) -> None:
     """Wait until no container of ours is left; the engine removes them itself."""
     ours = {"label": f"{OWNER_LABEL}={process_identity.this_process()}"}
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while engine.api.containers(all=True, filters=ours):
             await anyio.sleep(0.05)
 

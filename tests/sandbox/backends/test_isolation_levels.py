@@ -23,7 +23,7 @@ from toolcell.sandbox import Limits
 user = int(sys.argv[1])
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 config = SandboxConfig(backend="subprocess", python=sys.argv[2],
-                       limits=Limits(memory_mb=64, pids=24, wall_seconds=10))
+                       limits=Limits(memory_mb=64, pids=24, wall_seconds=20))
 programs = json.loads(sys.argv[3])
 async def main():
     async with SandboxManager(config) as sandbox:
@@ -159,9 +159,10 @@ def test_without_namespaces_nothing_runs_unless_asked_by_name() -> None:
     assert "minimum_isolation='process'" in done.stderr
 
 
-def in_process(code: str) -> dict[str, Any]:
+def in_process(code: str, seconds: int = 30) -> dict[str, Any]:
     """Run a program in `process` isolation."""
-    options = ("--isolation", "process", "--timeout", "2", "--memory", "64", "--json")
+    limits = ("--timeout", f"{seconds}", "--memory", "64")
+    options = ("--isolation", "process", *limits, "--json")
     done = without_namespaces("run", "-", *options, stdin=code)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -224,5 +225,5 @@ def test_process_isolation_guards_at_run_time(code: str) -> None:
 
 
 def test_process_isolation_keeps_time_and_memory() -> None:
-    assert in_process("while True: pass")["status"] == "timeout"
+    assert in_process("while True: pass", seconds=1)["status"] == "timeout"
     assert in_process("x = [0] * (1 << 28)")["status"] == "out_of_memory"

@@ -102,7 +102,7 @@ async def test_runs_that_wait_for_a_cell_hear_that_the_manager_closes(
             await manager.run("1", limits=Limits(pids=40))
         said.append(caught.value.message)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
                 # The launcher hears of nothing, so it never answers.
@@ -177,6 +177,7 @@ async def test_a_cell_that_died_before_it_was_asked_for_is_made_anew(
 ) -> None:
     async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
         parent = launcher_of(manager)._process.pid
+        await until(lambda: bool(children(parent)))
         [ahead] = children(parent)
         os.kill(ahead, signal.SIGKILL)
         await until(lambda: not alive(ahead))

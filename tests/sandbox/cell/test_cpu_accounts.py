@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
@@ -24,6 +22,7 @@ while time.monotonic() < end:
     if pid == 0:
         burn({each})
         os._exit(0)
+    os.write(1, b".")
     {after}
 """
 IGNORED = "signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
@@ -52,7 +51,6 @@ async def test_children_that_nobody_waits_for_are_charged(
     limits = Limits(cpu_seconds=1, wall_seconds=20)
     code = BURN.format(setting=IGNORED, seconds=15, each=each, after=UNWAITED)
 
-    begun = time.monotonic()
     async with SandboxManager(SandboxConfig(backend="subprocess")) as manager:
         result = await manager.run(code, limits=limits)
 
@@ -61,7 +59,8 @@ async def test_children_that_nobody_waits_for_are_charged(
         "affinity",
     )
     assert result.usage.cpu_ms >= 900
-    assert time.monotonic() - begun < 12
+    # What they burnt in all: it was noticed while they did.
+    assert len(result.stdout_bytes) * each < 6
 
 
 async def test_children_that_are_waited_for_are_charged_once(no_cgroups: None) -> None:
@@ -69,10 +68,10 @@ async def test_children_that_are_waited_for_are_charged_once(no_cgroups: None) -
     code = (
         BURN.format(setting="", seconds=0, each=0, after="")
         + """
-for _ in range(100):
+for _ in range(20):
     pid = os.fork()
     if pid == 0:
-        burn(0.01)
+        burn(0.05)
         os._exit(0)
     os.waitpid(pid, 0)
     time.sleep(0.005)

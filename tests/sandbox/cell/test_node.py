@@ -172,9 +172,9 @@ async def test_leaving_early_is_exit(
 
 ENDINGS = {
     "while (true) {}": ("timeout", "SIGKILL", 0.5),
-    "process.kill(process.pid, 'SIGSEGV')": ("crashed", "SIGSEGV", 10),
+    "process.kill(process.pid, 'SIGSEGV')": ("crashed", "SIGSEGV", 30),
     "require('fs').writeFileSync('big', Buffer.alloc(80 << 20))": (
-        *("disk_limit", None, 10),
+        *("disk_limit", None, 30),
     ),
 }
 """Status, signal, and the seconds of each program."""

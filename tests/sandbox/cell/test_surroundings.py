@@ -80,7 +80,7 @@ for command in ([sys.executable, '-I', '-c', says], ['cat']):
     # Python misses one that comes just before it begins to read.
     while child.poll() is None:
         child.send_signal(signal.SIGINT)
-        try: child.wait(0.5)
+        try: child.wait(3)
         except subprocess.TimeoutExpired: pass
     heard.append(child.poll())
     child.communicate()
@@ -104,7 +104,7 @@ def test_what_the_host_blocks_and_ignores_stays_with_the_host() -> None:
             for code in (SIGNALS, CHILD):
                 found.append((await manager.run(code)).stdout.strip())
             async with manager.session() as session:
-                short = Limits(wall_seconds=0.3)
+                short = Limits(wall_seconds=1)
                 spun = await session.run("while True: pass", limits=short)
                 return [*found, spun.status, spun.state]
 

@@ -208,7 +208,7 @@ async def test_a_large_artifact_fits_into_a_small_cell(backend: BackendRow) -> N
 async def test_a_program_that_ended_in_time_gets_its_verdict(
     sandbox: SandboxManager,
 ) -> None:
-    code = DEAR + "print('in time')\nwhile time.monotonic() - began < 4.3: pass\n42"
+    code = DEAR + "print('in time')\nwhile time.monotonic() - began < 1: pass\n42"
     result = await sandbox.run(code, limits=Limits(wall_seconds=5))
 
     assert (result.status, result.value) == ("ok", 42)
@@ -226,7 +226,7 @@ async def test_a_stream_that_is_left_leaves_no_artifacts_to_the_next_run(
         "open('artifacts/a', 'w').write('x')\nprint('here')"
     )
     async with sandbox.session() as session:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with aclosing(session.stream(code)) as events:
                 async for event in events:
                     assert event == Stdout(b"here\n")

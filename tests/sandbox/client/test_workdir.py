@@ -116,7 +116,7 @@ async def test_what_is_no_regular_file_is_never_read_or_written(
     async with sandbox.session() as session:
         assert (await session.run(code)).ok
         for path in ("link", "fifo", "sock", "folder/secret", "/dev/null"):
-            with anyio.fail_after(5):
+            with anyio.fail_after(60):
                 with pytest.raises(InvalidInputError):
                     await session.read_file(path)
                 with pytest.raises(InvalidInputError):
@@ -218,7 +218,7 @@ async def test_hostile_artifacts_are_left_out(sandbox: SandboxManager) -> None:
         "open('lie.png', 'w').write('<html>')\n"
         "with open('large', 'wb') as f: f.truncate(20_000_000)"
     )
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         result = await sandbox.run(code)
 
     assert result.ok, result.stderr
@@ -297,7 +297,7 @@ async def test_each_event_of_a_session_s_stream_may_be_read_by_another_task(
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(read)
         assert await anext(events, None) is None
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             after = await session.run("'alive'")
 
     assert found[0] == Stdout(b"one\n")
@@ -317,7 +317,7 @@ async def test_a_session_s_stream_may_be_left_without_closing_it(
                 break
 
         await leave()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             after = await session.run("x + 1")
 
     assert after.value == 42
@@ -346,7 +346,7 @@ FLOOD = "import os\nwhile True: os.write(1, bytes(65536))"
 
 @pytest.mark.promise("P-04", "P-22")
 async def test_a_deadline_does_not_wait_for_a_reader(backend: BackendRow) -> None:
-    limits = Limits(wall_seconds=0.5)
+    limits = Limits(wall_seconds=1)
     config = backend.config(limits=Limits(output_bytes=1 << 30))
     async with SandboxManager(config) as sandbox:
         once = await _read_late(sandbox.stream(FLOOD, limits=limits))
@@ -356,7 +356,7 @@ async def test_a_deadline_does_not_wait_for_a_reader(backend: BackendRow) -> Non
             after = await session.run("x + 1", limits=Limits(output_bytes=1024))
 
     assert (once.status, kept.status, kept.state) == ("timeout", "timeout", "kept")
-    assert max(once.usage.wall_ms, kept.usage.wall_ms) < 1400
+    assert max(once.usage.wall_ms, kept.usage.wall_ms) < 3500
     assert after.value == 42
 
 
@@ -365,7 +365,7 @@ async def _read_late(events: AsyncGenerator[Event, None]) -> ExecutionResult:
     async with aclosing(events):
         await anext(events)
         # The pause is what is tested.
-        await anyio.sleep(1.5)
+        await anyio.sleep(4)
         *_, last = [event async for event in events]
     assert isinstance(last, Finished)
     return last.result
@@ -374,7 +374,7 @@ async def _read_late(events: AsyncGenerator[Event, None]) -> ExecutionResult:
 @pytest.mark.promise("P-23")
 async def test_leaving_a_stream_ends_the_program(sandbox: SandboxManager) -> None:
     code = "import time\nprint('here', flush=True)\ntime.sleep(600)"
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with aclosing(sandbox.stream(code)) as events:
             async for event in events:
                 assert event == Stdout(b"here\n")
@@ -389,7 +389,7 @@ async def test_leaving_a_session_s_stream_interrupts_its_program_only(
     code = "import time\nx += 1\nprint('here', flush=True)\ntime.sleep(600)"
     async with sandbox.session() as session:
         await session.run("x = 1")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with aclosing(session.stream(code)) as events:
                 async for event in events:
                     assert event == Stdout(b"here\n")

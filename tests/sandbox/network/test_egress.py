@@ -466,7 +466,7 @@ async def test_a_run_leaves_no_connection_to_the_next(
     async with reaching.session() as session:
         first = await session.run(begin, inputs={"port": outside.plain.port})
         left = await session.run(
-            "way.settimeout(5)\n"
+            "way.settimeout(15)\n"
             "try:\n    got = len(way.recv(1))\nexcept ConnectionError:\n    got = 0\n"
             "got"
         )

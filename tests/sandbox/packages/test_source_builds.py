@@ -275,7 +275,8 @@ async def test_a_build_that_fails_says_why(
     setup, requires, why = WRONG[name]
     files = {"pyproject.toml": f"[build-system]\nrequires = {requires}"}
     own.source("broken", setup, files if requires else {})
-    config = single(own, tmp_path / "store", "broken", seconds=5.0)
+    seconds = 10.0 if name == "hangs" else 60.0
+    config = single(own, tmp_path / "store", "broken", seconds=seconds)
     async with SandboxManager(config) as manager:
         with pytest.raises(PackageError, match=why) as caught:
             await manager.install(["broken"])

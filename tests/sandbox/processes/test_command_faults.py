@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator
 
 import anyio
@@ -133,10 +134,20 @@ async def test_a_cancelled_start_leaves_nothing(session: Session) -> None:
 
 
 async def test_the_session_lives_while_a_command_does() -> None:
-    config = SUBPROCESS.config(session_idle_seconds=0.3)
+    config = SUBPROCESS.config(session_idle_seconds=2)
     async with SandboxManager(config) as manager, manager.session() as session:
-        await (await session.exec(["sleep", "1"])).wait()
+        await (await session.exec(["sleep", "3"])).wait()
         assert (await session.run("1")).value == 1
+
+
+async def test_a_session_is_idle_from_the_end_of_its_last_command(
+    session: Session,
+) -> None:
+    process = await session.exec(["sleep", "1"])
+    began = time.monotonic()
+    await process.wait()
+
+    assert session._shared.last_used > began
 
 
 async def test_a_fork_starts_commands_in_its_own_folder(session: Session) -> None:

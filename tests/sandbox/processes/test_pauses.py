@@ -35,8 +35,10 @@ async def test_a_command_stops_and_goes_on(session: SandboxSession) -> None:
     await numbers_until(process, 1)
     await session.pause()
     assert session.paused
-    before = await numbers_until(process, 10**9, seconds=0.5)
-    assert await numbers_until(process, 10**9, seconds=1) == before
+    # What it had said comes first.
+    looks = [await numbers_until(process, 10**9, seconds=0.5) for _ in range(6)]
+    before = looks[-1]
+    assert looks.count(before) > 3
     await session.resume()
     assert not session.paused
     await numbers_until(process, before + 3)
@@ -44,7 +46,7 @@ async def test_a_command_stops_and_goes_on(session: SandboxSession) -> None:
 
 
 async def numbers_until(
-    process: SandboxProcess, wanted: int, seconds: float = 20
+    process: SandboxProcess, wanted: int, seconds: float = 60
 ) -> int:
     """Follow a counter up to a number, or for some seconds; return its last one."""
     last, text = 0, b""
@@ -107,11 +109,13 @@ async def test_a_pause_waits_for_the_run_under_way(session: SandboxSession) -> N
 
 
 async def test_time_limits_of_commands_stand_still(session: SandboxSession) -> None:
-    process = await session.exec(["sleep", "600"], timeout_seconds=1)
-    quick = await session.exec("sleep 0.3; echo done", timeout_seconds=1)
+    process = await session.exec(["sleep", "600"], timeout_seconds=2)
+    waits = "until test -e go; do sleep 0.01; done; echo done"
+    quick = await session.exec(waits, timeout_seconds=3)
     await session.pause()
-    await anyio.sleep(1.5)
+    await anyio.sleep(3.5)
     await session.resume()
+    await session.write_file("go", b"")
 
     assert (await quick.wait()).stdout == "done\n"
     assert (await process.wait()).status == "timeout"
@@ -119,19 +123,27 @@ async def test_time_limits_of_commands_stand_still(session: SandboxSession) -> N
 
 async def test_a_terminal_and_its_jobs_go_on(session: SandboxSession) -> None:
     shell = await session.exec(["bash", "--norc", "-i"], pty=(24, 80))
-    await shell.write(b"sleep 600 & kill -STOP $!; read line; jobs; echo said $line\n")
-    await anyio.sleep(0.3)
+    stop = b"sleep 600 & kill -STOP $!; echo rea''dy; "
+    await shell.write(stop + b"read line; jobs; echo said $line\n")
+    await until_it_says(shell, b"ready")
     await session.pause()
     await session.resume()
     await shell.write(b"hello\n")
-    text = b""
-    with anyio.fail_after(20):
-        async for _, data in shell.output():
-            text += data
-            if b"said hello" in text:
-                break
+    text = await until_it_says(shell, b"said hello")
     # The job that the program itself had stopped is still stopped.
     assert b"Stopped" in text
+
+
+async def until_it_says(process: SandboxProcess, words: bytes) -> bytes:
+    """Return the output up to some words."""
+    text = b""
+    with anyio.fail_after(60):
+        async with aclosing(process.output()) as output:
+            async for _, data in output:
+                text += data
+                if words in text:
+                    break
+    return text
 
 
 async def test_a_connection_waits_and_goes_on(session: SandboxSession) -> None:
@@ -162,11 +174,11 @@ async def test_a_pause_does_not_count_as_idle(backend: BackendRow) -> None:
 
 
 async def test_a_pause_does_not_extend_a_lifetime(backend: BackendRow) -> None:
-    config = backend.config(session_lifetime_seconds=1)
+    config = backend.config(session_lifetime_seconds=3)
     async with SandboxManager(config) as manager, manager.session() as session:
         await session.pause()
-        await anyio.sleep(1.5)
-        with pytest.raises(CellLostError, match="open for 1 seconds"):
+        await anyio.sleep(3.5)
+        with pytest.raises(CellLostError, match="open for 3 seconds"):
             await session.resume()
 
 
@@ -175,7 +187,7 @@ async def test_a_paused_session_closes(backend: BackendRow) -> None:
         async with manager.session() as session:
             process = await session.exec(["sleep", "600"])
             await session.pause()
-        with pytest.raises(CellLostError), anyio.fail_after(10):
+        with pytest.raises(CellLostError), anyio.fail_after(60):
             await process.wait()
         assert manager.active_cells == 0
 
@@ -248,6 +260,6 @@ async def beats(session: Session) -> bytes:
 
 
 async def until_it_beats(session: Session, before: bytes) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while await beats(session) in (before, b""):
             await anyio.sleep(0.01)

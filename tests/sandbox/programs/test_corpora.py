@@ -47,7 +47,7 @@ CONTAINED = {"ok", "error", "exit", *RARE}
 """How a risky program may end; no other limit is set and nobody cancels."""
 
 AT_ONCE = 3
-SLACK_SECONDS = 15.0
+SLACK_SECONDS = 45.0
 """What making a cell may take on a busy machine."""
 
 
@@ -103,7 +103,7 @@ def missing_tool(backend: BackendRow, program: Workload, folder: Path) -> str:
         image = backend.options["image"]
         plain = ["docker", "run", "--rm", "--network=none", image, *plain]
     done = subprocess.run(
-        plain, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        plain, cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
     _, _, said = done.stderr.partition("line ")
     if done.returncode == 0 or ": command not found" not in said:

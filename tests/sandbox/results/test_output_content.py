@@ -58,10 +58,10 @@ def test_types_and_sizes_are_read_from_the_first_bytes() -> None:
 
 
 def test_many_segments_of_a_jpeg_are_not_followed() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
 
     assert picture_size(b"\xff\xd8" + b"\xff\xe0\x00\x02" * 1_000_000) is None
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_small_picture_is_sent_as_it_is() -> None:
@@ -227,8 +227,8 @@ def test_what_a_table_lacks_is_told(page: str, note: str | None) -> None:
 )
 def test_hostile_html_takes_linear_time(piece: str) -> None:
     page = "<table><tr><td>" + piece * (1_000_000 // len(piece))
-    began = time.perf_counter()
+    began = time.process_time()
     table_as_markdown(page, 20)
 
     # A quadratic reader would take hours.
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 60
