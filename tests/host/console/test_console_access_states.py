@@ -115,8 +115,9 @@ def test_an_act_that_is_not_recorded_is_told_to_everybody(
         begun.set()
         await over.wait()
 
-    policy = '[[policies]]\nagent_id = "waiter"\nallow = ["hold"]\n'
-    with served(tmp_path, policy) as made, browser() as page:
+    more = "[tools]\ntimeout_seconds = 600\n"
+    more += '[[policies]]\nagent_id = "waiter"\nallow = ["hold"]\n'
+    with served(tmp_path, more) as made, browser() as page:
         made.host.registry.register(hold)
         page.join(made.link(), "anna")
         call = made.call("hold", "waiter")

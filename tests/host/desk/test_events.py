@@ -45,6 +45,7 @@ session_lifetime_seconds = {lifetime}
 builtin = ["code", "arithmetic"]
 max_concurrency = 1
 max_sessions = 1
+timeout_seconds = 600
 [state]
 folder = "state"
 {state}

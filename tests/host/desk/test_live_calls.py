@@ -38,6 +38,8 @@ def config(folder: Path) -> HostConfig:
         """
 [sandbox]
 backend = "subprocess"
+[sandbox.limits]
+wall_seconds = 600
 [tools]
 builtin = ["code", "arithmetic"]
 [state]

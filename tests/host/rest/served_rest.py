@@ -23,6 +23,7 @@ from toolcell.tools import ToolContext, tool
 CONFIG = """
 [tools]
 builtin = [{tools}]
+timeout_seconds = 600
 [state]
 folder = "state"
 [server]

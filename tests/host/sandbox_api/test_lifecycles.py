@@ -35,14 +35,14 @@ async def end_now(service: Service, sandbox: Sandbox, state: str | None) -> None
 
 async def test_a_sandbox_pauses_at_the_end_of_its_time(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
-        sandbox = await service.create(timeout=60, autoPause=True)
+        sandbox = await service.create(timeout=600, autoPause=True)
         await sandbox.code(code="x = 41")
         await end_now(service, sandbox, "paused")
         health = await service.http.get("/health", headers=sandbox.headers)
         read = await sandbox.read("/etc/hostname")
         await service.http.post(
             f"/v2/sandboxes/{sandbox.id}/connect",
-            json={"timeout": 60},
+            json={"timeout": 600},
             headers=service.key(),
         )
         value = await sandbox.code(code="x + 1")
@@ -56,13 +56,13 @@ async def test_a_sandbox_pauses_at_the_end_of_its_time(tmp_path: Path) -> None:
 
 async def test_without_a_pause_the_end_of_its_time_is_its_end(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
-        sandbox = await service.create(timeout=60)
+        sandbox = await service.create(timeout=600)
         await end_now(service, sandbox, None)
 
 
 async def test_a_request_wakes_a_sandbox_up(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
-        sandbox = await service.create(timeout=60, **WAKES)
+        sandbox = await service.create(timeout=600, **WAKES)
         await sandbox.write("a.txt", b"hello")
         await end_now(service, sandbox, "paused")
         health = await service.http.get("/health", headers=sandbox.headers)
@@ -86,7 +86,7 @@ async def test_a_request_wakes_a_sandbox_up(tmp_path: Path) -> None:
 async def test_waking_up_is_a_call_that_can_be_refused(tmp_path: Path) -> None:
     policies = policies_without("sandbox.pause", "resume")
     async with served(tmp_path, policies=policies) as service:
-        sandbox = await service.create(timeout=60, **WAKES)
+        sandbox = await service.create(timeout=600, **WAKES)
         await end_now(service, sandbox, "paused")
         read = await sandbox.read("/etc/hostname")
         state = (await shown(service, sandbox))["state"]
@@ -96,7 +96,7 @@ async def test_waking_up_is_a_call_that_can_be_refused(tmp_path: Path) -> None:
 
 async def test_a_killed_sandbox_does_not_come_back_by_a_pause(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
-        sandbox = await service.create(timeout=60, **WAKES)
+        sandbox = await service.create(timeout=600, **WAKES)
         one = f"/sandboxes/{sandbox.id}"
         async with anyio.create_task_group() as at_once:
             at_once.start_soon(
@@ -121,7 +121,7 @@ async def test_what_would_keep_something_else_is_refused(
     tmp_path: Path, path: str, message: dict[str, Any]
 ) -> None:
     async with served(tmp_path) as service:
-        sandbox = await service.create(timeout=60)
+        sandbox = await service.create(timeout=600)
         answer = await service.http.post(
             path.format(id=sandbox.id), json=message, headers=service.key()
         )

@@ -65,7 +65,7 @@ async def test_requests_reach_a_server_in_a_sandbox(tmp_path: Path) -> None:
 
 async def test_a_paused_sandbox_goes_on_where_it_was(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
-        sandbox = await service.create(timeout=60)
+        sandbox = await service.create(timeout=600)
         await sandbox.code(code="x = 41")
         one = f"/sandboxes/{sandbox.id}"
         paused = await service.http.post(f"{one}/pause", headers=service.key())
@@ -76,7 +76,7 @@ async def test_a_paused_sandbox_goes_on_where_it_was(tmp_path: Path) -> None:
         away = await service.http.get("/health", headers=sandbox.headers)
         with anyio.fail_after(60):
             back = await service.http.post(
-                f"/v2{one}/connect", json={"timeout": 60}, headers=service.key()
+                f"/v2{one}/connect", json={"timeout": 600}, headers=service.key()
             )
         value = await sandbox.code(code="x + 1")
 

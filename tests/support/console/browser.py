@@ -33,6 +33,9 @@ document.addEventListener("DOMContentLoaded", () => {
   const dead = guarded.filter(isDead).length;
   window.guarded = { buttons: guarded.length, dead };
 });
+window.addEventListener("click", (event) => {
+  window.missed = Boolean(event.target.closest("[aria-disabled]"));
+}, true);
 document.addEventListener("securitypolicyviolation",
   (event) => window.violations.push(event.violatedDirective + " " + event.blockedURI));
 """
@@ -43,6 +46,7 @@ class Browser:
 
     def __init__(self, driver: Chrome) -> None:
         self.driver = driver
+        driver.set_script_timeout(WAIT_SECONDS)
         driver.execute_cdp_cmd(
             "Page.addScriptToEvaluateOnNewDocument", {"source": _WATCH}
         )
@@ -106,9 +110,18 @@ class Browser:
             if element.get_attribute("aria-disabled"):
                 return False
             element.click()
-            return True
+            # The click fell on what replaced it, which is dead for a moment.
+            return not self._missed()
 
         self.until(clicked)
+
+    def _missed(self) -> bool:
+        """Tell whether the last click on this page fell on a dead button."""
+        try:
+            return bool(self.script("return window.missed"))
+        except WebDriverException:
+            # It led to another page.
+            return False
 
     def key(self, key: str) -> None:
         """Press a key, in whatever has the focus."""

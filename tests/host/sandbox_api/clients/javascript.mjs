@@ -6,7 +6,7 @@ const require = createRequire(`${process.argv[2]}/`)
 const { Sandbox } = require('e2b')
 const { Sandbox: CodeSandbox } = require('@e2b/code-interpreter')
 
-const sandbox = await Sandbox.create({ timeoutMs: 60_000, envs: { FOO: 'bar' } })
+const sandbox = await Sandbox.create({ timeoutMs: 600_000, envs: { FOO: 'bar' } })
 assert.equal((await sandbox.commands.run('echo $FOO; pwd')).stdout, 'bar\n/home/user\n')
 await assert.rejects(sandbox.commands.run('exit 4'), (error) => error.exitCode === 4)
 await sandbox.files.write('a/b.txt', 'hi')
@@ -32,7 +32,7 @@ await sandbox.kill()
 assert.equal(await sandbox.isRunning(), false)
 await assert.rejects(sandbox.commands.run('true'))
 
-const code = await CodeSandbox.create({ timeoutMs: 60_000 })
+const code = await CodeSandbox.create({ timeoutMs: 600_000 })
 await code.runCode('x = 41')
 assert.equal((await code.runCode('x + 1')).text, '42')
 const { results } = await code.runCode(

@@ -20,7 +20,7 @@ sandbox = Sandbox.create(timeout=120)
 assert sandbox.pause()
 assert not sandbox.is_running()
 assert not sandbox.pause()
-assert sandbox.connect(timeout=60).sandbox_id == sandbox.sandbox_id
+assert sandbox.connect(timeout=600).sandbox_id == sandbox.sandbox_id
 assert sandbox.is_running()
 sandbox.commands.run("sleep 60", background=True)
 sandbox.files.write("a.txt", "before", metadata={"author": "mish"})
@@ -36,7 +36,7 @@ snapshot = sandbox.create_snapshot(name="first")
 assert snapshot.names == ["first"]
 sandbox.files.write("a.txt", "after")
 assert sandbox.files.get_info("a.txt").metadata is None
-restored = Sandbox.create(snapshot.snapshot_id, timeout=60)
+restored = Sandbox.create(snapshot.snapshot_id, timeout=600)
 assert restored.files.read("a.txt") == "before"
 assert restored.commands.list() == []
 [found] = Sandbox.list_snapshots(sandbox_id=sandbox.sandbox_id).next_items()
@@ -51,7 +51,7 @@ assert Sandbox.delete_snapshot(snapshot.snapshot_id)
 assert not Sandbox.delete_snapshot(snapshot.snapshot_id)
 assert restored.kill()
 
-one, two = sandbox.fork(count=2, timeout=60)
+one, two = sandbox.fork(count=2, timeout=600)
 one.files.write("a.txt", "in a fork")
 assert [each.files.read("a.txt") for each in (sandbox, one, two)] == [
     *("after", "in a fork", "after")
@@ -65,16 +65,16 @@ except SandboxNotFoundException:
 else:
     raise AssertionError
 
-pausing = Sandbox.create(timeout=60, lifecycle={"on_timeout": "pause"})
+pausing = Sandbox.create(timeout=600, lifecycle={"on_timeout": "pause"})
 pausing.set_timeout(0)
 until_paused(pausing)
 assert not pausing.is_running()
-pausing.connect(timeout=60)
+pausing.connect(timeout=600)
 assert pausing.is_running()
 assert pausing.kill()
 
 waking = Sandbox.create(
-    timeout=60, lifecycle={"on_timeout": "pause", "auto_resume": True}
+    timeout=600, lifecycle={"on_timeout": "pause", "auto_resume": True}
 )
 waking.set_timeout(0)
 until_paused(waking)
@@ -83,7 +83,7 @@ assert waking.get_info().state == SandboxState.RUNNING
 assert waking.kill()
 print("done")
 
-signed = Sandbox.create(timeout=60, secure=True)
+signed = Sandbox.create(timeout=600, secure=True)
 signed.files.write("a.txt", "signed")
 for url in (
     signed.download_url("a.txt"),
