@@ -31,7 +31,7 @@ function isDead(button) {
 document.addEventListener("DOMContentLoaded", () => {
   const guarded = [...document.querySelectorAll("button[data-guard]")];
   const dead = guarded.filter(isDead).length;
-  window.guarded = { buttons: guarded.length, dead };
+  Object.assign(window, { guarded: { buttons: guarded.length, dead }, missed: false });
 });
 window.addEventListener("click", (event) => {
   window.missed = Boolean(event.target.closest("[aria-disabled]"));
