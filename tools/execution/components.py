@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Required, TypedDict
 
-from toolcell.core import InvalidInputError, Message, Part, ToolCall
+from toolcell.core import ConfigError, InvalidInputError, Message, Part, ToolCall
 from toolcell.guard import ActionGuard, CallFacts, Redactor
 from toolcell.sandbox import Sandbox
 
@@ -17,6 +17,7 @@ from ..definition.context import ArtifactSink, Progress, ToolContext
 from ..definition.tool import Tool
 from ..hooks.hook import Hook
 from ..hooks.watcher import CallWatcher
+from ..registry.registry import ToolRegistry
 from ..stores.call_keys import length_prefixed
 from ..stores.idempotency import Idempotency
 from ..stores.records import Records
@@ -89,6 +90,31 @@ class ExecutorOptions(TypedDict, total=False):
     raise_on_error: bool
     tell_remaining: bool
     clock: Callable[[], datetime] | None
+
+
+def check_options(
+    registry: object, guard: object, timeout_seconds: float, max_threads: int
+) -> None:
+    """Check what an executor is made of, before a call finds it out.
+
+    Raises:
+        ConfigError: A number is out of range, or a part is something else.
+    """
+    if not isinstance(registry, ToolRegistry):
+        raise ConfigError(
+            f"registry is a ToolRegistry, not of type {type(registry).__name__}",
+            hint="write ToolRegistry([...]) around the tools",
+        )
+    if guard is not None and not isinstance(guard, ActionGuard):
+        raise ConfigError(
+            f"guard is an ActionGuard, not of type {type(guard).__name__}",
+            hint="write ActionGuard([...]) around the policies",
+        )
+    if not 0 < timeout_seconds < math.inf or max_threads < 1:
+        raise ConfigError(
+            "timeout_seconds must be above 0, max_threads at least 1",
+            hint="leave them out for the defaults",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

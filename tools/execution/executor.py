@@ -36,7 +36,12 @@ from ..stores.records import MemoryRecords, Records
 from .batch import BatchCall, run_batch
 from .call_errors import not_a_call, not_made, stand_in
 from .call_state import current_call
-from .components import ExecutorComponents, ExecutorOptions, RunContext
+from .components import (
+    ExecutorComponents,
+    ExecutorOptions,
+    RunContext,
+    check_options,
+)
 from .failure_policies import CircuitBreaker, RetryPolicy
 from .pipeline import Pipeline
 from .result_stream import HandOver, ResultStream
@@ -48,7 +53,6 @@ from .threads import Workers
 Call = ToolCall | Mapping[str, Any]
 """A call, or its fields as they came from a model. Fields that make no call are a
 failed call, not an error of the batch."""
-
 
 _NO_RUN = RunContext()
 
@@ -88,7 +92,7 @@ class ToolExecutor(ABC):
             system's.
 
     Raises:
-        ConfigError: A number is out of range.
+        ConfigError: A number is out of range, or `registry` or `guard` of another type.
     """
 
     def __init__(
@@ -110,11 +114,7 @@ class ToolExecutor(ABC):
         tell_remaining: bool = False,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
-        if not 0 < timeout_seconds < float("inf") or max_threads < 1:
-            raise ConfigError(
-                "timeout_seconds must be above 0, max_threads at least 1",
-                hint="leave them out for the defaults",
-            )
+        check_options(registry, guard, timeout_seconds, max_threads)
         self.registry, self.guard = registry, guard
         self.records = MemoryRecords() if records is None else records
         self._workers = Workers(max_threads)

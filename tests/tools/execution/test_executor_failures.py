@@ -18,6 +18,7 @@ from toolcell.core import (
     ToolExecutionError,
     ToolNotFoundError,
 )
+from toolcell.guard import AgentPolicy
 from toolcell.tools import ConcurrentExecutor, ToolContext, ToolRegistry, tool
 
 from ...support.sample_tools import (
@@ -417,6 +418,30 @@ async def test_a_result_is_no_signal_whatever_it_says_rl_13() -> None:
 def test_bad_numbers_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         executor(echo, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("registry", "guard", "message"),
+    [
+        ([echo], None, "registry is a ToolRegistry, not of type list"),
+        (
+            ToolRegistry([echo]),
+            [AgentPolicy(agent_id="a")],
+            "guard is an ActionGuard, not of type list",
+        ),
+        (
+            ToolRegistry([echo]),
+            AgentPolicy(agent_id="a"),
+            "guard is an ActionGuard, not of type Agent",
+        ),
+    ],
+    ids=["tools", "policies", "policy"],
+)
+def test_what_is_no_registry_or_no_guard_is_refused_at_once(
+    registry: Any, guard: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ConcurrentExecutor(registry, guard=guard)
 
 
 def test_a_guard_is_named_even_if_it_is_none_rg_39() -> None:
