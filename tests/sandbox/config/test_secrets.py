@@ -219,7 +219,7 @@ def containers(backend: BackendRow) -> Iterator[str]:
 
     client = docker.from_env()
     for entry in client.api.containers(all=True):
-        with suppress(docker.errors.NotFound):
+        with suppress(docker.errors.APIError):
             yield json.dumps(client.api.inspect_container(entry["Id"]))
     client.close()
 

@@ -19,7 +19,9 @@ from toolcell.sandbox import ExecutionResult, OpaqueValue, SandboxManager, Sessi
 from toolcell.sandbox.cell.wire.frames import FrameError, strict_json
 
 from ...conftest import BackendRow
+from ...support.cells.engine_stand_in import is_asked
 from ...support.corpora import naughty_strings, records
+from ...support.polling import until
 from ...support.toolcell_command import TOOLCELL, options_of, toolcell
 
 pytestmark = [pytest.mark.anyio, pytest.mark.corpus]
@@ -296,6 +298,8 @@ async def test_payloads_stay_bytes(cell: Session) -> None:
     texts = {"texts": [case["b64"] for case in cases]}
     plain = {"texts": [base64.b64encode(b"plain").decode()]}
     await cell.run(code + "payloads[0]", fresh=True, inputs=plain)
+    # Threads that remove containers of earlier tests act, too.
+    await until(lambda: not is_asked())
     with host_actions() as seen:
         written = await cell.run(
             code + "[repr(each) for each in payloads]", fresh=True, inputs=texts

@@ -197,7 +197,7 @@ x = bytearray(b"1") * (100 << 20)
     assert first.usage.cpu_ms > 400
     assert first.truncated
     assert number_of(second) == 2
-    assert second.usage.cpu_ms < 200
+    assert second.usage.cpu_ms < 350
     assert second.usage.peak_memory_bytes < 64 << 20
     assert not second.truncated
     assert [each.data for each in second.artifacts] == [b"1"]

@@ -80,10 +80,11 @@ async def engine(place: Path, *silent_at: str) -> AsyncIterator[StandIn]:
             yield server
         finally:
             server.speak.set()
-            await until(lambda: not any(map(_asks, threading.enumerate())))
+            await until(lambda: not is_asked())
             server.shutdown()
             thread.join()
 
 
-def _asks(thread: threading.Thread) -> bool:
-    return thread.name == "toolcell engine"
+def is_asked() -> bool:
+    """Tell whether a thread of this process asks an engine, this one or another."""
+    return any(each.name == "toolcell engine" for each in threading.enumerate())
