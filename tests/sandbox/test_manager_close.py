@@ -32,6 +32,7 @@ SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)"
 async def test_runs_that_end_while_others_are_stopped_do_no_harm(
     backend: BackendRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 60)
     stop, outcomes = Cell.stop, []
     async with anyio.create_task_group() as tasks, AsyncExitStack() as closing:
         manager = await closing.enter_async_context(SandboxManager(backend.config()))
@@ -47,7 +48,7 @@ async def test_runs_that_end_while_others_are_stopped_do_no_harm(
         for _ in range(3):
             started = anyio.Event()
             tasks.start_soon(run, started)
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await started.wait()
         monkeypatch.setattr(Cell, "stop", stop_until_it_is_left)
 
@@ -103,8 +104,9 @@ async def test_a_stream_that_nobody_ends_does_not_hold_up_the_close(
 
 
 async def test_a_stream_ends_as_cancelled_when_the_manager_closes(
-    backend: BackendRow,
+    backend: BackendRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 60)
     found: list[Event] = []
     up = anyio.Event()
 
@@ -160,7 +162,7 @@ async def test_a_cell_that_comes_after_the_close_runs_nothing(
 
             monkeypatch.setattr(manager._backend, "create_cell", create_late)
             tasks.start_soon(run, manager)
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await asked.wait()
         closed.set()
 

@@ -33,7 +33,8 @@ async def test_one_task_opens_and_another_closes(backend: BackendRow) -> None:
         await manager.run("1")
 
 
-async def test_closing_ends_runs_as_cancelled() -> None:
+async def test_closing_ends_runs_as_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 60)
     manager = await SandboxManager.open(SUBPROCESS.config())
     statuses = []
     started = anyio.Event()
@@ -45,7 +46,7 @@ async def test_closing_ends_runs_as_cancelled() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await started.wait()
         await manager.aclose()
         await manager.aclose()

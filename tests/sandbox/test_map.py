@@ -256,7 +256,8 @@ async def test_what_a_listener_raises_ends_the_batch() -> None:
         assert sandbox.active_cells == 0
 
 
-async def test_a_manager_that_closes_raises() -> None:
+async def test_a_manager_that_closes_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 60)
     door = Door()
     door.open("first")
     jobs = [door.job("first"), door.job("second")]

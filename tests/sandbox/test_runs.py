@@ -317,7 +317,10 @@ async def test_who_is_cancelled_twice_leaves_no_cell(
                 await anyio.sleep(0.005)
 
 
-async def test_closing_the_manager_ends_runs_as_cancelled(backend: BackendRow) -> None:
+async def test_closing_the_manager_ends_runs_as_cancelled(
+    backend: BackendRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 60)
     results: list[ExecutionResult] = []
     started = anyio.Event()
 
