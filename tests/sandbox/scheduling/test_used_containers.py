@@ -15,7 +15,7 @@ from ...support.cells.changed_bundle import changed_bundle
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
-_TRIES = 8
+_TRIES = 20
 _SOCKET = "import socket\nsocket.socket().fileno() > 0"
 _WRITABLE = """
 import os
