@@ -323,7 +323,9 @@ async def test_a_dead_receiver_delays_nobody(place: Place, api: WebAPI) -> None:
     """It takes connections and never answers; the calls and the other one go on."""
     async with place.sending(f"{api.url}/hold", f"{api.url}/hook"):
         try:
-            for number in range(20):
+            await place.ask("0")
+            await until(lambda: "/hold" in api.targets)
+            for number in range(1, 20):
                 await place.ask(str(number))
             await until(lambda: api.targets.count("/hook") == 20)
             assert api.targets.count("/hold") == 1
