@@ -239,7 +239,7 @@ async def by_a_program(cases: list[bytes], folder: Path) -> dict[bytes, str]:
         async with CallServer(calls, tell, anyio.CancelScope()) as serving:
             text = b'{"name":"echo","args":[],"kwargs":{"x":%s}}' % data
             serving.serve(b"%08x" % number + text)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while len(answers) <= number:
                     await anyio.lowlevel.checkpoint()
     assert [each["id"] for each in answers] == list(range(len(cases)))
@@ -260,7 +260,7 @@ async def by_stdio(cases: list[bytes], folder: Path) -> dict[bytes, str]:
         for data in cases:
             send(process, line_of(call_of("own_echo"), data))
             assert process.stdout is not None
-            assert select.select([process.stdout], [], [], 20)[0], data
+            assert select.select([process.stdout], [], [], 60)[0], data
             got[data] = told_by(receive(process))
     return got
 
@@ -276,7 +276,7 @@ async def by_http(cases: list[bytes], folder: Path) -> dict[bytes, str]:
     headers = {**asked["headers"], "Content-Type": "application/json"}
     async with (
         http_served(folder, echo, text=OPEN) as served,
-        httpx2.AsyncClient(timeout=20) as http,
+        httpx2.AsyncClient(timeout=60) as http,
     ):
         for data in cases:
             body = line_of(asked["json"], data)

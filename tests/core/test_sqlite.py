@@ -69,7 +69,10 @@ print("opened")
     assert all_at_once(processes) == ["opened\n"] * 4
 
 
-def test_who_opens_waits_for_others_who_change_the_file(tmp_path: Path) -> None:
+def test_who_opens_waits_for_others_who_change_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcell.core.storage.sqlite.OPEN_SECONDS", 60)
     path = tmp_path / "state.db"
     found: list[sqlite3.Connection] = []
     # Not in the mode of a log yet: its lock is the one that SQLite does not wait for.

@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+from .guard.patience import PATIENT
+
 
 def start(script: str, *arguments: str) -> subprocess.Popen[str]:
-    """Start a script that waits for a line."""
+    """Start a script that waits for a line, and patiently for files."""
     return subprocess.Popen(
-        [sys.executable, "-I", "-c", script, *arguments],
+        [sys.executable, "-I", "-c", PATIENT + script, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

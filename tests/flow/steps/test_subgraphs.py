@@ -118,7 +118,7 @@ async def test_a_graph_may_be_the_worker_of_a_batch() -> None:
     graph.edge(START, "split")
     flow = Flow(graph, limits=FlowLimits(max_concurrency=1))
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         result = await flow.run({})
     assert result.unwrap().items == [{"result": 1}, {"result": 3}] or (
         result.unwrap().items == [1, 3]

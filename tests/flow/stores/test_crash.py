@@ -66,7 +66,7 @@ class KillingRedis(Killing, RedisCheckpointer):
 def opened():
     if STORE.startswith("unix:"):
         prefix = os.path.basename(os.getcwd())
-        return KillingRedis(STORE, prefix=prefix, lease_seconds=0.3, deadline=10)
+        return KillingRedis(STORE, prefix=prefix, lease_seconds=0.3, deadline=60)
     return KillingSQLite("flows.db", power_safe=STORE == "safe")
 
 
@@ -208,6 +208,7 @@ LOG = [
     *("paid before", "yes", "paid after"),
 ]
 EFFECTS = ["a", "after", "b", "before", "c", "first"]
+pytestmark = pytest.mark.timeout(600)
 IN_NO_CALL = {"create", "claim", "commit", "release", "put_once"}
 
 
@@ -258,16 +259,13 @@ def test_a_kill_at_any_write_loses_nothing_and_repeats_nothing(
     assert any(each["doubts"] for each in found)
 
 
-WHOLE = [pytest.mark.full, pytest.mark.timeout(600)]
-
-
 @pytest.mark.parametrize(
     ("moment", "times", "every"),
     [
         ("before", "twice", 7),
         ("after", "once", 6),
-        pytest.param("before", "once", 1, marks=WHOLE),
-        pytest.param("after", "twice", 1, marks=WHOLE),
+        pytest.param("before", "once", 1, marks=pytest.mark.full),
+        pytest.param("after", "twice", 1, marks=pytest.mark.full),
     ],
 )
 def test_a_kill_at_a_write_to_redis_loses_nothing_and_repeats_nothing(

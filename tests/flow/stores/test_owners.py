@@ -68,7 +68,7 @@ async def answer_all(store):
             print(error.details.get("by", error.message), flush=True)
 
 async def main():
-    async with SQLiteCheckpointer(sys.argv[1], busy_seconds=10) as store:
+    async with SQLiteCheckpointer(sys.argv[1], busy_seconds=60) as store:
         executor = ConcurrentExecutor(ToolRegistry([hang]), guard=None)
         flow = Flow(graph, checkpointer=store, executor=executor)
         try:
@@ -131,7 +131,7 @@ async def test_an_owner_that_thaws_after_a_theft_writes_nothing(tmp_path: Path) 
     with process(path, "slow") as owner:
         assert line(owner) == "inside"
         owner.send_signal(signal.SIGSTOP)
-        async with SQLiteCheckpointer(path) as store:
+        async with SQLiteCheckpointer(path, busy_seconds=60) as store:
             flow = Flow(shared("slow"), checkpointer=store)
             with pytest.raises(ThreadBusyError):
                 await flow.resume("t")
@@ -147,7 +147,7 @@ async def test_an_owner_that_thaws_after_a_theft_writes_nothing(tmp_path: Path) 
 
 async def test_of_processes_that_answer_at_once_one_wins(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
-    async with SQLiteCheckpointer(path) as store:
+    async with SQLiteCheckpointer(path, busy_seconds=60) as store:
         flow = Flow(shared("ask"), checkpointer=store)
         await flow.run({}, "t")
         with process(path, "ask") as one, process(path, "ask") as two:
@@ -170,7 +170,7 @@ async def test_each_of_many_questions_has_one_answer_of_two_processes(
 ) -> None:
     """The other one is told who was first."""
     path = tmp_path / "t.db"
-    async with SQLiteCheckpointer(path, power_safe=False) as store:
+    async with SQLiteCheckpointer(path, power_safe=False, busy_seconds=60) as store:
         flow = Flow(shared("ask"), checkpointer=store)
         for number in range(ROUNDS):
             await flow.run({}, f"t{number}")
@@ -196,9 +196,9 @@ async def test_a_process_ends_the_thread_of_another_in_the_midst_of_a_call(
     path = tmp_path / "t.db"
     with process(path, "call") as owner:
         assert line(owner) == "inside"
-        async with SQLiteCheckpointer(path) as store:
+        async with SQLiteCheckpointer(path, busy_seconds=60) as store:
             flow = Flow(shared("call"), checkpointer=store)
-            await flow.cancel("t", by="anna")
+            await flow.cancel("t", by="anna", wait_seconds=60)
             said, _ = owner.communicate("\n")
             assert said.strip() == "cancelled"
             assert (await flow.resume("t")).status == "cancelled"

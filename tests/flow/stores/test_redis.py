@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,12 @@ from toolcell.core import (
     ThreadBusyError,
 )
 from toolcell.flow import RedisCheckpointer, interrupt
+from toolcell.flow.stores.base import Lease
 
 from ...support.flow.graphs import Log, flow, said
 from ...support.guard.redis_server import RedisServer
+from ...support.guard.worker import PATIENCE
+from ...support.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -82,7 +86,7 @@ DAMAGE: dict[str, Callable[[Any], object]] = {
 async def test_what_was_changed_or_lost_is_found(
     what: str, server: RedisServer
 ) -> None:
-    async with RedisCheckpointer(server.url) as store:
+    async with opened(server) as store:
         kept = flow(one, ask, checkpointer=store)
         paused = await kept.run({}, "t")
         await kept.answer("t", paused.interrupts[0].interrupt_id, 5, by="anna")
@@ -95,7 +99,7 @@ async def test_what_was_changed_or_lost_is_found(
 async def test_threads_survive_the_kill_of_a_server_that_keeps_them(
     server: RedisServer,
 ) -> None:
-    async with RedisCheckpointer(server.url, lease_seconds=0.2) as store:
+    async with opened(server) as store:
         kept = flow(one, ask, two, checkpointer=store)
         paused = await kept.run({}, "t")
         server.kill()
@@ -110,50 +114,65 @@ async def test_threads_survive_the_kill_of_a_server_that_keeps_them(
 async def test_a_server_that_hangs_is_one_typed_error_and_no_half_write(
     server: RedisServer,
 ) -> None:
-    async with RedisCheckpointer(server.url, deadline=0.2, lease_seconds=0.5) as store:
-        kept = flow(one, ask, checkpointer=store)
-        paused = await kept.run({}, "t")
-        answer = {paused.interrupts[0].interrupt_id: 1}
+    async with (
+        opened(server) as patient,
+        RedisCheckpointer(server.url, deadline=0.2, lease_seconds=0.5) as brief,
+    ):
+        kept = flow(one, ask, checkpointer=patient)
+        answer = {(await kept.run({}, "t")).interrupts[0].interrupt_id: 1}
+        while not await connected(brief):
+            pass
         server.pause()
         with pytest.raises(StoreUnavailableError):
-            await kept.resume("t", answer)
+            await flow(one, ask, checkpointer=brief).resume("t", answer)
         server.resume()
-        result = None
-        with anyio.fail_after(20):
-            while result is None:
-                try:
-                    result = await kept.resume("t")
-                except ThreadBusyError:
-                    # What the server was sent meanwhile has happened.
-                    await anyio.sleep(0.05)
+        # What the server was sent meanwhile has happened.
+        await patient.release(await claimed(patient))
+        result = await kept.resume("t")
         if result.status == "interrupted":
             result = await kept.resume("t", answer)
 
         assert result.unwrap().log == ("one",)
 
 
+async def connected(store: RedisCheckpointer) -> bool:
+    with suppress(StoreUnavailableError):
+        return await store.read("t") is not None
+    return False
+
+
 async def test_a_lease_is_renewed_until_its_owner_is_closed(
     server: RedisServer,
 ) -> None:
-    async with RedisCheckpointer(server.url, lease_seconds=0.3) as store:
-        async with RedisCheckpointer(server.url, lease_seconds=0.3) as owner:
+    async with opened(server) as store:
+        async with opened(server, lease_seconds=LEASE) as owner:
             kept = flow(one, ask, checkpointer=owner)
             await kept.run({}, "t")
             lease = await owner.claim("t")
-            until = _until(server)
-            with anyio.fail_after(20):
-                while _until(server) < until + 600:
-                    await anyio.sleep(0.05)
+            first = _until(server)
+            await until(lambda: _until(server) > first)
             with pytest.raises(ThreadBusyError):
                 await store.claim("t")
-        with anyio.fail_after(20):
-            while True:
-                try:
-                    later = await store.claim("t")
-                    break
-                except ThreadBusyError:
-                    await anyio.sleep(0.05)
+        later = await claimed(store)
         assert later.token > lease.token
+
+
+LEASE = 3.0
+"""Seconds after which an owner that is gone is replaced."""
+
+
+def opened(server: RedisServer, **options: Any) -> RedisCheckpointer:
+    return RedisCheckpointer(server.url, deadline=PATIENCE, **options)
+
+
+async def claimed(store: RedisCheckpointer) -> Lease:
+    """Claim the thread as soon as the lease of its owner has ended."""
+    with anyio.fail_after(PATIENCE):
+        while True:
+            try:
+                return await store.claim("t")
+            except ThreadBusyError:
+                await anyio.sleep(0.05)
 
 
 def _until(server: RedisServer) -> int:
@@ -177,7 +196,7 @@ async def one(state: State):
     return {"by": "owner"}
 graph.edge(START, "one")
 async def main():
-    async with RedisCheckpointer(sys.argv[1], lease_seconds=0.5) as store:
+    async with RedisCheckpointer(sys.argv[1], lease_seconds=3, deadline=60) as store:
         try:
             await Flow(graph, checkpointer=store).run({}, "t")
         except LeaseLostError:
@@ -195,17 +214,11 @@ async def test_an_owner_that_is_stopped_or_killed_loses_its_lease_and_writes_not
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "inside\n"
-        async with RedisCheckpointer(server.url, lease_seconds=0.5) as store:
+        async with opened(server) as store:
             with pytest.raises(ThreadBusyError):
                 await store.claim("t")
             owner.send_signal(signal.SIGSTOP if thaws else signal.SIGKILL)
-            with anyio.fail_after(20):
-                while True:
-                    try:
-                        lease = await store.claim("t")
-                        break
-                    except ThreadBusyError:
-                        await anyio.sleep(0.05)
+            lease = await claimed(store)
             await store.append(lease, [b"{}"])
             before = await store.read("t")
             if thaws:
@@ -217,7 +230,7 @@ async def test_an_owner_that_is_stopped_or_killed_loses_its_lease_and_writes_not
 
 
 async def test_all_keys_of_a_prefix_are_in_one_slot(server: RedisServer) -> None:
-    async with RedisCheckpointer(server.url, prefix="mine") as store:
+    async with opened(server, prefix="mine") as store:
         kept = flow(one, ask, checkpointer=store)
         paused = await kept.run({}, "t")
         await kept.answer("t", paused.interrupts[0].interrupt_id, 5, by="anna")
@@ -229,7 +242,7 @@ async def test_all_keys_of_a_prefix_are_in_one_slot(server: RedisServer) -> None
 
 
 async def test_nothing_is_left_of_a_deleted_thread(server: RedisServer) -> None:
-    async with RedisCheckpointer(server.url) as store:
+    async with opened(server) as store:
         kept = flow(one, ask, checkpointer=store)
         await kept.run({}, "t")
         await store.delete("t")
@@ -240,7 +253,7 @@ async def test_nothing_is_left_of_a_deleted_thread(server: RedisServer) -> None:
 async def test_a_lost_lease_is_found_before_anything_is_written(
     server: RedisServer,
 ) -> None:
-    async with RedisCheckpointer(server.url) as store:
+    async with opened(server) as store:
         kept = flow(one, ask, checkpointer=store)
         await kept.run({}, "t")
         lease = await store.claim("t")

@@ -31,6 +31,7 @@ from toolcell.guard import (
 )
 
 from ...support.guard.builders import refusal
+from ...support.guard.patience import PATIENT
 
 pytestmark = pytest.mark.anyio
 
@@ -258,7 +259,7 @@ async def main(folder, count):
     )
     guard = ActionGuard(
         [policy],
-        store=SQLiteStore(f"{folder}/state.db"),
+        store=SQLiteStore(f"{folder}/state.db", deadline=60),
         audit=AuditLog(f"{folder}/audit.jsonl"),
         approvals=approvals,
     )
@@ -300,7 +301,7 @@ anyio.run(main, *sys.argv[1:])
 
 
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-I", "-c", script, *map(str, arguments)]
+    command = [sys.executable, "-I", "-c", PATIENT + script, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

@@ -37,9 +37,9 @@ from toolcell.guard import ActionGuard, AgentPolicy, CallFacts, RedisStore, SQLi
 
 kind, where, mode, tries = sys.argv[1:]
 if kind == "sqlite":
-    store = SQLiteStore(where, deadline=30)
+    store = SQLiteStore(where, deadline=60)
 else:
-    store = RedisStore(where, deadline=30)
+    store = RedisStore(where, deadline=60)
 policy = AgentPolicy(
     agent_id="a", allow=["*"], rate_limits=["5000/day"], max_concurrency=500,
     budgets=[{"unit": "tokens", "limit": 300}],
@@ -295,7 +295,7 @@ def test_a_forked_child_counts_in_the_same_file(tmp_path: Path) -> None:
 import os, sys, anyio
 from toolcell.core import ToolCall
 from toolcell.guard import ActionGuard, AgentPolicy, CallFacts, SQLiteStore
-store = SQLiteStore(sys.argv[1], deadline=30)
+store = SQLiteStore(sys.argv[1], deadline=60)
 policy = AgentPolicy(agent_id="a", allow=["*"], budgets=[{"unit": "calls", "limit": 4}])
 guard = ActionGuard([policy], store=store)
 call, known = ToolCall(id="1", name="x", agent_id="a"), CallFacts(cost={})

@@ -216,7 +216,6 @@ async def test_a_reservation_that_comes_after_it_was_given_back_is_not_taken(
     assert (outcome.admitted, outcome.levels) == (True, [(0, 0, 5)])
 
 
-@pytest.mark.timeout(60)
 async def test_a_server_that_is_killed_under_load_loses_no_call(
     server: RedisServer, store: RedisStore
 ) -> None:

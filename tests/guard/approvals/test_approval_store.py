@@ -45,7 +45,10 @@ async def yes(_: ApprovalRequest) -> Approve:
     return Approve(approver="anna")
 
 
-async def test_a_store_that_does_not_answer_is_told_apart(tmp_path: Path) -> None:
+async def test_a_store_that_does_not_answer_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcell.guard.approvals.store.BUSY_SECONDS", 0.05)
     path = tmp_path / "state.db"
     with ApprovalStore(path) as store:
         approvals = Approvals(store, handler=yes)

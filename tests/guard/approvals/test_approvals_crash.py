@@ -25,6 +25,7 @@ from toolcell.guard import (
 )
 
 from ...support.concurrent_processes import all_at_once, start
+from ...support.guard.patience import PATIENT
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +57,7 @@ anyio.run(main, sys.argv[1], int(sys.argv[2]))
 def parked(path: Path, count: int) -> Iterator[subprocess.Popen[str]]:
     """Run a process that asks for some calls and prints what comes of them."""
     process = subprocess.Popen(
-        [sys.executable, "-I", "-c", PARK, str(path), str(count)],
+        [sys.executable, "-I", "-c", PATIENT + PARK, str(path), str(count)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -160,7 +161,7 @@ assert os.waitpid(child, 0)[1] == 0
 print(anyio.run(approvals.peek, call, CallFacts()).approved)
 """
     done = subprocess.run(
-        [sys.executable, "-I", "-c", script, str(tmp_path / "state.db")],
+        [sys.executable, "-I", "-c", PATIENT + script, str(tmp_path / "state.db")],
         capture_output=True,
         text=True,
         check=False,

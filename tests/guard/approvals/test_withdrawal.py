@@ -232,7 +232,10 @@ async def test_an_answer_is_stored_within_what_allows_it(
 
 
 @pytest.mark.attack
-async def test_no_grant_ends_while_its_use_is_recorded(path: Path) -> None:
+async def test_no_grant_ends_while_its_use_is_recorded(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcell.guard.approvals.store.BUSY_SECONDS", 0.05)
     with opened(path, ONE) as desk, ApprovalStore(path) as other:
         request = await desk.ask()
         await desk.approvals.answer(

@@ -18,6 +18,8 @@ from toolcell.core import AuditError
 from toolcell.guard import AuditLog, verify_audit
 from toolcell.guard.audit import locked_file
 
+from ...support.guard.patience import PATIENT
+
 WRITER = """
 import sys
 from toolcell.guard import AuditLog
@@ -32,7 +34,7 @@ with AuditLog(path) as log:
 
 def start_writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
     writer = subprocess.Popen(
-        [sys.executable, "-I", "-c", WRITER, str(path), name, str(count)],
+        [sys.executable, "-I", "-c", PATIENT + WRITER, str(path), name, str(count)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -45,7 +47,7 @@ def start_writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
 def printed_by(script: str, path: Path) -> str:
     """Run a script in a process of its own that gets the log's path."""
     done = subprocess.run(
-        [sys.executable, "-I", "-c", script, str(path)],
+        [sys.executable, "-I", "-c", PATIENT + script, str(path)],
         capture_output=True,
         text=True,
         check=False,

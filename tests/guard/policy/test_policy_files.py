@@ -198,7 +198,7 @@ async def test_a_changed_file_is_put_in_force_and_a_broken_one_is_not(
     guard = ActionGuard([])
 
     async def until(version: str | None, text: str) -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while text not in caplog.text or guard.policy_version == version:
                 await anyio.sleep(0.001)
 

@@ -54,7 +54,7 @@ import os, sys, threading, time, anyio
 from toolcell.core import ToolCall
 from toolcell.guard import ActionGuard, AgentPolicy, CallFacts, SQLiteStore
 
-store = SQLiteStore(sys.argv[1], deadline=5)
+store = SQLiteStore(sys.argv[1], deadline=30)
 policy = AgentPolicy(agent_id="a", allow=["*"], budgets=[{"unit": "calls", "limit": 4}])
 guard = ActionGuard([policy], store=store)
 inside, go_on = threading.Event(), threading.Event()

@@ -6,7 +6,7 @@ import gc
 import subprocess
 import warnings
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from toolcell.guard.stores.base import Charge, RateHit, Reservation
 from ...support.guard.builders import FREE, call, facts, refusal, spend
 from ...support.guard.redis_cluster import NODES, RedisCluster, redis_cluster
 from ...support.guard.worker import PATIENCE
+from ...support.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -156,7 +157,9 @@ async def test_what_a_shared_limit_refuses_is_taken_back_at_home(
 
 async def test_holds_in_two_places_end_and_are_corrected(cluster: RedisCluster) -> None:
     now = [1_000.0]
-    store = RedisStore(cluster.url, prefix="ends", clock=lambda: now[0], deadline=9)
+    store = RedisStore(
+        cluster.url, prefix="ends", clock=lambda: now[0], deadline=PATIENCE
+    )
     lines = [
         *[Charge("agent|a|x", 4, 10), Charge("global|y", 3, 10)],
         Charge("tool|t|z", 2, 10, refund=True),
@@ -209,26 +212,49 @@ async def test_an_older_host_and_a_newer_one_do_not_count_beside_each_other(
 
 
 async def test_a_node_that_hangs_delays_its_own_agents_alone(
+    cluster: RedisCluster, store: RedisStore, request: pytest.FixtureRequest
+) -> None:
+    guard = ActionGuard([limited(agent, 1_000) for agent in AGENTS], store=store)
+    assert await admitted(guard, AGENTS) == len(AGENTS)
+    _, hung, _ = accounts(cluster, request.node.name)
+    answered: list[str] = []
+
+    async def one(agent: str) -> None:
+        await spend(guard, call(agent_id=agent))
+        answered.append(agent)
+
+    async with anyio.create_task_group() as tasks:
+        with paused(cluster, 1):
+            for agent in AGENTS:
+                tasks.start_soon(one, agent)
+            await until(lambda: len(answered) == len(AGENTS) - hung)
+            others = len(answered)
+    assert others < len(answered) == len(AGENTS)
+
+
+async def test_a_node_that_hangs_is_away_until_it_goes_on(
     cluster: RedisCluster,
 ) -> None:
     store = store_of(cluster, "hangs", SHORT)
     guard = ActionGuard([limited(agent, 1_000) for agent in AGENTS], store=store)
-    assert await admitted(guard, AGENTS) == len(AGENTS)
-    cluster.pause(1)
-    try:
-        before = accounts_on(cluster, "hangs", {0, 2})
-        answered = 0
+
+    async def refused() -> set[str]:
+        """Call once for each agent; return those that were refused."""
+        found = set[str]()
         for agent in AGENTS:
-            with suppress(StoreUnavailableError):
+            try:
                 await spend(guard, call(agent_id=agent))
-                answered += 1
-        assert answered == before
-    finally:
-        cluster.resume(1)
-    while True:
-        with suppress(StoreUnavailableError):
-            assert await admitted(guard, AGENTS) == len(AGENTS)
-            break
+            except StoreUnavailableError:
+                found.add(agent)
+        return found
+
+    while await refused():
+        pass
+    _, hung, _ = accounts(cluster, "hangs")
+    with paused(cluster, 1):
+        assert len(await refused()) >= hung > 0
+    while await refused():
+        pass
     await store.aclose()
     with warnings.catch_warnings():
         # redis-py leaves a socket open when it looks for the nodes anew.
@@ -236,12 +262,13 @@ async def test_a_node_that_hangs_delays_its_own_agents_alone(
         gc.collect()
 
 
-def accounts_on(cluster: RedisCluster, name: str, numbers: set[int]) -> int:
-    found = 0
-    for number in numbers:
-        with cluster.node(number) as node:
-            found += len(list(node.scan_iter(f"{{{name}|*:account:*")))
-    return found
+@contextmanager
+def paused(cluster: RedisCluster, number: int) -> Iterator[None]:
+    cluster.pause(number)
+    try:
+        yield
+    finally:
+        cluster.resume(number)
 
 
 def test_a_cluster_made_by_redis_itself_is_the_same(

@@ -18,6 +18,8 @@ from toolcell.core.addresses import is_public_address
 from toolcell.tools import ConcurrentExecutor, Tool, ToolRegistry
 from toolcell.tools.builtin import http_get_tool
 
+from ...support.polling import until
+
 pytestmark = pytest.mark.anyio
 LOCAL = ["127.0.0.1/32"]
 
@@ -142,12 +144,7 @@ async def test_a_server_that_drips_ends_at_the_deadline(
 
     assert (await executor.call(asked)).status == "timeout"
     # Its thread is not left to the server's mercy.
-    deadline = threading.Event()
-    for _ in range(500):
-        if executor.still_running == 0:
-            break
-        deadline.wait(0.01)
-    assert executor.still_running == 0
+    await until(lambda: executor.still_running == 0)
 
 
 @pytest.mark.attack(67)
@@ -277,7 +274,7 @@ async def test_a_name_that_changes_its_address_is_looked_up_once_rl_26(
 
         return look_up
 
-    made = http_get_tool(["rebind.test"], ports=[site.server_port], timeout_seconds=1)
+    made = http_get_tool(["rebind.test"], ports=[site.server_port])
     # TEST-NET-1 is no public address either: it stands for one that was checked.
     monkeypatch.setattr(socket, "getaddrinfo", resolver("10.0.0.1"))
     url = f"http://rebind.test:{site.server_port}/"
@@ -362,12 +359,12 @@ async def test_a_deadline_that_comes_as_the_connection_ends_is_no_error(
 
 async def test_a_handshake_that_drips_ends_at_the_deadline() -> None:
     """Each byte comes in time; the handshake never ends."""
-    over = threading.Event()
-    ended = threading.Event()
+    begun, over, ended = (threading.Event() for _ in range(3))
     listener = socket.create_server(("127.0.0.1", 0))
 
     def drip() -> None:
         peer, _ = listener.accept()
+        begun.set()
         with peer:
             peer.sendall(b"\x16\x03\x03\x40\x00")
             try:
@@ -383,9 +380,11 @@ async def test_a_handshake_that_drips_ends_at_the_deadline() -> None:
         ["127.0.0.1"], ports=[port], networks=LOCAL, timeout_seconds=0.5
     )
     try:
-        result = await get(made, f"https://127.0.0.1:{port}/")
-        assert result.status == "timeout"
-        assert await anyio.to_thread.run_sync(ended.wait, 5)
+        while not begun.is_set():
+            # The time may be over before it connects.
+            result = await get(made, f"https://127.0.0.1:{port}/")
+            assert result.status == "timeout"
+        assert await anyio.to_thread.run_sync(ended.wait, 60)
     finally:
         over.set()
         thread.join()

@@ -135,6 +135,11 @@ async def test_after_midnight_it_is_another_day_lt_53() -> None:
     assert [str(each.content)[11:21] for each in found] == ["2026-02-28", "2026-03-01"]
 
 
+def query(database: Path, **options: Any) -> Tool:
+    """Return the tool, with time for a process to start on a slow machine."""
+    return query_sqlite_tool(database, **{"timeout_seconds": 60, **options})
+
+
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     path = tmp_path / "shop's #1.db"
@@ -147,7 +152,7 @@ def database(tmp_path: Path) -> Path:
 
 
 async def test_a_query_returns_columns_and_rows(database: Path) -> None:
-    made = query_sqlite_tool(database)
+    made = query(database)
     sql = "SELECT name, price, image FROM items WHERE price > ? ORDER BY price LIMIT 1"
     result = await run(made, sql=sql, parameters=[3.2])
 
@@ -159,8 +164,8 @@ async def test_a_query_returns_columns_and_rows(database: Path) -> None:
 
 
 async def test_rows_are_bounded(database: Path) -> None:
-    few = await run(query_sqlite_tool(database, max_rows=3), sql="SELECT * FROM items")
-    small = query_sqlite_tool(database, max_bytes=100)
+    few = await run(query(database, max_rows=3), sql="SELECT * FROM items")
+    small = query(database, max_bytes=100)
     short = await run(small, sql="SELECT name FROM items")
     contents: list[Any] = [few.content, short.content]
 
@@ -193,7 +198,7 @@ async def test_what_is_no_query_is_refused_and_changes_nothing(
     database: Path, sql: str
 ) -> None:
     before = database.read_bytes()
-    result = await run(query_sqlite_tool(database), sql=sql)
+    result = await run(query(database), sql=sql)
 
     assert result.status == "error" or result.content == {
         "columns": [],
@@ -209,11 +214,11 @@ async def test_what_is_no_query_is_refused_and_changes_nothing(
 async def test_a_query_that_eats_the_machine_is_killed(database: Path) -> None:
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
     slow = await run(
-        query_sqlite_tool(database, timeout_seconds=0.5),
+        query(database, timeout_seconds=0.5),
         sql=f"{endless} SELECT count(*) FROM n",
     )
     hungry = await run(
-        query_sqlite_tool(database, memory_mb=64, timeout_seconds=60),
+        query(database, memory_mb=64),
         sql=f"{endless} SELECT randomblob(900000) FROM n ORDER BY 1",
     )
 

@@ -360,7 +360,7 @@ async def test_an_approved_call_is_not_approved_again_by_a_replay_rl_14(
     program = f"{RAW}\n[raw(1, 'pay', {options!r}) for _ in range(3)]"
     unasked = await code.execute(program, agent_id="a")
     result = await code.execute(
-        program, agent_id="a", run=RunContext(approval_seconds=10)
+        program, agent_id="a", run=RunContext(approval_seconds=60)
     )
 
     assert unasked.value == ["guard.denied"] * 3, unasked.stderr
@@ -431,7 +431,7 @@ sorted(said, key=str)
 async def test_calls_that_the_deadline_meets_are_told(sandbox: SandboxManager) -> None:
     gate = Gate(2)
     code = CodeExecutor(sandbox, ToolRegistry([gate.tool]), guard=None)
-    stuck = await code.execute("tools.meet()", limits=Limits(wall_seconds=2))
+    stuck = await code.execute("tools.meet()", limits=Limits(wall_seconds=6))
 
     assert stuck.status == "timeout"
     assert [each.result.status for each in stuck.calls] == ["cancelled"]

@@ -358,7 +358,7 @@ async def test_the_context_tells_of_the_call_lt_16_20() -> None:
     seen: list[ToolContext] = []
     reports: list[Any] = []
 
-    @tool(timeout=5)
+    @tool(timeout=60)
     async def look(context: ToolContext) -> None:
         seen.append(context)
         context.report_progress(1, 2, "half")
@@ -377,7 +377,7 @@ async def test_the_context_tells_of_the_call_lt_16_20() -> None:
     assert context.now() == noon
     remaining = context.remaining()
     assert remaining is not None
-    assert 0 < remaining <= 5
+    assert 0 < remaining <= 60
     assert context.idempotency_key
     assert [each.message for each in reports] == ["half"]
     record = made.records.get_record("c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +18,16 @@ from toolcell.core import (
     ToolError,
     ToolExecutionError,
     ToolNotFoundError,
+    ToolResult,
 )
 from toolcell.guard import AgentPolicy
-from toolcell.tools import ConcurrentExecutor, ToolContext, ToolRegistry, tool
+from toolcell.tools import (
+    ConcurrentExecutor,
+    ToolContext,
+    ToolExecutionRecord,
+    ToolRegistry,
+    tool,
+)
 
 from ...support.sample_tools import (
     PATIENCE,
@@ -42,6 +50,20 @@ def gates() -> Gates:
     return Gates()
 
 
+async def given_up(
+    made: ConcurrentExecutor, name: str
+) -> tuple[ToolResult, ToolExecutionRecord]:
+    """Call a tool until its deadline comes after its thread, and not before."""
+    for number in itertools.count():
+        result = await made.call(call(name, f"{number}"))
+        record = made.records.get_record(f"{number}")
+        assert record is not None
+        assert result.status == "timeout"
+        if record.still_running:
+            return result, record
+    raise AssertionError("it is called until it is given up")
+
+
 async def test_tools_that_cannot_be_stopped_are_counted_lt_35_rg_33() -> None:
     """Control is back at the deadline, and nobody pretends that it is over."""
     entered, go_on = threading.Event(), threading.Event()
@@ -52,18 +74,12 @@ async def test_tools_that_cannot_be_stopped_are_counted_lt_35_rg_33() -> None:
         go_on.wait(PATIENCE)
 
     made = executor(stuck)
-    result = await made.call(call("stuck"))
-    while not made.still_running:
-        # The deadline came before its thread.
-        result = await made.call(call("stuck"))
-    record = made.records.get_record("stuck")
+    result, record = await given_up(made, "stuck")
 
     assert entered.wait(PATIENCE)
-    assert result.status == "timeout"
     assert result.error is not None
     assert result.error.details["still_running"] is True
-    assert record is not None
-    assert (record.still_running, record.backend) == (True, "thread")
+    assert record.backend == "thread"
     assert made.still_running == 1
     go_on.set()
     with anyio.fail_after(PATIENCE):
@@ -96,17 +112,21 @@ async def test_leaving_a_stream_leaves_stuck_threads_counted_rl_11() -> None:
 
 
 async def test_threads_left_behind_are_bounded_ra_05_lt_11_or_04() -> None:
-    go_on = threading.Event()
+    entered, go_on = threading.Semaphore(0), threading.Event()
 
-    @tool(timeout=0.01)
+    @tool
     def stuck(number: int) -> None:
+        entered.release()
         go_on.wait(PATIENCE)
 
     made = executor(stuck, max_threads=3)
-    results = await made.execute(calls("stuck", 5))
+    first, later = calls("stuck", 5)[:3], calls("stuck", 5)[3:]
+    async with made.execute_streaming(first):
+        for _ in first:
+            await anyio.to_thread.run_sync(entered.acquire, True, PATIENCE)
+    assert made.still_running == 3
 
-    assert statuses(results).count("timeout") == 3
-    refused = [result.error for result in results if result.status == "error"]
+    refused = [result.error for result in await made.execute(later)]
     assert len(refused) == 2
     assert all(error and "in threads already" in error.message for error in refused)
     go_on.set()
@@ -115,19 +135,16 @@ async def test_threads_left_behind_are_bounded_ra_05_lt_11_or_04() -> None:
 async def test_a_sync_tool_can_look_whether_it_was_given_up() -> None:
     seen: list[bool] = []
     done = threading.Event()
-    entered = threading.Event()
 
     @tool(timeout=0.02)
     def polite(context: ToolContext) -> None:
-        entered.set()
         while not context.cancelled:
             done.wait(0.001)
         seen.append(True)
         done.set()
 
-    result = await executor(polite).call(call("polite"))
+    await given_up(executor(polite), "polite")
 
-    assert result.status == "timeout"
     assert await anyio.to_thread.run_sync(done.wait, PATIENCE)
     assert seen == [True]
 
@@ -450,7 +467,7 @@ def test_a_guard_is_named_even_if_it_is_none_rg_39() -> None:
 
 
 async def test_a_fault_of_the_records_is_one_calls_fault() -> None:
-    from toolcell.tools import MemoryRecords, ToolExecutionRecord
+    from toolcell.tools import MemoryRecords
 
     class Broken(MemoryRecords):
         def add(self, record: ToolExecutionRecord) -> None:

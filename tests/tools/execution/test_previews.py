@@ -25,6 +25,11 @@ pytestmark = pytest.mark.anyio
 SECRET = "token=sk-proj-" + "a1B2" * 8
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolcell.tools.definition.previews.PREVIEW_SECONDS", 60)
+
+
 async def shown(
     made: Tool, audit: AuditLog | None = None, **arguments: Any
 ) -> ApprovalRequest:

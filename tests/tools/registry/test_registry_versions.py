@@ -146,7 +146,7 @@ async def in_flight(
 ) -> list[Flight]:
     registry = ToolRegistry([V1])
     flights = [Flight(registry, V1) for _ in range(count)]
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             for flight in flights:
                 tasks.start_soon(flight.run)

@@ -197,7 +197,7 @@ from toolcell.tools import SQLiteIdempotency
 from toolcell.tools.stores.idempotency import CallBody
 PAY_1 = CallBody("pay", {"amount": 1})
 async def main():
-    keys = SQLiteIdempotency(sys.argv[1])
+    keys = SQLiteIdempotency(sys.argv[1], busy_seconds=60)
     await keys.claim("done", PAY_1, repeatable=False)
     keys.finish("done", ToolResult(call_id="1", name="pay", content="paid"))
     await keys.claim("running", PAY_1, repeatable=False)
@@ -216,7 +216,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def mine(path: Path) -> AsyncIterator[SQLiteIdempotency]:
-    keys = SQLiteIdempotency(path)
+    keys = SQLiteIdempotency(path, busy_seconds=60)
     yield keys
     keys.close()
 
@@ -292,7 +292,7 @@ from toolcell.tools import SQLiteIdempotency
 from toolcell.tools.stores.idempotency import CallBody
 PAY_1 = CallBody("pay", {"amount": 1})
 async def main():
-    keys = SQLiteIdempotency(sys.argv[1], busy_seconds=30)
+    keys = SQLiteIdempotency(sys.argv[1], busy_seconds=60)
     print("ready", flush=True)
     sys.stdin.readline()
     for number in range(40):
@@ -316,7 +316,7 @@ def test_processes_that_race_run_each_key_once(path: Path) -> None:
         racer.stdin.write("\n")
         racer.stdin.flush()
     for racer in racers:
-        outputs += racer.communicate(timeout=60)[0].split()
+        outputs += racer.communicate(timeout=200)[0].split()
 
     assert sorted(map(int, outputs)) == list(range(40))
 
