@@ -84,6 +84,13 @@ async def opened(folder: Path, audit: AuditLog | None = None) -> AsyncIterator[P
             yield made
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody give up a lock that another one holds for the test."""
+    monkeypatch.setattr("toolcell.guard.approvals.store.BUSY_SECONDS", 60.0)
+    monkeypatch.setattr("toolcell.host.config.state_file._BUSY_SECONDS", 60.0)
+
+
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
     async with opened(tmp_path) as made:
