@@ -30,6 +30,9 @@ from .places import Node, Place
 from .runs import next_part
 from .told import NONSENSE
 
+NOT_ANSWERED = "the directory has not answered yet"
+"""Why there is no node before any was tried."""
+
 _LOOK_SECONDS = 1.0
 _AGAIN_SECONDS = 5.0
 _log = logging.getLogger(__name__)
@@ -86,7 +89,7 @@ class Nodes:
         self._fit: dict[Node, None] = {}
         self._rules: SandboxConfig | None = None
         self._changed = anyio.Event()
-        self._why_none = "the directory has not answered yet"
+        self._why_none = NOT_ANSWERED
         # Runs that wait while there is no node.
         self._waiting: set[anyio.CancelScope] = set()
         self._metrics = ExitStack()
@@ -134,7 +137,7 @@ class Nodes:
         """
         self._metrics.enter_context(metrics.drivers.watched(self))
         self._tasks.start_soon(self._look)
-        with anyio.move_on_after(self._wait_seconds):
+        with self._patience():
             while not self._open:
                 await self._changed.wait()
         if not self._open:
@@ -184,15 +187,21 @@ class Nodes:
         return Place(node, self._queue, entered)
 
     async def _enter(self, agent_id: str | None) -> float:
+        with self._patience():
+            return await self._queue.enter(agent_id)
+        raise self.no_nodes()
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        """Let what is done inside wait; not for long while there is no node."""
         with anyio.CancelScope() as scope:
             if not self._fit:
                 scope.deadline = anyio.current_time() + self._wait_seconds
             self._waiting.add(scope)
             try:
-                return await self._queue.enter(agent_id)
+                yield
             finally:
                 self._waiting.discard(scope)
-        raise self.no_nodes()
 
     def no_nodes(self) -> SandboxUnavailableError:
         """Return the error of whoever finds no node, with the reason."""

@@ -33,6 +33,7 @@ MAX_UNREAD_BYTES = 64 * 1024 * 1024
 When it is exceeded the link ends: whoever sends waits for answers long before."""
 
 _END_SECONDS = 15.0
+_ASKS = 4
 
 
 class Kind(IntEnum):
@@ -214,12 +215,12 @@ class Link:
         self._outbox = Outbox(connection, lost_seconds, self.give_up)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._made = 0
+        self._heard = False
         self.lost = ""
         """Why the link is gone; empty while it is there."""
 
     async def run(self) -> None:
         """Carry messages until the link is gone; end all exchanges then."""
-        self._heard = anyio.current_time()
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
@@ -283,20 +284,24 @@ class Link:
             self._outbox.put(kind, number, data)
 
     async def _watch(self) -> None:
-        """Ask for signs of life; give up when there is none for too long."""
-        while True:
-            left = self._heard + self._lost_seconds - anyio.current_time()
-            if left <= 0:
-                break
+        """Ask for signs of life; give up when several in a row are not answered.
+
+        Answers are waited for, not the clock: while this process stands still, it
+        hears nobody.
+        """
+        unanswered = 0
+        while unanswered < _ASKS:
+            self._heard = False
             self.put(Kind.PING, 0, b"")
-            await anyio.sleep(min(left, self._lost_seconds / 4))
+            await anyio.sleep(self._lost_seconds / _ASKS)
+            unanswered = 0 if self._heard else unanswered + 1
         self.give_up(f"it was silent for {self._lost_seconds:g} seconds")
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> None:
         left = b""
         try:
             while data := await self._connection.receive():
-                self._heard = anyio.current_time()
+                self._heard = True
                 left = self._take_all(tasks, left + data if left else data)
             self.lost = self.lost or "it closed the connection"
         except OSError:

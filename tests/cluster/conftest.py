@@ -8,6 +8,7 @@ import pytest
 
 from toolcell.cluster import ClusterSandbox
 
+from ..support.cluster.patience import LONG
 from ..support.cluster.processes import ClusterProcesses, NodeProcess
 from ..support.guard.redis_server import RedisServer
 from ..support.polling import until
@@ -33,7 +34,7 @@ def processes(
 @pytest.fixture(scope="module")
 def nodes(processes: ClusterProcesses) -> dict[str, NodeProcess]:
     """Two nodes of four slots each."""
-    limits = {"disk_mb": 256}
+    limits = {"disk_mb": 256, "wall_seconds": 300}
     return {
         name: processes.node(name, max_concurrency=4, limits=limits)
         for name in ("one", "two")
@@ -46,7 +47,9 @@ async def cluster(
 ) -> AsyncIterator[ClusterSandbox]:
     """A driver that has links to both nodes."""
     directory = processes.directory()
-    async with ClusterSandbox(directory, token=processes.token) as sandbox:
+    async with ClusterSandbox(
+        directory, token=processes.token, wait_seconds=LONG
+    ) as sandbox:
         await until(lambda: {"one", "two"} == set(sandbox.nodes))
         yield sandbox
     directory.close()

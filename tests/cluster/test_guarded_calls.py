@@ -11,6 +11,7 @@ import pytest
 from anyio import to_thread
 
 from toolcell.guard import ActionGuard, AgentPolicy, RedisStore
+from toolcell.sandbox import Limits
 from toolcell.tools import CodeExecutor, CodeResult, ToolRegistry, tool
 
 from ..conftest import SUBPROCESS
@@ -65,11 +66,13 @@ async def test_calls_are_refused_while_the_store_of_the_guard_is_away(
             tell.send_nowait(line)
 
     async def hear_of(word: str) -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while await hear.receive() != word:
                 pass
 
-    async with local_cluster(SUBPROCESS.config()) as sandbox:
+    async with local_cluster(
+        SUBPROCESS.config(limits=Limits(wall_seconds=60))
+    ) as sandbox:
         registry = ToolRegistry([add])
         code = CodeExecutor(sandbox, registry, guard=guard, max_calls=10_000)
         results: list[CodeResult] = []

@@ -42,7 +42,7 @@ async def test_metrics_count_what_was_run_and_their_labels_are_bounded(
     before = read(metric_reader)
     async with (
         SandboxManager(SUBPROCESS.config(max_concurrency=2)) as cells,
-        NodeAgent(cells, token=TOKEN, name="one") as agent,
+        NodeAgent(cells, token=TOKEN, name="one", check_seconds=3600.0) as agent,
         ClusterSandbox(FixedNodes([agent.record]), token=TOKEN) as sandbox,
     ):
         for number in range(20):
@@ -106,12 +106,12 @@ async def test_the_directory_knows_how_many_runs_wait(
         await until(lambda: set(sandbox.nodes) == set(nodes))
         async with anyio.create_task_group() as tasks:
             for _ in range(8 + 3):
-                tasks.start_soon(sandbox.run, "import time; time.sleep(60)")
-            with anyio.fail_after(20):
+                tasks.start_soon(sandbox.run, "import time; time.sleep(600)")
+            with anyio.fail_after(60):
                 while await directory.waiting() != 3:
                     await anyio.sleep(0.05)
             tasks.cancel_scope.cancel()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while await directory.waiting():
                 await anyio.sleep(0.05)
     directory.close()

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -20,11 +19,12 @@ from toolcell.cluster import (
     NodeRecord,
     new_token,
 )
-from toolcell.core import PackageError, SandboxUnavailableError
+from toolcell.core import PackageError
 from toolcell.sandbox import PackageRules, SandboxConfig, SandboxManager
 
 from ..conftest import IMAGE, SUBPROCESS, why_no_docker
 from ..support.cells.package_index import Index
+from ..support.cluster.patience import LONG, refusal
 from ..support.polling import until
 
 pytestmark = pytest.mark.anyio
@@ -174,15 +174,19 @@ async def test_runs_go_where_the_image_is(other_image: str) -> None:
                 assert (first.node, second.node) == ("one", "one")
         [_, told] = await ClusterAdmin(nodes, token=TOKEN).status()
         assert f"has no image {other_image!r}" in told.problem
-        await refused(nodes, other_image, "has no image")
+        await refused(nodes, other_image, "has no image", sick=("sick",))
 
 
-async def refused(nodes: FixedNodes, image: str, words: str) -> None:
-    """Run where no node has the image."""
-    with pytest.raises(SandboxUnavailableError, match=words) as caught:
-        async with ClusterSandbox(
-            nodes, token=TOKEN, image=image, wait_seconds=1
-        ) as sandbox:
-            await sandbox.run("1")
-    details: dict[str, Any] = dict(caught.value.details)
-    assert details["reason"] == "image_missing"
+async def refused(
+    nodes: FixedNodes, image: str, words: str, *, sick: tuple[str, ...] = ()
+) -> None:
+    """Run where no node has the image; where one had it, that one is sick."""
+    sandbox = ClusterSandbox(nodes, token=TOKEN, image=image, wait_seconds=LONG)
+    error = await refusal(
+        sandbox,
+        lambda sandbox: (
+            sandbox._nodes._saw_other_image and sandbox._nodes.states == sick
+        ),
+    )
+    assert words in error.message
+    assert error.details["reason"] == "image_missing"

@@ -39,12 +39,12 @@ async def test_the_end_of_a_command_is_known_unasked(sandbox: ClusterSandbox) ->
         slow = await session.exec("sleep 600")
         assert session.processes() == (quick, slow)
         await quick.write(b"go\n")
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await quick.ended()
         assert (quick.running, slow.running) == (False, True)
         assert session.processes() == (slow,)
         assert (await quick.wait()).exit_code == 3
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         await slow.ended()
     assert not slow.running
 

@@ -71,9 +71,12 @@ async def test_no_process_and_no_group_of_a_killed_node_is_left(
 
             os.kill(node.process.pid, signal.SIGKILL)
 
-            with anyio.fail_after(5):
-                while groups_of(name) or any(runs(*each) for each in left.items()):
-                    await anyio.sleep(0.01)
+            await until(
+                lambda: (
+                    not groups_of(name)
+                    and not any(runs(*each) for each in left.items())
+                )
+            )
     assert folders_of(name) == []
     directory.close()
 
@@ -102,5 +105,5 @@ async def test_files_on_their_way_to_a_killed_node_go_with_the_next_one(
 
             assert folders_of(names["one"]) == []
             assert len(folders_of(names["two"])) == 1
-    assert folders_of(names["two"]) == []
+    await until(lambda: folders_of(names["two"]) == [])
     directory.close()

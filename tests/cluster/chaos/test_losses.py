@@ -13,14 +13,17 @@ import pytest
 
 from toolcell.cluster import ClusterSandbox
 from toolcell.core import CellLostError, SandboxUnavailableError
+from toolcell.sandbox import HostCalls
 
+from ...support.cells.leak_check import at_rest
+from ...support.cluster.patience import LONG, wait_briefly
 from ...support.cluster.processes import ClusterProcesses, NodeProcess
 from ...support.guard.redis_server import RedisServer
 from ...support.polling import until
 from ...support.process_tree import below, look, runs
 
 pytestmark = pytest.mark.anyio
-ENDLESS = "import time\nprint('started', flush=True)\ntime.sleep(60)"
+ENDLESS = "import time\nprint('started', flush=True)\ntime.sleep(600)"
 
 
 @pytest.fixture
@@ -41,11 +44,11 @@ def processes(redis_server: RedisServer, tmp_path: Path) -> Iterator[ClusterProc
 
 @pytest.fixture
 async def sandbox(processes: ClusterProcesses) -> AsyncIterator[ClusterSandbox]:
-    """A driver, with a node `one` of two slots; it gives nodes up after a second."""
+    """A driver, with a node `one` of two slots."""
     processes.node("one", max_concurrency=2)
     directory = processes.directory()
     async with ClusterSandbox(
-        directory, token=processes.token, lost_seconds=1.0, wait_seconds=3.0
+        directory, token=processes.token, wait_seconds=LONG
     ) as sandbox:
         yield sandbox
     directory.close()
@@ -77,9 +80,7 @@ async def test_a_lost_node_costs_its_own_runs_alone(
             tasks.start_soon(run, node)
             await up[node].wait()
         two.process.send_signal(how)
-        with anyio.fail_after(3):
-            while not ended:
-                await anyio.sleep(0.01)
+        await until(lambda: ended != {})
 
         assert ended.keys() == {"two"}
         assert ended["two"].details == {"reason": "node_lost", "node": "two"}
@@ -113,17 +114,18 @@ async def test_without_a_node_runs_end_and_say_so(
     node = processes.node("one", max_concurrency=1)
     directory = processes.directory()
     async with ClusterSandbox(
-        directory, token=processes.token, wait_seconds=0.5
+        directory, token=processes.token, wait_seconds=LONG
     ) as sandbox:
+        wait_briefly(sandbox)
         # The directory is away; what is open goes on.
         redis_server.kill()
         assert (await sandbox.run("6 * 7")).value == 42
         node.process.kill()
         await until(lambda: sandbox.nodes == ())
-        with anyio.fail_after(5), pytest.raises(SandboxUnavailableError) as caught:
+        with anyio.fail_after(60), pytest.raises(SandboxUnavailableError) as caught:
             await sandbox.run("1")
         assert caught.value.details["reason"] == "no_nodes"
-    with anyio.fail_after(10), pytest.raises(SandboxUnavailableError) as caught:
+    with anyio.fail_after(60), pytest.raises(SandboxUnavailableError) as caught:
         async with ClusterSandbox(directory, token=processes.token, wait_seconds=0.5):
             pass
     assert caught.value.details["reason"] == "no_nodes"
@@ -137,8 +139,9 @@ async def test_what_waits_when_the_last_node_goes_ends(
     directory = processes.directory()
     failed: list[SandboxUnavailableError] = []
     async with ClusterSandbox(
-        directory, token=processes.token, wait_seconds=0.5
+        directory, token=processes.token, wait_seconds=LONG
     ) as sandbox:
+        wait_briefly(sandbox)
         async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
             await stack.enter_async_context(sandbox.session())
 
@@ -156,7 +159,7 @@ async def test_what_waits_when_the_last_node_goes_ends(
 
 async def test_a_dead_driver_leaves_nothing(processes: ClusterProcesses) -> None:
     node = processes.node("two", max_concurrency=4)
-    idle = len(below(node.process.pid))
+    idle = (await at_rest(node.process.pid)).processes
     drivers = [processes.driver(ENDLESS) for _ in range(2)]
     for driver in drivers:
         assert driver.stdout is not None
@@ -168,28 +171,37 @@ async def test_a_dead_driver_leaves_nothing(processes: ClusterProcesses) -> None
 
     await until(lambda: len(below(node.process.pid)) == idle)
     directory = processes.directory()
-    async with ClusterSandbox(directory, token=processes.token) as sandbox:
+    async with ClusterSandbox(
+        directory, token=processes.token, wait_seconds=LONG
+    ) as sandbox:
         assert (await sandbox.run("6 * 7")).value == 42
     directory.close()
 
 
 async def test_a_dead_driver_costs_others_nothing(processes: ClusterProcesses) -> None:
-    node = processes.node("two", max_concurrency=4, pool=2)
+    limits = {"wall_seconds": 600}
+    node = processes.node("two", max_concurrency=4, pool=2, limits=limits)
     sleeps = "import subprocess\nsubprocess.Popen(['sleep', '{}'])\n"
     driver = processes.driver(sleeps.format(611) + ENDLESS)
     assert driver.stdout is not None
     assert await anyio.to_thread.run_sync(driver.stdout.readline) == "started\n"
     directory = processes.directory()
-    async with ClusterSandbox(directory, token=processes.token) as sandbox:
+    async with ClusterSandbox(
+        directory, token=processes.token, wait_seconds=LONG
+    ) as sandbox:
         async with sandbox.session() as session, anyio.create_task_group() as tasks:
             await session.run(sleeps.format(622) + "x = 42")
-            going = anyio.Event()
+            going, over = anyio.Event(), anyio.Event()
             ended: list[object] = []
 
+            async def wait(*_: object) -> dict[str, object]:
+                going.set()
+                await over.wait()
+                return {"value": None}
+
             async def run() -> None:
-                code = "import time\nprint(1, flush=True)\ntime.sleep(2)\n7"
-                show = lambda *_: going.set()  # noqa: E731
-                ended.append((await sandbox.run(code, on_output=show)).value)
+                calls = HostCalls(names=("wait",), handler=wait)
+                ended.append((await sandbox.run("tools.wait()\n7", calls=calls)).value)
 
             tasks.start_soon(run)
             await going.wait()
@@ -200,12 +212,11 @@ async def test_a_dead_driver_costs_others_nothing(processes: ClusterProcesses) -
 
             os.kill(driver.pid, signal.SIGKILL)
 
-            with anyio.fail_after(2):
-                while any(runs(*each) for each in own.items()):
-                    await anyio.sleep(0.01)
+            await until(lambda: not any(runs(*each) for each in own.items()))
             assert ended == []
             assert all(runs(*each) for each in of_other.items())
             assert (await session.run("x")).value == 42
+            over.set()
         assert ended == [7]
     directory.close()
 
@@ -225,8 +236,8 @@ def line_of(node: NodeProcess, seconds: str) -> dict[int, str]:
 
 
 async def test_a_stopped_driver_leaves_nothing(processes: ClusterProcesses) -> None:
-    node: NodeProcess = processes.node("two", lost_seconds=1.0, max_concurrency=4)
-    idle = len(below(node.process.pid))
+    node = processes.node("two", max_concurrency=4)
+    idle = (await at_rest(node.process.pid)).processes
     driver = processes.driver(ENDLESS)
     assert driver.stdout is not None
     assert await anyio.to_thread.run_sync(driver.stdout.readline) == "started\n"

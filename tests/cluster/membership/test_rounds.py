@@ -98,7 +98,7 @@ async def test_nothing_hangs_whatever_of_ray_is_ended(
     kinds = [*KINDS] * (rounds // len(KINDS))
     chance.shuffle(kinds)
     async with ClusterSandbox(
-        ray, token=token, wait_seconds=12.0, lost_seconds=2.0
+        ray, token=token, wait_seconds=30.0, lost_seconds=2.0
     ) as sandbox:
         load = Load(sandbox)
         async with anyio.create_task_group() as tasks:
@@ -108,7 +108,7 @@ async def test_nothing_hangs_whatever_of_ray_is_ended(
                 before = load.ends["ok"]
                 await victims.end_one(kind)
                 # What is left does work again.
-                with anyio.fail_after(60):
+                with anyio.fail_after(180):
                     while load.ends["ok"] < before + 6:
                         await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
@@ -116,7 +116,7 @@ async def test_nothing_hangs_whatever_of_ray_is_ended(
         assert load.ends.keys() <= {"ok", "node_lost", "no_nodes"}
         assert sandbox.active_cells == 0
         # All machines are nodes again.
-        with anyio.fail_after(60):
+        with anyio.fail_after(180):
             while len(await nodes_of(ray)) != 2 or len(sandbox.nodes) != 2:
                 await anyio.sleep(0.1)
 

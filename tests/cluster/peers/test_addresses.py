@@ -15,6 +15,7 @@ from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import Sandbox
 
 from ...support.cluster.null_nodes import TOKEN, NullSandbox, driver
+from ...support.cluster.patience import LONG, refusal
 
 pytestmark = pytest.mark.anyio
 NAME = "node.example"
@@ -52,10 +53,8 @@ async def answers_at(record: NodeRecord, host: str) -> bool:
 
 
 async def why_not(record: NodeRecord) -> str:
-    with pytest.raises(SandboxUnavailableError) as caught:
-        async with ClusterSandbox(FixedNodes([record]), token=TOKEN, wait_seconds=1.0):
-            pass
-    return caught.value.message
+    sandbox = ClusterSandbox(FixedNodes([record]), token=TOKEN, wait_seconds=LONG)
+    return (await refusal(sandbox)).message
 
 
 @contextmanager

@@ -44,7 +44,7 @@ async def test_drivers_with_other_limits_share_a_node_within_its_slots() -> None
     agent = NodeAgent(cast(Sandbox, cells), token=TOKEN, name="one", check_seconds=1e6)
     async with (
         agent,
-        driver(agent.record, retry_lost=True, lost_seconds=2.0) as first,
+        driver(agent.record, retry_lost=True, lost_seconds=20.0) as first,
         driver(agent.record) as second,
         anyio.create_task_group() as tasks,
     ):

@@ -14,7 +14,7 @@ from toolcell.sandbox import SandboxConfig, SandboxManager
 
 
 async def main(asked: dict[str, Any]) -> None:
-    directory = RedisDirectory(asked["url"], token=asked["token"])
+    directory = RedisDirectory(asked["url"], token=asked["token"], seconds=30.0)
     async with (
         SandboxManager(SandboxConfig(**asked["sandbox"])) as sandbox,
         NodeAgent(

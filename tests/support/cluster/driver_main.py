@@ -18,11 +18,11 @@ def show(stream: str, data: bytes) -> None:
 async def main(asked: dict[str, Any]) -> None:
     directory: RayDirectory | RedisDirectory
     if "address" in asked:
-        directory = RayDirectory(asked["address"])
+        directory = RayDirectory(asked["address"], seconds=15.0)
         asked["token"] = directory.token
     else:
         directory = RedisDirectory(asked["url"], token=asked["token"])
-    sandbox = ClusterSandbox(directory, token=asked["token"], wait_seconds=30.0)
+    sandbox = ClusterSandbox(directory, token=asked["token"], wait_seconds=60.0)
     async with sandbox:
         async with sandbox.session() as session:
             status = "timeout"

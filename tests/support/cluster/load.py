@@ -27,7 +27,7 @@ class Load:
         while True:
             number += 1
             try:
-                with anyio.fail_after(15):
+                with anyio.fail_after(90):
                     value = await getattr(self, kind)(number)
                 assert value == number
                 self.ends["ok"] += 1

@@ -13,6 +13,7 @@ from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent, NodeRecord
 from toolcell.sandbox import ExecutionResult, Sandbox, SandboxConfig
 
 from ..polling import until
+from .patience import LONG
 
 TOKEN = "c0" * 32
 
@@ -69,6 +70,7 @@ async def null_node(
 async def driver(*records: NodeRecord, **options: Any) -> AsyncIterator[ClusterSandbox]:
     """Yield a driver with a link to each node, and credit on it."""
     nodes = FixedNodes(records)
+    options = {"wait_seconds": LONG, **options}
     async with ClusterSandbox(nodes, token=TOKEN, **options) as sandbox:
         await until(
             lambda: (

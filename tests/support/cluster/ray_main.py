@@ -50,13 +50,15 @@ class Requests:
 
     async def add(self, slots: int) -> str:
         """Add a machine; return its number."""
-        node = self._cluster.add_node(wait=True, resources={"toolcell": slots}, **SMALL)
+        resources = {"toolcell": slots}
+        node = self._cluster.add_node(wait=False, resources=resources, **SMALL)
+        self._cluster._wait_for_node(node, timeout=120)
         self._nodes.append(node)
         return str(node.node_id)
 
-    async def start(self, lost_seconds: float = 3.0, **sandbox: Any) -> str:
+    async def start(self, lost_seconds: float = 30.0, **sandbox: Any) -> str:
         """Start the nodes; return the token of their links."""
-        self._directory = RayDirectory(self._cluster.address)
+        self._directory = RayDirectory(self._cluster.address, seconds=15.0)
         config = SandboxConfig(backend="subprocess", **sandbox)
         # Tests count processes.
         settings = NodeSettings(

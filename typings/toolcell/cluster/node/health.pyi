@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from cluster.node.health import *
