@@ -254,7 +254,7 @@ async def test_a_flood_of_notifications_ends_the_connection(tmp_path: Path) -> N
         assert result.error.details == {"outcome": "unknown"}
         assert (await ask(toolset, "echo")).ok
     # It would burn the whole of its 60 s.
-    assert spent < 10
+    assert spent < 30
     assert processes_of(tmp_path) == []
 
 

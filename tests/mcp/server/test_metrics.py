@@ -40,7 +40,7 @@ async def test_prometheus_reads_the_metrics_of_a_server(tmp_path: Path) -> None:
     with http_process(written(tmp_path, text)) as (url, _):
         async with http_client(url, token) as client:
             await client.call_tool("calculate", SUM)
-        answer = httpx2.get(f"http://127.0.0.1:{port}/metrics")
+        answer = httpx2.get(f"http://127.0.0.1:{port}/metrics", timeout=60)
 
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
@@ -73,7 +73,7 @@ async def test_a_page_with_a_name_of_its_own_reads_nothing(tmp_path: Path) -> No
             "server": {"allowed_hosts": ["prom.example:9464"]},
         }
     )
-    async with serve_metrics(config) as url, httpx2.AsyncClient() as client:
+    async with serve_metrics(config) as url, httpx2.AsyncClient(timeout=60) as client:
         assert url is not None
         answers = {
             host: (await client.get(url, headers={"host": host})).status_code

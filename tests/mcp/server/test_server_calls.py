@@ -282,7 +282,8 @@ async def test_draining_waits_for_calls_that_run(tmp_path: Path, mode: Any) -> N
         tasks.start_soon(call)
         await hanging.began.wait()
         tasks.start_soon(drain)
-        await anyio.wait_all_tasks_blocked()
+        while not server.calls.draining:
+            await anyio.lowlevel.checkpoint()
         late = await client.call_tool("calculate", SUM)
         hanging.go.set()
 

@@ -91,7 +91,7 @@ async def test_without_a_good_token_there_is_no_service(tmp_path: Path) -> None:
         revoked, text = store.create("a")
         store.revoke(revoked.id)
     bad = ["", "nonsense", "tcl_", good[:-1], good + "x", short, text]
-    async with http_served(tmp_path) as server, httpx2.AsyncClient() as http:
+    async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
         answers = [await http.post(server.url, json=INITIALIZE, headers=HEADERS)]
         for secret in bad:
             headers = bearer(secret) if secret else {**HEADERS, "Authorization": "x"}
@@ -110,7 +110,7 @@ async def test_without_a_good_token_there_is_no_service(tmp_path: Path) -> None:
 
 async def test_a_revoked_token_ends_at_the_next_request(tmp_path: Path) -> None:
     secret = make_token(tmp_path)
-    async with http_served(tmp_path) as server, httpx2.AsyncClient() as http:
+    async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
         session = await opened(http, server, secret)
         with TokenStore(tmp_path / "state" / "tokens.db") as store:
             store.revoke(store.all()[0].id)
@@ -125,7 +125,7 @@ async def test_a_revoked_token_ends_at_the_next_request(tmp_path: Path) -> None:
 @pytest.mark.attack(134)
 async def test_a_session_is_bound_to_its_token(tmp_path: Path) -> None:
     mine, sister = make_token(tmp_path, "a"), make_token(tmp_path, "a")
-    async with http_served(tmp_path) as server, httpx2.AsyncClient() as http:
+    async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
         session = await opened(http, server, mine)
         ping = {"jsonrpc": "2.0", "id": 5, "method": "ping"}
         codes = []
@@ -185,7 +185,7 @@ async def test_foreign_pages_are_kept_out(
     tmp_path: Path, headers: dict[str, str]
 ) -> None:
     secret = make_token(tmp_path)
-    async with http_served(tmp_path) as server, httpx2.AsyncClient() as http:
+    async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
         url = server.url
         refused = await http.post(
             url, json=INITIALIZE, headers=bearer(secret) | headers
@@ -206,7 +206,10 @@ async def test_names_of_the_server_can_be_added(tmp_path: Path) -> None:
     text = CONFIG.replace("[server]\n", f"[server]\n{names}")
     secret = make_token(tmp_path)
     headers = {"Host": "tools.example.com", "Origin": "https://app.example.com"}
-    async with http_served(tmp_path, text=text) as server, httpx2.AsyncClient() as http:
+    async with (
+        http_served(tmp_path, text=text) as server,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
         answer = await http.post(
             server.url, json=INITIALIZE, headers=bearer(secret) | headers
         )
@@ -239,7 +242,10 @@ async def test_what_is_no_request_is_answered_so(
     secret = make_token(tmp_path)
     headers = {**bearer(secret), "Content-Type": "application/json"}
     modern = {**headers, "MCP-Protocol-Version": "2026-07-28"}
-    async with http_served(tmp_path, text=text) as server, httpx2.AsyncClient() as http:
+    async with (
+        http_served(tmp_path, text=text) as server,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
         session = await opened(http, server, secret)
         inside = {**headers, "Mcp-Session-Id": session}
         answers = [
@@ -252,25 +258,29 @@ async def test_what_is_no_request_is_answered_so(
     assert after
 
 
-async def test_clients_are_limited_and_leave_by_themselves(tmp_path: Path) -> None:
-    limits = "[server]\nmax_clients = 1\nidle_seconds = 0.2\n"
+@pytest.mark.parametrize("idle_seconds", [1_800, 0.2])
+async def test_clients_are_limited_and_leave_by_themselves(
+    tmp_path: Path, idle_seconds: float
+) -> None:
+    limits = f"[server]\nmax_clients = 1\nidle_seconds = {idle_seconds}\n"
     text = CONFIG.replace("[server]\n", limits)
     secret = make_token(tmp_path)
-    async with http_served(tmp_path, text=text) as server, httpx2.AsyncClient() as http:
+    async with (
+        http_served(tmp_path, text=text) as server,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
         await opened(http, server, secret)
         second = await http.post(server.url, json=INITIALIZE, headers=bearer(secret))
-        status = 503
-        while status == 503:
+        later = second
+        while later.status_code == 503 and idle_seconds < 1:
             await anyio.sleep(0.02)
             later = await http.post(server.url, json=INITIALIZE, headers=bearer(secret))
-            status = later.status_code
 
-    assert second.status_code == 503
-    assert status == 200
+    assert later.status_code == (200 if idle_seconds < 1 else 503)
 
 
 async def test_health_and_readiness(tmp_path: Path) -> None:
-    async with http_served(tmp_path) as server, httpx2.AsyncClient() as http:
+    async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
         base = server.url.removesuffix("/mcp")
         before = [await http.get(f"{base}/{each}") for each in ("healthz", "readyz")]
         server.server.calls.draining = True
@@ -338,7 +348,7 @@ scopes = ["tools"]
     names = ("good", "elsewhere", "scopeless", "nobody", "old", "crash", "other")
     async with (
         http_served(tmp_path, text=CONFIG + auth) as server,
-        httpx2.AsyncClient() as http,
+        httpx2.AsyncClient(timeout=60) as http,
     ):
         codes = {}
         for name in names:

@@ -72,7 +72,7 @@ async def answered(server: HTTPServer, text: str) -> int:
     """Return the status that a request gets, though it is not all there."""
     port = server.url.removesuffix("/mcp").rpartition(":")[2]
     async with await spoken(server, text.replace("{port}", port)) as stream:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             return int((await stream.receive()).split()[1])
 
 
@@ -81,13 +81,13 @@ async def test_everybody_comes_in_by_the_loopback_address_alone(
     tmp_path: Path,
 ) -> None:
     async with Host(settings(tmp_path, OPEN)) as host:
-        with pytest.raises(ConfigError, match="loopback"), anyio.fail_after(20):
+        with pytest.raises(ConfigError, match="loopback"), anyio.fail_after(60):
             await HTTPServer(host, "0.0.0.0:0").serve()
 
 
 async def test_everybody_is_some_agent(tmp_path: Path) -> None:
     text = OPEN.replace('[server]\nagent_id = "a"\n', "[server]\n")
-    with pytest.raises(ConfigError, match=r"server\.agent_id"), anyio.fail_after(20):
+    with pytest.raises(ConfigError, match=r"server\.agent_id"), anyio.fail_after(60):
         async with Host(settings(tmp_path, text)) as host:
             await HTTPServer(host, "127.0.0.1:0").serve()
 
@@ -100,7 +100,10 @@ async def test_a_body_is_counted_as_it_comes(tmp_path: Path) -> None:
 
     secret = make_token(tmp_path)
     text = limited(max_body_bytes=10_000)
-    async with http_served(tmp_path, text=text) as server, httpx2.AsyncClient() as http:
+    async with (
+        http_served(tmp_path, text=text) as server,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
         unsaid = await http.post(server.url, content=pieces(), headers=bearer(secret))
         # Nothing of it has to come.
         said_before = await answered(server, head(secret, 10_001))
@@ -131,7 +134,7 @@ async def test_requests_at_once_are_limited(tmp_path: Path) -> None:
     async with (
         http_served(tmp_path, wait, text=text) as server,
         http_client(server.url, secret, mode=MODERN) as client,
-        httpx2.AsyncClient() as http,
+        httpx2.AsyncClient(timeout=60) as http,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(client.call_tool, "own_wait", {})
@@ -168,13 +171,13 @@ async def test_a_body_of_many_values_is_refused_unread(
     monkeypatch.setattr("toolcell.host.mcp_server.json_rpc.read_json", seen)
     secret = make_token(tmp_path)
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": []}}
-    async with http_served(tmp_path) as server, httpx2.AsyncClient() as http:
+    async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
         answers = []
         for value in ("[]," * 1_300_000, '"",' * 30_000, '1,"a' + "b,c" * 30_000):
             body = json.dumps(ping).replace("[]", f"[{value.rstrip(',')}]")
             content = body if "a" not in value else body.replace("b,c]", 'b,c"]')
             answer = await http.post(
-                server.url, content=content, headers=bearer(secret), timeout=30
+                server.url, content=content, headers=bearer(secret), timeout=60
             )
             answers.append(answer.status_code)
 
@@ -189,7 +192,10 @@ async def test_an_agent_that_sends_too_much_is_told_to_wait_and_others_are_not(
 ) -> None:
     one, other = make_token(tmp_path, "a"), make_token(tmp_path, "b")
     text = limited(max_bytes_per_second=65_536)
-    async with http_served(tmp_path, text=text) as server, httpx2.AsyncClient() as http:
+    async with (
+        http_served(tmp_path, text=text) as server,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
 
         async def post(secret: str, content: str) -> httpx2.Response:
             headers = bearer(secret)
@@ -270,7 +276,7 @@ async def test_a_call_that_ends_while_the_server_stops_reaches_its_client(
 
 
 async def _drained(server: HTTPServer) -> None:
-    await server.server.calls.drain(10)
+    await server.server.calls.drain(60)
     server.stop()
 
 
@@ -283,10 +289,10 @@ async def test_a_request_that_the_stop_meets_is_answered(
         port = server.url.removesuffix("/mcp").rpartition(":")[2]
         text = head(secret, 100).replace("{port}", port) + "{"
         async with await spoken(server, text) as stream:
-            async with httpx2.AsyncClient() as http:
+            async with httpx2.AsyncClient(timeout=60) as http:
                 assert (await http.get(server.url.replace("mcp", "healthz"))).is_success
             server.stop()
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 answer = await stream.receive()
 
     assert answer.startswith(b"HTTP/1.1 503")
@@ -296,7 +302,7 @@ async def test_a_request_that_the_stop_meets_is_answered(
 
 async def ended(stream: SocketStream) -> None:
     """Wait until the server has closed a connection."""
-    with anyio.fail_after(20), contextlib.suppress(anyio.EndOfStream):
+    with anyio.fail_after(60), contextlib.suppress(anyio.EndOfStream):
         while True:
             await stream.receive()
 

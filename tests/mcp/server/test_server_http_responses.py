@@ -49,7 +49,7 @@ def data_of(line: str) -> Any:
 async def test_a_quick_call_is_answered_in_json(tmp_path: Path) -> None:
     async with (
         http_served(tmp_path, text=OPEN) as server,
-        httpx2.AsyncClient() as http,
+        httpx2.AsyncClient(timeout=60) as http,
     ):
         good = await http.post(server.url, **request("calculate", SUM))
         unknown = await http.post(server.url, **request("none_such", {}))

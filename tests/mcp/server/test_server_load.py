@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from ...conftest import BackendRow
-from ...support.cells.leak_check import at_rest, resident_mb
+from ...support.cells.leak_check import Held, at_rest, resident_mb
 from ...support.mcp.served_hosts import (
     LEGACY,
     MODERN,
@@ -102,16 +102,17 @@ async def test_clients_at_once_leave_nothing_behind(tmp_path: Path) -> None:
     path = busy_config(tmp_path, backend="subprocess")
     secret = make_token(tmp_path)
     with http_process(path) as (url, process):
-        await load(url, secret, 4, CODE_EACH)
-        before = await at_rest(process.pid)
-        await load(url, secret, 4, CODE_EACH)
-        after = await at_rest(process.pid)
+        held: list[Held] = []
+        # Some of what stays open is first needed in a later round; a leak always grows.
+        while held[-1:] != held[-2:-1] or not held:
+            await load(url, secret, 4, CODE_EACH)
+            held.append(await at_rest(process.pid, seconds=120))
+            assert len(held) < 8, held
         process.terminate()
         assert await anyio.to_thread.run_sync(process.wait) == 0
         output: Any = process.communicate()
 
-    assert before.processes > 0
-    assert after == before
+    assert held[-1].processes > 0
     assert output == (b"", b"")
 
 

@@ -17,7 +17,7 @@ PACKAGES = (
     "@modelcontextprotocol/sdk@1.32.2",
     "@modelcontextprotocol/client@2.4.0",
 )
-_SECONDS = 300
+_SECONDS = 600
 
 
 class NotInstalledError(Exception):

@@ -62,6 +62,13 @@ class Scripted:
         return [int(line.split()[0]) for line in self.log("started")]
 
 
+def be_patient(toolset: MCPToolset) -> None:
+    """Let calls take a minute from now on, whatever they might take before."""
+    for each in toolset.tools:
+        # What was registered stays as it is, for all but this.
+        object.__setattr__(each, "timeout", 60.0)
+
+
 def processes_of(folder: Path) -> list[int]:
     """Return the processes that have a folder's path in their command."""
     found = []
