@@ -191,7 +191,7 @@ def backend(request: pytest.FixtureRequest) -> BackendRow:
 @pytest.fixture(scope="session")
 async def sandbox(backend: BackendRow) -> AsyncIterator[Sandbox]:
     """An open manager of this backend, shared by all tests that ask for it."""
-    config = backend.config(limits=Limits(wall_seconds=20))
+    config = backend.config(limits=Limits(wall_seconds=60))
     if backend.on_nodes:
         async with local_cluster(config) as cluster:
             yield cluster

@@ -387,7 +387,7 @@ async def test_a_session_checks_like_a_run_lc_15(sandbox: SandboxManager) -> Non
         with pytest.raises(InvalidInputError, match="not valid Unicode"):
             await session.run("'\ud83d'", fresh=True)
         with pytest.raises(InvalidInputError, match="wall_seconds"):
-            await session.run("1", fresh=True, limits=Limits(wall_seconds=21))
+            await session.run("1", fresh=True, limits=Limits(wall_seconds=61))
 
         result = await session.run("1 + 1", fresh=True)
 

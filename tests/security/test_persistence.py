@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from toolcell.core import SandboxError
@@ -23,6 +22,7 @@ from toolcell.sandbox.machine import process_identity
 from ..conftest import IMAGE, BackendRow, missing, why_no_docker
 from ..support.attack_table import attempt, program
 from ..support.cells.leftovers import containers_of, groups_of
+from ..support.polling import until
 from ..support.process_tree import below, children, runs
 
 pytestmark = pytest.mark.anyio
@@ -181,10 +181,10 @@ async def test_a_killed_host_leaves_nothing(backend: BackendRow) -> None:
     # The sweep of the next start; `toolcell clean` is the same one.
     async with SandboxManager(backend.config()) as manager:
         assert (await manager.run("1")).ok
+        await until(lambda: not any(runs(*each) for each in cells.items()))
         await clean()
         assert (await manager.run("2")).ok
 
-    assert [pid for pid, start in cells.items() if runs(pid, start)] == []
     if client is not None:
         assert containers_of(client.api, name) == []
         client.close()
@@ -241,14 +241,13 @@ async def test_cells_end_with_their_launcher(backend: BackendRow) -> None:
             cells = below(launcher)
             started = process_identity.start_time(launcher)
             os.kill(launcher, signal.SIGKILL)
-            while runs(launcher, started):
-                await anyio.sleep(0.01)
+            await until(lambda: not runs(launcher, started))
             with pytest.raises(SandboxError):
                 await session.run("2", fresh=True)
         assert (await manager.run("3")).value == 3
 
     assert cells
-    assert not [pid for pid, start in cells.items() if runs(pid, start)]
+    await until(lambda: not any(runs(*each) for each in cells.items()))
 
 
 def newest_launcher() -> int:

@@ -22,7 +22,7 @@ from ..support.cells.residue_kinds import KINDS, Kind
 from ..support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON
 
 # The first test of a place waits for the programs of all kinds.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 _SLATE = "supervisor.clean_slate"
 WITHOUT = {
@@ -113,7 +113,7 @@ def found(place: Place, without: str = "") -> dict[str, dict[str, Any]]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=800,
+        timeout=1700,
     )
     assert done.returncode == 0, done.stderr
     answer: dict[str, dict[str, Any]] = json.loads(done.stdout)

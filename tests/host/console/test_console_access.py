@@ -37,7 +37,6 @@ EXAMPLES = [
 MORE = """
 [sandbox]
 backend = "subprocess"
-session_idle_seconds = 3600
 [sandbox.limits]
 wall_seconds = 600
 [tools]

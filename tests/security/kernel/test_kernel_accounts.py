@@ -13,7 +13,7 @@ import pytest
 from ...support.kernel import accounts
 from ...support.kernel.accounts import ACCOUNTS
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.finding("A7")]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.finding("A7")]
 
 LOWER = """
 sysctl -qw fs.epoll.max_user_watches=4000 fs.pipe-user-pages-soft=1024
@@ -67,7 +67,7 @@ def said(
     options, script = BOOTS[who]
     command = [sys.executable, "-W", "ignore", accounts.__file__]
     done = throw_away_kernel(
-        ["sh", "-c", script, "sh", *command], seconds=300, **options
+        ["sh", "-c", script, "sh", *command], seconds=900, **options
     )
     assert done.returncode == 0, done.stdout
     lines = [json.loads(line) for line in done.stdout.splitlines()]

@@ -19,7 +19,7 @@ def test_a_cell_starts_neither_modprobe_nor_the_handler_of_cores(
 ) -> None:
     command = [sys.executable, helpers.__file__, *user]
 
-    done = throw_away_kernel(command, seconds=120)
+    done = throw_away_kernel(command, seconds=280)
 
     said = json.loads(done.stdout.splitlines()[-1])
     assert said == {

@@ -43,6 +43,6 @@ def test_a_command_runs_on_another_kernel(
 def test_a_command_that_takes_too_long_is_killed(throw_away_kernel: Run) -> None:
     script = "echo begun; exec sleep 1000"
 
-    done = throw_away_kernel(["sh", "-c", script], seconds=0.5)
+    done = throw_away_kernel(["sh", "-c", script], seconds=10)
 
     assert (done.returncode, done.stdout) == (124, "begun\n")

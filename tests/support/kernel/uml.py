@@ -30,7 +30,7 @@ from typing import Any
 
 KERNEL = "linux.uml"
 _MEMORY_MB = 1536
-_BOOT_SECONDS = 60
+_BOOT_SECONDS = 180
 _USER = 1000
 _BEGIN, _END = "~~~ the command begins ~~~\n", "~~~ the command has ended ~~~\n"
 _GROUPS = "/sys/fs/cgroup"
@@ -46,7 +46,7 @@ def run(
     *,
     user: bool = False,
     groups: str = "v2",
-    seconds: float = 300,
+    seconds: float = 600,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a new machine, in this folder and with these variables.
 
@@ -249,7 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--user", action="store_true", help="as an ordinary user")
     parser.add_argument("--groups", choices=("v1", "v2", "none"), default="v2")
-    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     wish = parser.parse_args()
     done = run(wish.command, user=wish.user, groups=wish.groups, seconds=wish.seconds)
