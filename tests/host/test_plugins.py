@@ -42,7 +42,7 @@ def test_metadata_is_the_usual_one_for_whoever_uses_it(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
 
     assert (done.stderr, done.stdout) == ("", f"str {used_inside}\n")

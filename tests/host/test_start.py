@@ -81,7 +81,7 @@ def imported(folder: Path, *arguments: str) -> set[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
-        timeout=100,
+        timeout=200,
     )
     code, modules = json.loads(found.read_text())
     assert code == 0
@@ -122,7 +122,7 @@ def test_a_run_reads_few_annotations_of_texts(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
 

@@ -68,7 +68,7 @@ class Asking:
         return self._process.stderr.readline()
 
     def outcome(self) -> tuple[int, str]:
-        out, _ = self._process.communicate(timeout=60)
+        out, _ = self._process.communicate(timeout=120)
         return self._process.returncode, out
 
 
@@ -168,7 +168,7 @@ def test_watching_ends_when_nobody_reads(watching: Watching) -> None:
     process.stdin.write("nonsense\n")
     process.stdin.flush()
 
-    assert process.wait(60) == 141
+    assert process.wait(120) == 141
 
 
 def test_a_user_without_a_name_answers(folder: Path, tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_a_reader_that_leaves_is_no_news(option: tuple[str, ...]) -> None:
             input=b"print('x')",
             stdout=pipe,
             stderr=subprocess.PIPE,
-            timeout=90,
+            timeout=200,
             check=False,
         )
 
@@ -268,7 +268,7 @@ def test_what_init_suggests_can_be_pasted(tmp_path: Path) -> None:
         ["bash", "-c", suggested.replace("toolcell", TOOLCELL, 1)],
         cwd=tmp_path,
         capture_output=True,
-        timeout=90,
+        timeout=200,
         check=False,
     )
 

@@ -107,7 +107,7 @@ def test_interrupting_the_command_leaves_no_process(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(2)
-        assert process.wait(60) == 130
+        assert process.wait(120) == 130
 
     assert mark not in _command_lines()
 

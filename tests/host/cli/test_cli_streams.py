@@ -47,7 +47,7 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -63,7 +63,7 @@ def without_reader(line: str) -> subprocess.CompletedProcess[str]:
             stdout=pipe,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
 

@@ -205,7 +205,7 @@ def test_ctrl_c_ends_the_cells_and_the_next_start_goes_on(tmp_path: Path) -> Non
         wait_for(lambda: written(tmp_path) == 2)
         started = below(process.pid)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=120)
 
     assert process.returncode == 130
     assert told.splitlines() == [
@@ -215,7 +215,7 @@ def test_ctrl_c_ends_the_cells_and_the_next_start_goes_on(tmp_path: Path) -> Non
     wait_for(lambda: not any(runs(*each) for each in started.items()))
     write(tmp_path, {"id": "a", "code": "1"}, {"id": "endless", "code": "2"})
     with start(tmp_path) as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=120)
     assert out == "3 results (2 from before): 2 ok, 1 not_run\n"
 
 

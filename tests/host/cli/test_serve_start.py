@@ -55,7 +55,7 @@ def test_the_example_serves_over_http(tmp_path: Path) -> None:
     with http_process(written(tmp_path, text)) as (url, process):
         assert url.endswith("/mcp")
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
 
     assert process.returncode == 0
 

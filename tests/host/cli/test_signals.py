@@ -53,7 +53,7 @@ def ran(program: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=200,
     )
 
 
@@ -93,7 +93,7 @@ def test_a_signal_ends_a_run_and_its_cell(
             assert process.poll() is None
             time.sleep(0.005)
         process.send_signal(number)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=120)
 
     assert process.returncode == 128 + number
     assert f"ended by {number.name}" in told

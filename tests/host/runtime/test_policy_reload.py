@@ -113,7 +113,7 @@ async def test_sighup_reads_policies_again_over_http(tmp_path: Path) -> None:
                     await anyio.sleep(0.01)
         assert process.poll() is None
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
 
 
 @pytest.mark.finding("N5")
@@ -136,7 +136,7 @@ def test_sighup_leaves_a_server_on_standard_input_alive(tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         assert b"are in force" in process.stderr.readline()
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
 
 
 @pytest.mark.finding("F8")

@@ -35,7 +35,7 @@ def ended(end: str, before: str = "") -> tuple[int, list[str], str]:
         [sys.executable, "-E", "-c", SCRIPT.format(end=end, before=before)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     return (
@@ -80,7 +80,7 @@ def test_output_that_cannot_be_written_is_told_as_python_does() -> None:
         ["bash", "-c", '"$0" -E -c "$1" >/dev/full', sys.executable, FULL],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

@@ -67,7 +67,7 @@ def test_a_name_that_is_no_text_is_told_in_any_locale(
         cwd=tmp_path,
         env={**os.environ, "PYTHONIOENCODING": encoding},
         capture_output=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -83,7 +83,7 @@ def test_a_usage_error_about_a_name_that_is_no_text_is_told(
     done = subprocess.run(
         [TOOLCELL, os.fsdecode(b"run\xff"), *as_json],
         capture_output=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

@@ -183,4 +183,4 @@ def test_work_runs_until_it_is_ended(
         flow("answer", "o1", "true")
         assert json.loads(worker.stdout.readline())["status"] == "done"
         worker.send_signal(signal.SIGINT)
-        assert worker.wait(60) == 128 + signal.SIGINT
+        assert worker.wait(120) == 128 + signal.SIGINT
