@@ -159,7 +159,7 @@ def why_no_docker(runtime: str | None) -> str:
     except OSError as error:
         return f"no Docker engine answers at {ENGINE_SOCKET}: {error}"
     try:
-        client = docker.from_env(timeout=10)
+        client = docker.from_env(timeout=60)
         runtimes = client.info()["Runtimes"]
         client.images.get(IMAGE)
         client.close()
