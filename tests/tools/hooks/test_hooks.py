@@ -319,7 +319,10 @@ def hands_out_an_object() -> object:
 @pytest.fixture
 def cells(sandbox: SandboxManager) -> ConcurrentExecutor:
     registry = ToolRegistry([whoami, spin, burst, hands_out_an_object])
-    return ConcurrentExecutor(registry, guard=None, sandbox=sandbox)
+    # With time for a cell to start on a slow machine.
+    return ConcurrentExecutor(
+        registry, guard=None, sandbox=sandbox, timeout_seconds=100
+    )
 
 
 async def test_sandboxed_tools_run_in_cells_on_every_backend_rl_01(
