@@ -107,7 +107,7 @@ class Running:
         assert self.ask("/readyz") == (200, {"status": "ready"})
 
     def end(self) -> int:
-        docker("stop", "-t", "30", self.container)
+        docker("stop", "-t", "120", self.container)
         code = docker("inspect", "-f", "{{.State.ExitCode}}", self.container)
         docker("rm", "-f", self.container)
         return int(code)
