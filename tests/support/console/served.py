@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import time
+from time import sleep, time
 from typing import Any
 
 import anyio
@@ -133,6 +133,7 @@ class Service:
         call = self.call(name, agent, **arguments)
         while not (new := [r for r in self.waiting() if r.id not in before]):
             assert not call.done(), call.result()
+            sleep(0.005)
         return new[0], call
 
     def end_calls(self) -> None:
