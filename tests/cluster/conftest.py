@@ -8,10 +8,17 @@ import pytest
 
 from toolcell.cluster import ClusterSandbox
 
-from ..support.cluster.patience import LONG
+from ..support.cluster.patience import LONG, givers
 from ..support.cluster.processes import ClusterProcesses, NodeProcess
 from ..support.guard.redis_server import RedisServer
 from ..support.polling import until
+from ..support.ports import free_port
+
+
+@pytest.fixture
+def free_tcp_port() -> int:
+    """A port that no connection takes meanwhile; anyio's may be."""
+    return free_port()
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +57,6 @@ async def cluster(
     async with ClusterSandbox(
         directory, token=processes.token, wait_seconds=LONG
     ) as sandbox:
-        await until(lambda: {"one", "two"} == set(sandbox.nodes))
+        await until(lambda: givers(sandbox) == {"one", "two"})
         yield sandbox
     directory.close()

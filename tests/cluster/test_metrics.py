@@ -12,6 +12,7 @@ from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent, new_token
 from toolcell.sandbox import SandboxManager
 
 from ..conftest import SUBPROCESS
+from ..support.cluster.patience import givers
 from ..support.cluster.processes import ClusterProcesses, NodeProcess
 from ..support.polling import until
 
@@ -103,7 +104,7 @@ async def test_the_directory_knows_how_many_runs_wait(
 ) -> None:
     directory = processes.directory()
     async with ClusterSandbox(directory, token=processes.token) as sandbox:
-        await until(lambda: set(sandbox.nodes) == set(nodes))
+        await until(lambda: givers(sandbox) == set(nodes))
         async with anyio.create_task_group() as tasks:
             for _ in range(8 + 3):
                 tasks.start_soon(sandbox.run, "import time; time.sleep(600)")

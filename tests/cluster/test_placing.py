@@ -25,7 +25,7 @@ from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableEr
 from toolcell.sandbox import ExecutionResult, Finished, HostCalls, SandboxManager
 
 from ..conftest import SUBPROCESS
-from ..support.cluster.patience import LONG, refusal, wait_briefly
+from ..support.cluster.patience import LONG, givers, refusal, wait_briefly
 from ..support.cluster.processes import ClusterProcesses, NodeProcess
 from ..support.polling import until
 
@@ -63,7 +63,7 @@ async def test_a_sick_node_leaves_the_rotation_and_comes_back(
         node("two", check_seconds=0.2) as (cells, two),
         ClusterSandbox(FixedNodes([one.record, two.record]), token=TOKEN) as sandbox,
     ):
-        await until(lambda: states(sandbox) == {"one": "ready", "two": "ready"})
+        await until(lambda: givers(sandbox) == {"one", "two"})
         with monkeypatch.context() as patched:
             patched.setattr(cells, "run", broken)
             await until(lambda: states(sandbox)["two"] == "sick")
@@ -90,7 +90,7 @@ async def test_a_node_whose_cells_hang_gets_nothing_after_ten_seconds() -> None:
         node("two", check_seconds=0.1) as (cells, two),
         ClusterSandbox(FixedNodes([one.record, two.record]), token=TOKEN) as sandbox,
     ):
-        await until(lambda: states(sandbox) == {"one": "ready", "two": "ready"})
+        await until(lambda: givers(sandbox) == {"one", "two"})
         backend: Any = cells._backend
         os.kill(backend._launcher._process.pid, signal.SIGSTOP)
         await until(lambda: states(sandbox)["two"] == "sick")
@@ -231,7 +231,7 @@ async def retrying(
     async with ClusterSandbox(
         directory, token=processes.token, retry_lost=True, wait_seconds=LONG
     ) as sandbox:
-        await until(lambda: set(sandbox.nodes) == nodes.keys())
+        await until(lambda: givers(sandbox) == nodes.keys())
         yield sandbox
     directory.close()
 

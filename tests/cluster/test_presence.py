@@ -24,7 +24,7 @@ from toolcell.sandbox import PackageRules, SandboxConfig, SandboxManager
 
 from ..conftest import IMAGE, SUBPROCESS, why_no_docker
 from ..support.cells.package_index import Index
-from ..support.cluster.patience import LONG, refusal
+from ..support.cluster.patience import LONG, givers, refusal
 from ..support.polling import until
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +65,7 @@ async def test_runs_go_where_their_packages_are(index: Index) -> None:
         node("two", with_packages(index, "b")) as two,
         ClusterSandbox(FixedNodes([one, two]), token=TOKEN) as sandbox,
     ):
-        await until(lambda: set(sandbox.nodes) == {"one", "two"})
+        await until(lambda: givers(sandbox) == {"one", "two"})
         async with sandbox.session(packages=["kind"]) as first:
             assert (await first.run("import kind; kind.answer")).value == 42
             has = first.node
@@ -166,7 +166,7 @@ async def test_runs_go_where_the_image_is(other_image: str) -> None:
         await refused(nodes, "no-such-image:1", "not 'no-such-image:1'")
 
         async with ClusterSandbox(nodes, token=TOKEN) as sandbox:
-            await until(lambda: set(sandbox.nodes) == {"one", "two"})
+            await until(lambda: givers(sandbox) == {"one", "two"})
             # By its id: while a try of the node runs, a name is no more than untagged.
             await until(lambda: removed(image_id))
             await until(lambda: set(sandbox._nodes.states) == {"ready", "sick"})

@@ -25,6 +25,7 @@ from toolcell.sandbox import (
 )
 
 from ..support.cells.leak_check import at_rest
+from ..support.cluster.patience import givers
 from ..support.cluster.processes import ClusterProcesses, NodeProcess
 from ..support.guard.redis_server import RedisServer
 from ..support.polling import until
@@ -168,7 +169,7 @@ async def test_fifty_sessions_keep_to_themselves(
             ClusterSandbox(directory, token=processes.token) as sandbox,
             AsyncExitStack() as stack,
         ):
-            await until(lambda: {*names} == {*sandbox.nodes})
+            await until(lambda: {*names} == givers(sandbox))
             sessions = [
                 await stack.enter_async_context(sandbox.session()) for _ in range(50)
             ]

@@ -344,7 +344,7 @@ async def test_a_parser_bomb_is_the_programs_own_failure(
     result = await sandbox.run(BOMBS[name])
 
     assert result.status in ("ok", "error", "crashed", "out_of_memory"), result.status
-    assert result.usage.wall_ms < 5_000
+    assert result.usage.wall_ms < 30_000
 
 
 @pytest.mark.parametrize("name", BOMBS)

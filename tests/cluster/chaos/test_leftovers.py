@@ -18,6 +18,7 @@ from toolcell.sandbox.machine import host_cgroups, process_identity
 
 from ...conftest import missing
 from ...support.cells.leftovers import folders_of, groups_of
+from ...support.cluster.patience import givers
 from ...support.cluster.processes import ClusterProcesses, NodeProcess
 from ...support.guard.redis_server import RedisServer
 from ...support.polling import until
@@ -88,7 +89,7 @@ async def test_files_on_their_way_to_a_killed_node_go_with_the_next_one(
     names = {name: name_of(node) for name, node in nodes.items()}
     directory = processes.directory()
     async with ClusterSandbox(directory, token=processes.token) as sandbox:
-        await until(lambda: set(sandbox.nodes) == {"one", "two"})
+        await until(lambda: givers(sandbox) == {"one", "two"})
         async with AsyncExitStack() as stack:
             for _ in nodes:
                 session = await stack.enter_async_context(sandbox.session())

@@ -16,7 +16,7 @@ from toolcell.core import CellLostError, SandboxUnavailableError
 from toolcell.sandbox import HostCalls
 
 from ...support.cells.leak_check import at_rest
-from ...support.cluster.patience import LONG, wait_briefly
+from ...support.cluster.patience import LONG, givers, wait_briefly
 from ...support.cluster.processes import ClusterProcesses, NodeProcess
 from ...support.guard.redis_server import RedisServer
 from ...support.polling import until
@@ -59,7 +59,7 @@ async def test_a_lost_node_costs_its_own_runs_alone(
     processes: ClusterProcesses, sandbox: ClusterSandbox, how: signal.Signals
 ) -> None:
     two = processes.node("two", max_concurrency=2)
-    await until(lambda: set(sandbox.nodes) == {"one", "two"})
+    await until(lambda: givers(sandbox) == {"one", "two"})
     ended: dict[str, CellLostError] = {}
     up = {"one": anyio.Event(), "two": anyio.Event()}
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
@@ -98,13 +98,13 @@ async def test_a_node_that_is_back_is_used_again(
     processes: ClusterProcesses, sandbox: ClusterSandbox
 ) -> None:
     two = processes.node("two", max_concurrency=2)
-    await until(lambda: set(sandbox.nodes) == {"one", "two"})
+    await until(lambda: givers(sandbox) == {"one", "two"})
     two.process.kill()
     await until(lambda: sandbox.nodes == ("one",))
 
     processes.node("two", max_concurrency=2)
 
-    await until(lambda: set(sandbox.nodes) == {"one", "two"})
+    await until(lambda: givers(sandbox) == {"one", "two"})
     assert (await sandbox.run("6 * 7")).value == 42
 
 

@@ -12,6 +12,7 @@ from anyio import to_thread
 
 from toolcell.cluster import ClusterSandbox
 
+from ...support.cluster.patience import givers
 from ...support.cluster.ray_processes import (
     ENVIRON,
     RayProcesses,
@@ -60,7 +61,7 @@ async def test_runs_go_on_without_the_head_and_new_machines_are_seen_once_it_is_
             await ray.ask("head")
             await ray.ask("add", slots=2)
 
-            await until(lambda: len(sandbox.nodes) == 2)
+            await until(lambda: len(givers(sandbox)) == 2)
             async with sandbox.session() as other:
                 assert other.node != session.node
                 assert (await other.run("6 * 7")).value == 42

@@ -27,6 +27,7 @@ from toolcell.host.cli.machine.kuberay_manifest import kuberay_manifest
 from toolcell.sandbox import Limits
 
 from ...support.cluster.kuberay import pods
+from ...support.cluster.patience import givers
 from ...support.cluster.ray_processes import ENVIRON, TOKEN, RayProcesses
 from ...support.polling import until
 from ...support.process_tree import alive, below
@@ -79,7 +80,7 @@ async def driver(ray: RayProcesses, token: str) -> AsyncIterator[ClusterSandbox]
     async with ClusterSandbox(
         ray, token=token, lost_seconds=LOST_SECONDS, wait_seconds=LOST_SECONDS
     ) as sandbox:
-        await until(lambda: len(sandbox.nodes) >= 2)
+        await until(lambda: len(givers(sandbox)) >= 2)
         yield sandbox
 
 
@@ -228,7 +229,7 @@ async def test_a_killed_node_costs_its_own_runs_alone_and_comes_back(
 
     assert len(gone) > 2
     await until(lambda: not any(map(alive, gone)))
-    await until(lambda: len(sandbox.nodes) == 2)
+    await until(lambda: len(givers(sandbox)) == 2)
     assert len(ray.actors("NodeActor")) == 2
 
 
@@ -287,14 +288,15 @@ async def test_a_dead_machine_costs_its_own_runs_alone_and_a_new_one_is_used(
     await lost_by(sandbox, kill)
 
     machines.append(await ray.ask("add", slots=SLOTS))
-    await until(lambda: len(sandbox.nodes) == 2)
+    await until(lambda: len(givers(sandbox)) == 2)
     await have_nodes(ray, 2)
 
 
 async def test_a_drained_node_stays_away(
     ray: RayProcesses, token: str, machines: list[str]
 ) -> None:
-    machines.append(await ray.ask("add", slots=1))
+    # Later it is a node again, and has a place for each of three drivers.
+    machines.append(await ray.ask("add", slots=SLOTS))
     await have_nodes(ray, 3)
     [name] = [
         each.name

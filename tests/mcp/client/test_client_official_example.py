@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from toolcell.tools import (
 from ...conftest import missing
 from ...support.cells.npm_programs import NotInstalledError, node, node_folder
 from ...support.mcp.servers import be_patient
+from ...support.ports import free_port
 from ...support.sample_tools import call, executor
 
 # The first test may wait for npm.
@@ -68,8 +68,7 @@ def script(modules: Path) -> str:
 @pytest.fixture(scope="module")
 def url(modules: Path) -> Iterator[str]:
     for _ in range(5):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         with subprocess.Popen(
             [node(modules), script(modules), "streamableHttp"],
             env={**os.environ, "PORT": str(port)},

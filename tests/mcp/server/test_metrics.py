@@ -23,14 +23,9 @@ from ...support.mcp.served_hosts import (
     make_token,
     written,
 )
+from ...support.ports import free_port
 
 pytestmark = pytest.mark.anyio
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 async def test_prometheus_reads_the_metrics_of_a_server(tmp_path: Path) -> None:

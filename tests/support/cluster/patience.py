@@ -17,6 +17,11 @@ LONG = 60.0
 """Seconds to wait for a node, for drivers that are to find one, or to be told."""
 
 
+def givers(sandbox: ClusterSandbox) -> set[str]:
+    """Return the nodes that have told how many places they give to a driver."""
+    return {each.record.name for each in sandbox._nodes.open if each.credit}
+
+
 def wait_briefly(sandbox: ClusterSandbox) -> None:
     """Let the runs of an open driver wait for nodes for half a second from now on."""
     sandbox._nodes._wait_seconds = 0.5
