@@ -82,7 +82,8 @@ class Nodes:
     async def session_on(self, name: str) -> AsyncIterator[None]:
         """Hold a session on a node, which is then busy."""
         token = self.environ["TOKEN"]
-        directory = RedisDirectory(self.environ["DIRECTORY"], token=token)
+        url = self.environ["DIRECTORY"]
+        directory = RedisDirectory(url, token=token, seconds=30.0)
         [record] = [each for each in await directory.nodes() if each.name == name]
         directory.close()
         async with (

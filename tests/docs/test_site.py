@@ -38,14 +38,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=880,
         check=False,
     )
     assert built.returncode == 0, built.stderr
     return folder
 
 
-@pytest.mark.timeout(320)
+@pytest.mark.timeout(900)
 def test_the_site_has_every_page_and_every_public_name(site: Path) -> None:
     pages = {each.relative_to(ROOT / "docs") for each in ROOT.glob("docs/**/*.md")}
     assert all((site / page).with_suffix(".html").exists() for page in pages)
@@ -55,7 +55,7 @@ def test_the_site_has_every_page_and_every_public_name(site: Path) -> None:
             assert f'id="toolcell.{room}.{name}"' in text, f"{room}.{name}"
 
 
-@pytest.mark.timeout(320)
+@pytest.mark.timeout(900)
 def test_no_page_asks_another_server_for_anything(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text()
@@ -73,7 +73,7 @@ def rooms(site: Path) -> griffe.Object:
     return package
 
 
-@pytest.mark.timeout(320)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_public_name_has_a_docstring(room: str, rooms: griffe.Object) -> None:
     face = {name: target(rooms[room][name]) for name in public(room)}

@@ -15,6 +15,7 @@ import pytest
 from ..conftest import missing
 from ..support.paths import ROOT
 
+pytestmark = pytest.mark.timeout(600)
 FOLDER = ROOT / "benchmarks"
 ROWS = {
     "subprocess-on-demand": "fresh cell on demand",
@@ -32,7 +33,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, str(FOLDER / "run.py"), *arguments],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         check=False,
     )
 

@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ..conftest import missing
 from ..support.paths import ROOT
+
+pytestmark = pytest.mark.timeout(600)
 
 
 def problems(path: Path) -> list[str]:
@@ -19,7 +23,7 @@ def problems(path: Path) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=580,
     )
     if not done.stdout.startswith("{"):
         missing(f"pyright could not be fetched: {done.stderr[-300:]}")

@@ -15,7 +15,7 @@ VARIABLE = "TOOLCELL_NEWER_PYTHON"
 ON_THIS_MACHINE = "not docker and not runsc and not cluster"
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "selection",
     [

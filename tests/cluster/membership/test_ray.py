@@ -27,7 +27,7 @@ from toolcell.host.cli.machine.kuberay_manifest import kuberay_manifest
 from toolcell.sandbox import Limits
 
 from ...support.cluster.kuberay import pods
-from ...support.cluster.patience import givers
+from ...support.cluster.patience import LONG, givers
 from ...support.cluster.ray_processes import ENVIRON, TOKEN, RayProcesses
 from ...support.polling import until
 from ...support.process_tree import alive, below
@@ -36,8 +36,8 @@ from ...support.toolcell_command import TOOLCELL, toolcell
 pytestmark = pytest.mark.anyio
 ENDLESS = "import time\nprint('started', flush=True)\ntime.sleep(600)"
 SLOTS = 4
-LOST_SECONDS = 60.0
-"""Seconds of silence after which drivers and nodes give each other up."""
+LOST_SECONDS = 240.0
+"""Seconds of silence after which drivers give nodes up."""
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ async def sandbox(ray: RayProcesses, token: str) -> AsyncIterator[ClusterSandbox
 @asynccontextmanager
 async def driver(ray: RayProcesses, token: str) -> AsyncIterator[ClusterSandbox]:
     async with ClusterSandbox(
-        ray, token=token, lost_seconds=LOST_SECONDS, wait_seconds=LOST_SECONDS
+        ray, token=token, lost_seconds=LOST_SECONDS, wait_seconds=LONG
     ) as sandbox:
         await until(lambda: len(givers(sandbox)) >= 2)
         yield sandbox

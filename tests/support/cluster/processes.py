@@ -40,7 +40,7 @@ class ClusterProcesses:
         self._processes: list[subprocess.Popen[str]] = []
 
     def directory(self) -> RedisDirectory:
-        return RedisDirectory(self.url, token=self.token)
+        return RedisDirectory(self.url, token=self.token, seconds=30.0)
 
     def node(
         self, name: str, *, lost_seconds: float = 10.0, **sandbox: Any
