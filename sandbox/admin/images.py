@@ -244,12 +244,15 @@ def list_images() -> tuple[ImageInfo, ...]:
     return tuple(sorted(images, key=lambda each: (-each.size_bytes, each.names)))
 
 
+def _names(found: dict[str, Any]) -> list[str]:
+    return [each for each in found.get("RepoTags") or [] if each != "<none>:<none>"]
+
+
 def _info(found: dict[str, Any]) -> ImageInfo:
-    names = [each for each in found.get("RepoTags") or [] if each != "<none>:<none>"]
     pinned = [each for each in found.get("RepoDigests") or [] if "<none>" not in each]
     size = found["Size"]
     return ImageInfo(
-        names=tuple(names),
+        names=tuple(_names(found)),
         pinned=tuple(pinned),
         built_as=(found.get("Labels") or {}).get(LABEL),
         size_bytes=size,
@@ -274,18 +277,30 @@ def prune_images(*, everything: bool = False) -> list[str]:
 
     removed = []
     with _engine("remove images") as client:
-        for image in client.images.list(filters={"label": LABEL}):
-            if image.tags and not everything:
+        # `client.images.list` asks for each, and breaks if one is removed meanwhile.
+        for image in client.api.images(filters={"label": LABEL}):
+            names = _names(image)
+            if names and not everything:
                 continue
             try:
-                for name in image.tags or [str(image.id)]:
+                for name in names or [image["Id"]]:
                     client.images.remove(name)
                     removed.append(name)
             except docker.errors.APIError as error:
                 # In use, or another image is built on it.
-                if error.status_code != 409:
+                if error.status_code != 409 and _is_there(client, image["Id"]):
                     raise
     return removed
+
+
+def _is_there(client: docker.DockerClient, image: str) -> bool:
+    import docker.errors
+
+    try:
+        client.images.get(image)
+    except docker.errors.ImageNotFound:
+        return False
+    return True
 
 
 @contextmanager

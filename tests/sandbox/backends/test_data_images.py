@@ -10,9 +10,11 @@ import json
 import tarfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import docker
 import pytest
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
@@ -27,6 +29,7 @@ from toolcell.sandbox import (
     prune_images,
     pull_image,
 )
+from toolcell.sandbox.admin.images import LABEL
 
 from ...conftest import DOCKER, IMAGE, SUBPROCESS, missing, run_apart, why_no_docker
 from ...support.toolcell_command import toolcell
@@ -117,6 +120,31 @@ def test_superseded_builds_are_pruned_and_names_stay() -> None:
     assert all(each.names for each in list_images() if each.built_as == "python")
     removed = toolcell("images", "prune", "--json")
     assert json.loads(removed.stdout) == {"removed": []}
+
+
+@pytest.mark.docker
+def test_images_that_somebody_else_removes_meanwhile_stop_no_prune() -> None:
+    needs_docker()
+    start = threading.Barrier(4)
+
+    def prune() -> list[str]:
+        start.wait(60)
+        return prune_images()
+
+    with closing(docker.from_env()) as client, ThreadPoolExecutor(4) as threads:
+        made = {superseded_build(client, f"{number}") for number in range(12)}
+        removed = [each.result(120) for each in [threads.submit(prune) for _ in "1234"]]
+        left = {each["Id"] for each in client.api.images()}
+
+    assert not made & left
+    assert made <= {name for names in removed for name in names}
+
+
+def superseded_build(client: docker.DockerClient, text: str) -> str:
+    """Make an image without a name, as if `build_image` had; return its id."""
+    dockerfile = io.BytesIO(f'FROM scratch\nLABEL {LABEL}="{text}"\n'.encode())
+    image, _ = client.images.build(fileobj=dockerfile, rm=True)
+    return str(image.id)
 
 
 def test_images_that_are_not_there() -> None:
