@@ -12,7 +12,7 @@ from ..support.cluster.patience import LONG, givers
 from ..support.cluster.processes import ClusterProcesses, NodeProcess
 from ..support.guard.redis_server import RedisServer
 from ..support.polling import until
-from ..support.ports import free_port
+from ..support.web.ports import free_port
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from toolcell.tools import (
 from ...conftest import missing
 from ...support.cells.npm_programs import NotInstalledError, node, node_folder
 from ...support.mcp.servers import be_patient
-from ...support.ports import free_port
 from ...support.sample_tools import call, executor
+from ...support.web.ports import free_port
 
 # The first test may wait for npm.
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(700)]

@@ -23,7 +23,7 @@ from ...support.mcp.served_hosts import (
     make_token,
     written,
 )
-from ...support.ports import free_port
+from ...support.web.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
