@@ -311,7 +311,7 @@ def test_a_contradiction_in_the_config_lc_15() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("wall_seconds", 21),
+        ("wall_seconds", 61),
         ("cpus", 1.5),
         ("memory_mb", 257),
         ("pids", 65),
