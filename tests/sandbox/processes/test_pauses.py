@@ -123,8 +123,11 @@ async def test_time_limits_of_commands_stand_still(session: SandboxSession) -> N
 
 async def test_a_terminal_and_its_jobs_go_on(session: SandboxSession) -> None:
     shell = await session.exec(["bash", "--norc", "-i"], pty=(24, 80))
-    stop = b"sleep 600 & kill -STOP $!; echo rea''dy; "
-    await shell.write(stop + b"read line; jobs; echo said $line\n")
+    stop = b"sleep 600 & kill -STOP $!; "
+    # The signal takes effect when the process has the processor.
+    stopped = b"until read -r _ _ s _ </proc/$!/stat; [ $s = T ]; do :; done; "
+    await shell.write(stop + stopped + b"echo rea''dy; ")
+    await shell.write(b"read line; jobs; echo said $line\n")
     await until_it_says(shell, b"ready")
     await session.pause()
     await session.resume()
