@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import anyio
 
-SECONDS = 60.0
-"""How long a test waits; one of the processes may be starting."""
+PATIENCE = 60.0
+"""Seconds after which a test that waits has failed; a process may be starting."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
     """Look again and again. Raises TimeoutError."""
-    with anyio.fail_after(SECONDS):
+    with anyio.fail_after(PATIENCE):
         while not condition():
             await anyio.sleep(0.005)

@@ -10,8 +10,7 @@ import anyio
 from toolcell.core import ToolCall, ToolResult
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
-PATIENCE = 60.0
-"""Seconds after which a test that waits has failed."""
+from .polling import PATIENCE
 
 
 def executor(*tools: Any, **options: Any) -> ConcurrentExecutor:

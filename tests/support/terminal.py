@@ -15,10 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from .polling import PATIENCE
 from .toolcell_command import TOOLCELL
-
-PATIENCE = 60.0
-"""Seconds after which a test that waits has failed."""
 
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>])|\r")
 

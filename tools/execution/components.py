@@ -92,7 +92,7 @@ class ExecutorOptions(TypedDict, total=False):
     clock: Callable[[], datetime] | None
 
 
-def check_options(
+def check_executor(
     registry: object, guard: object, timeout_seconds: float, max_threads: int
 ) -> None:
     """Check what an executor is made of, before a call finds it out.

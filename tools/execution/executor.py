@@ -40,7 +40,7 @@ from .components import (
     ExecutorComponents,
     ExecutorOptions,
     RunContext,
-    check_options,
+    check_executor,
 )
 from .failure_policies import CircuitBreaker, RetryPolicy
 from .pipeline import Pipeline
@@ -114,7 +114,7 @@ class ToolExecutor(ABC):
         tell_remaining: bool = False,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
-        check_options(registry, guard, timeout_seconds, max_threads)
+        check_executor(registry, guard, timeout_seconds, max_threads)
         self.registry, self.guard = registry, guard
         self.records = MemoryRecords() if records is None else records
         self._workers = Workers(max_threads)

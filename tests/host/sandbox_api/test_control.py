@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,6 @@ import pytest
 from .served_sandboxes import Sandbox, served
 
 pytestmark = pytest.mark.anyio
-
-
-async def until_it_runs(sandbox: Sandbox) -> None:
-    """Wait until a command runs in a sandbox."""
-    with anyio.fail_after(60):
-        while not (await sandbox.unary("process.Process/List")).json()["processes"]:
-            await anyio.sleep(0.01)
 
 
 async def test_a_sandbox_is_made_shown_prolonged_and_ended(tmp_path: Path) -> None:
@@ -43,18 +38,27 @@ async def test_a_sandbox_is_made_shown_prolonged_and_ended(tmp_path: Path) -> No
     )
 
 
+@asynccontextmanager
+async def endless(sandbox: Sandbox) -> AsyncIterator[list[Any]]:
+    """Run a command until its sandbox ends; the list has its events after that."""
+    events: list[Any] = []
+
+    async def run() -> None:
+        config = {"cmd": "sleep", "args": ["600"]}
+        events.extend(await sandbox.events("process.Process/Start", process=config))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        with anyio.fail_after(60):
+            while not (await sandbox.unary("process.Process/List")).json()["processes"]:
+                await anyio.sleep(0.01)
+        yield events
+
+
 async def test_a_sandbox_ends_at_its_time_limit(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create(timeout=60)
-        events: list[Any] = []
-
-        async def run() -> None:
-            config = {"cmd": "sleep", "args": ["600"]}
-            events.extend(await sandbox.events("process.Process/Start", process=config))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run)
-            await until_it_runs(sandbox)
+        async with endless(sandbox) as events:
             limit = f"/sandboxes/{sandbox.id}/timeout"
             await service.http.post(limit, json={"timeout": 1}, headers=service.key())
 
@@ -137,15 +141,7 @@ async def test_unknown_routes_are_answered_in_words(tmp_path: Path) -> None:
 async def test_nothing_is_left_of_ended_sandboxes(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
-        events: list[Any] = []
-
-        async def run() -> None:
-            config = {"cmd": "sleep", "args": ["60"]}
-            events.extend(await sandbox.events("process.Process/Start", process=config))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run)
-            await until_it_runs(sandbox)
+        async with endless(sandbox) as events:
             await service.http.delete(f"/sandboxes/{sandbox.id}", headers=service.key())
 
         assert events[-1]["error"]["code"] == "unavailable"

@@ -13,8 +13,8 @@ import pytest
 from toolcell.core import ToolResult
 from toolcell.tools import ToolExecutor, tool
 
+from ...support.polling import PATIENCE
 from ...support.sample_tools import (
-    PATIENCE,
     Gates,
     blocked,
     call,

@@ -29,8 +29,8 @@ from toolcell.tools import (
     tool,
 )
 
+from ...support.polling import PATIENCE
 from ...support.sample_tools import (
-    PATIENCE,
     Gates,
     add,
     blocked,
