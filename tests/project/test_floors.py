@@ -28,7 +28,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "supervisor",
         "processes program",
         "outputs",
-        "workdir",
+        "accounting workdir",
         "kernel relays",
         "wire",
     ),

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .accounting import ResourceAccounting
+    from ..accounting.usage import ResourceAccounting
 
 
 _FORK_SECONDS = 30.0

@@ -6,8 +6,8 @@ import os
 import select
 import socket
 
+from ..accounting.usage import ProcessMeter
 from ..program.main import Pipes
-from .accounting import ProcessMeter
 from .write_queue import WriteQueue
 
 TYPE_CHECKING = False

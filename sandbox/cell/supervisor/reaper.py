@@ -11,7 +11,7 @@ from .child import drain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .accounting import ResourceAccounting
+    from ..accounting.usage import ResourceAccounting
     from .child import Child
     from .run import Run
 

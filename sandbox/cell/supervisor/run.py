@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import resource
     from typing import Any, Callable
 
+    from ..accounting.usage import ResourceAccounting
     from ..processes.relay import ProcessRelay
     from ..relays.egress_relay import EgressRelay
     from ..wire.channel import SupervisorChannel
     from ..wire.frames import Frame
-    from .accounting import ResourceAccounting
 
 
 # Most programs are over before it pays to wake up for each of their writes.

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 
+from ..accounting.usage import ResourceAccounting
 from ..kernel import confine
 from ..processes.pause import Pause
 from ..processes.relay import ProcessRelay
@@ -25,7 +26,6 @@ from ..wire.frames import (
     encode,
 )
 from ..workdir import artifacts, files
-from .accounting import ResourceAccounting
 from .branches import Branches
 from .child import Child, open_pipes
 from .reaper import Reaper

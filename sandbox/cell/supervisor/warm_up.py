@@ -18,7 +18,7 @@ from .run import Run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .accounting import ResourceAccounting
+    from ..accounting.usage import ResourceAccounting
 
 
 # The output of a program that prints 1: its stdout, stderr and result pipe.
