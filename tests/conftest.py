@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from toolcell.sandbox import Limits, Sandbox, SandboxConfig, SandboxManager
 
+from .support.child import end_children
 from .support.cluster.local import local_cluster
 from .support.kernel import uml
 from .support.paths import TESTS
@@ -66,6 +67,10 @@ SLOWEST = (
 def pytest_configure(config: pytest.Config) -> None:
     # pytest-xdist would begin with the files of most tests.
     config.option.loadscopereorder = False
+
+
+def pytest_sessionfinish() -> None:
+    end_children()
 
 
 @pytest.hookimpl(trylast=True)

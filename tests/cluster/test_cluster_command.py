@@ -20,6 +20,7 @@ from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
 from toolcell.tools import RunContext
 
+from ..support.child import Child
 from ..support.guard.redis_server import RedisServer
 from ..support.toolcell_command import TOOLCELL, toolcell
 
@@ -52,7 +53,7 @@ class Nodes:
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
     async def up(self, name: str, **environ: str) -> None:
-        process = subprocess.Popen(
+        process = Child(
             [TOOLCELL, "cluster", "up", "--config", str(self.config), "--json"],
             stdout=subprocess.PIPE,
             env={**self.environ, "TOOLCELL__CLUSTER__NODE": name, **environ},

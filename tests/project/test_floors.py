@@ -226,14 +226,27 @@ def test_no_test_file_imports_another() -> None:
     assert wrong == []
 
 
-def test_a_sub_room_has_at_most_15_files() -> None:
+def test_what_a_test_starts_ends_with_it() -> None:
+    """`Popen` waits for ever where the test fails; `tests.support.child` does not."""
+    started = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in files_of_tests()
+        if path.name != "test_container.py"  # its functions run in cells
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Popen")
+    ]
+
+    assert started == []
+
+
+def test_a_folder_has_at_most_20_files() -> None:
     folders = [ROOT / room for room in (*FLOORS, "tests", "benchmarks")]
     sizes = {
         folder.relative_to(ROOT).as_posix(): len(list(folder.glob("[!_]*.py")))
         for top in folders
         for folder in (top, *(path for path in top.rglob("*") if path.is_dir()))
     }
-    full = {name for name, size in sizes.items() if size > 15}
+    full = {name for name, size in sizes.items() if size > 20}
 
     assert full == set()
     assert len(sizes) > 60

@@ -21,6 +21,7 @@ from toolcell.sandbox import SandboxConfig, SandboxManager, run
 from ..conftest import BackendRow
 from ..support.attack_programs import reach_supervisor
 from ..support.attack_table import attempt, program, system_call
+from ..support.ordinary_user import need_an_ordinary_user
 
 pytestmark = pytest.mark.anyio
 
@@ -205,8 +206,7 @@ anyio.run(main)
 
 def run_as_nobody(code: str) -> dict[str, Any]:
     """Run a program through a host that is an ordinary user."""
-    if os.getuid() != 0:
-        pytest.skip("every other test here runs as an ordinary user already")
+    need_an_ordinary_user()
     packages = str(Path(pytest.__file__).parents[1])
     # Another user may be unable to enter the folder of this interpreter.
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from toolcell.sandbox.cell.wire.frames import FrameDecoder, FrameError, encode
 from toolcell.sandbox.client.channel import Channel
 
 from ..conftest import BackendRow
+from ..support.child import Child
 from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
@@ -318,7 +318,7 @@ def test_a_terminal_sees_no_escapes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "toolcell.host", "run"]
     command = [str(Path(sys.executable).parent / "toolcell"), "run"]
     options = ["--backend", "subprocess", str(program)]
-    done = subprocess.Popen(
+    done = Child(
         [*command, *options], stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path
     )
     os.close(theirs)

@@ -19,7 +19,12 @@ from ..conftest import SUBPROCESS, BackendRow
 from ..support.attack_programs import writes
 from ..support.attack_table import attempt, program
 from ..support.cells.package_index import Index, filled
-from ..support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
+from ..support.ordinary_user import (
+    ORDINARY_USER,
+    PRELOADED,
+    SYSTEM_PYTHON,
+    need_an_ordinary_user,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -216,11 +221,9 @@ anyio.run(main)
 )
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="takes another user's place")
 async def test_the_owner_of_the_store_gets_no_further() -> None:
     """As an ordinary user a program has the uid that owns the layers."""
-    if not Path(SYSTEM_PYTHON).exists():
-        pytest.skip(f"there is no {SYSTEM_PYTHON}")
+    need_an_ordinary_user()
     with tempfile.TemporaryDirectory(prefix="packages-") as folder:
         os.chmod(folder, 0o755)
         index = Index(Path(folder))

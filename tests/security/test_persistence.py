@@ -22,6 +22,7 @@ from toolcell.sandbox.machine import process_identity
 from ..conftest import IMAGE, BackendRow, missing, why_no_docker
 from ..support.attack_table import attempt, program
 from ..support.cells.leftovers import containers_of, groups_of
+from ..support.child import Child
 from ..support.polling import until
 from ..support.process_tree import below, children, runs
 
@@ -159,7 +160,7 @@ anyio.run(main)
 def driver(options: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
     """Start another host with a program that runs; kill -9 it when left."""
     command = [sys.executable, "-c", DRIVER, json.dumps(options)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with Child(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "running\n"

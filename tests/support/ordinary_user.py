@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
 ORDINARY_USER = 65_534
 
 
@@ -23,3 +30,15 @@ SandboxConfig()
 
 Everything is imported before: the checkout, or the interpreter, may be private.
 """
+
+
+def need_an_ordinary_user() -> None:
+    """Skip unless this process can act as one who reads the packages of the tests."""
+    if os.getuid() != 0:
+        pytest.skip("only root can act as another user")
+    if not Path(SYSTEM_PYTHON).exists():
+        pytest.skip(f"there is no {SYSTEM_PYTHON}")
+    for program in (Path(sys.executable), Path(pytest.__file__)):
+        for folder in program.parents:
+            if not folder.stat().st_mode & stat.S_IXOTH:
+                pytest.skip(f"other users cannot enter {folder}")

@@ -20,6 +20,7 @@ from toolcell.cluster import NodeAgent, RedisDirectory, new_token
 from toolcell.sandbox import ExecutionResult, SandboxManager
 
 from ...conftest import SUBPROCESS
+from ...support.child import Child
 from ...support.guard.redis_server import RedisServer
 from ...support.toolcell_command import TOOLCELL
 
@@ -60,7 +61,7 @@ class Batch:
     def start(self) -> subprocess.Popen[str]:
         """Start the driver, which goes on where the last one was killed."""
         arguments = ("map", "programs.jsonl", "--out", "results.jsonl", "--cluster")
-        return subprocess.Popen(
+        return Child(
             [TOOLCELL, *arguments, "--config", "toolcell.toml"],
             cwd=self._folder,
             env=self._environ,

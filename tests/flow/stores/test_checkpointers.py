@@ -27,6 +27,7 @@ from toolcell.flow import Checkpointer, SQLiteCheckpointer, interrupt
 from toolcell.flow.stores.reading import read_journal
 from toolcell.tools import check_checkpointer
 
+from ...support.child import Child
 from ...support.flow.graphs import Log, flow, said
 from ...support.flow.store_table import STORES, stores
 
@@ -199,7 +200,7 @@ async def test_a_thread_of_a_process_that_was_killed_is_free_at_once(
 ) -> None:
     path = tmp_path / "t.db"
     command = [sys.executable, "-I", "-c", OWNER, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+    with Child(command, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "inside\n"
         async with SQLiteCheckpointer(path) as store:

@@ -11,6 +11,7 @@ import pytest
 
 from toolcell.flow import Flow, Graph, SQLiteCheckpointer
 
+from ...support.child import Child
 from ...support.flow.graphs import Log
 
 PROGRAM = """
@@ -57,7 +58,7 @@ REFUSED = "open a SQLiteCheckpointer in each process\n"
 
 
 def started(file: Path, how: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Child(
         [sys.executable, "-c", PROGRAM, str(file), how],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from toolcell.core import ThreadBusyError
 from toolcell.flow import START, Flow, Graph, SQLiteCheckpointer, interrupt
 
+from ...support.child import Child
+
 pytestmark = pytest.mark.anyio
 ROUNDS = 200
 PROGRAM = """
@@ -117,7 +119,7 @@ def shared(first: str) -> Graph[State]:
 def process(path: Path, first: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-I", "-c", PROGRAM, str(path), first]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as started:
+    with Child(command, stdin=pipe, stdout=pipe, text=True) as started:
         yield started
 
 

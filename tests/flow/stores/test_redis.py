@@ -25,6 +25,7 @@ from toolcell.core import (
 from toolcell.flow import RedisCheckpointer, interrupt
 from toolcell.flow.stores.base import Lease
 
+from ...support.child import Child
 from ...support.flow.graphs import Log, flow, said
 from ...support.guard.redis_server import RedisServer
 from ...support.guard.worker import PATIENCE
@@ -211,7 +212,7 @@ async def test_an_owner_that_is_stopped_or_killed_loses_its_lease_and_writes_not
 ) -> None:
     command = [sys.executable, "-I", "-c", OWNER, server.url]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as owner:
+    with Child(command, stdin=pipe, stdout=pipe, text=True) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "inside\n"
         async with opened(server) as store:

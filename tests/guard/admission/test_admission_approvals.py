@@ -30,6 +30,7 @@ from toolcell.guard import (
     verify_audit,
 )
 
+from ...support.child import Child
 from ...support.guard.builders import refusal
 from ...support.guard.patience import PATIENT
 
@@ -302,7 +303,7 @@ anyio.run(main, *sys.argv[1:])
 
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-I", "-c", PATIENT + script, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return Child(command, stdout=subprocess.PIPE, text=True)
 
 
 async def test_parked_calls_outlive_kill_9_of_the_guard(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from toolcell.guard import ActionGuard, AgentPolicy, SQLiteStore, Store
 from toolcell.guard.stores.base import Charge, Reservation
 
 from ...conftest import run_apart
+from ...support.child import Child
 from ...support.guard.builders import FREE, FakeClock, call, facts, in_threads
 from ...support.guard.redis_server import RedisServer
 from ...support.guard.store_table import StoreMaker, make_store
@@ -74,7 +75,7 @@ anyio.run(main)
 
 @contextmanager
 def worker(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
+    with Child(
         [sys.executable, "-c", WORKER, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -24,6 +24,7 @@ from toolcell.guard import (
     Reject,
 )
 
+from ...support.child import Child
 from ...support.concurrent_processes import all_at_once, start
 from ...support.guard.patience import PATIENT
 
@@ -56,7 +57,7 @@ anyio.run(main, sys.argv[1], int(sys.argv[2]))
 @contextmanager
 def parked(path: Path, count: int) -> Iterator[subprocess.Popen[str]]:
     """Run a process that asks for some calls and prints what comes of them."""
-    process = subprocess.Popen(
+    process = Child(
         [sys.executable, "-I", "-c", PATIENT + PARK, str(path), str(count)],
         stdout=subprocess.PIPE,
         text=True,

@@ -18,6 +18,7 @@ from toolcell.core import AuditError
 from toolcell.guard import AuditLog, verify_audit
 from toolcell.guard.audit import locked_file
 
+from ...support.child import Child
 from ...support.guard.patience import PATIENT
 
 WRITER = """
@@ -33,7 +34,7 @@ with AuditLog(path) as log:
 
 
 def start_writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
-    writer = subprocess.Popen(
+    writer = Child(
         [sys.executable, "-I", "-c", PATIENT + WRITER, str(path), name, str(count)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -16,6 +16,7 @@ import pytest
 from toolcell.core import ConfigError, InvalidInputError
 from toolcell.guard import AuditHead, AuditLog, audit_parts, verify_audit
 
+from ...support.child import Child
 from ...support.guard.patience import PATIENT
 
 SMALLEST = 4_096
@@ -156,7 +157,7 @@ with AuditLog(sys.argv[1], rotate_bytes=4096) as log:
 
 
 def writer(path: Path, name: str, count: int, die_at: str = "") -> Any:
-    return subprocess.Popen(
+    return Child(
         [sys.executable, "-c", PATIENT + WRITER, path, name, str(count), die_at],
         stdout=subprocess.PIPE,
         text=True,

@@ -16,6 +16,8 @@ import pytest
 from toolcell.core import InvalidInputError
 from toolcell.guard import Approvals, ApprovalStore, Approve, AuditLog, verify_audit
 
+from ...support.child import Child
+
 WORKER = """
 import sys, anyio
 from toolcell.core import GuardDeniedError, ToolCall
@@ -50,7 +52,7 @@ anyio.run(main, *sys.argv[1:])
 
 
 def start(folder: Path, name: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Child(
         [sys.executable, "-I", "-c", WORKER, str(folder), name],
         stdout=subprocess.PIPE,
         text=True,

@@ -15,6 +15,7 @@ import pytest
 from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
 
+from ...support.child import Child
 from ...support.terminal import Terminal
 from ...support.toolcell_command import TOOLCELL, toolcell
 
@@ -55,7 +56,7 @@ class Asking:
 
     def __init__(self, folder: Path, run: str = "r", sum_: str = SUM) -> None:
         words = ("call", "calculate", "--agent", "a", "--args", sum_, "--run", run)
-        self._process = subprocess.Popen(
+        self._process = Child(
             [TOOLCELL, *words],
             cwd=folder,
             stdout=subprocess.PIPE,
@@ -76,7 +77,7 @@ class Watching:
     """`approvals watch --json`, spoken to in lines."""
 
     def __init__(self, folder: Path) -> None:
-        self.process = subprocess.Popen(
+        self.process = Child(
             [TOOLCELL, "approvals", "watch", "--json", "--by", "anna"],
             cwd=folder,
             stdin=subprocess.PIPE,

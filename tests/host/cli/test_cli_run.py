@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ...conftest import BackendRow
+from ...support.child import Child
 from ...support.toolcell_command import TOOLCELL, options_of, toolcell
 
 SUBPROCESS = ("--backend", "subprocess")
@@ -86,7 +87,7 @@ def test_output_is_live(tmp_path: Path) -> None:
     program = tmp_path / "slow.py"
     program.write_text("import time\nprint('early')\ntime.sleep(600)")
     arguments = [TOOLCELL, "run", str(program), *SUBPROCESS, "--timeout", "900"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+    with Child[bytes](arguments, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         # The program would go on for longer than a test may take.
         assert process.stdout.readline() == b"early\n"
@@ -103,7 +104,7 @@ def test_interrupting_the_command_leaves_no_process(tmp_path: Path) -> None:
         "print('up', flush=True)\nimport time; time.sleep(600)"
     )
     arguments = [TOOLCELL, "run", str(program), *SUBPROCESS]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+    with Child[bytes](arguments, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(2)

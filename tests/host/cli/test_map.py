@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from ...conftest import run_apart
+from ...support.child import Child
 from ...support.polling import until
 from ...support.process_tree import below, runs
 from ...support.terminal import Terminal
@@ -51,7 +52,7 @@ def written(folder: Path) -> int:
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Child(
         [TOOLCELL, *ARGUMENTS, *SUBPROCESS],
         cwd=folder,
         stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ import pytest
 
 from toolcell.sandbox.machine import host_cgroups
 
+from ...support.child import Child
 from ...support.toolcell_command import TOOLCELL
 
 # The signal reaches a thread beside the event loop's, which sleeps: as if it had come
@@ -86,7 +87,7 @@ def test_a_signal_ends_a_run_and_its_cell(
     program.write_text("import time; time.sleep(600)")
     options = ("--backend", "subprocess", *([option] if option else []))
     arguments = [TOOLCELL, "run", str(program), *options]
-    with subprocess.Popen(
+    with Child(
         arguments, stderr=subprocess.PIPE, text=True, preexec_fn=heed_hangup
     ) as process:
         while not groups(process.pid):

@@ -15,6 +15,7 @@ import pytest
 from toolcell.host.console.pages.inbox import MAX_LISTED
 from toolcell.tools import MCPDefinition, MCPPins, tool
 
+from ...support.child import Child
 from ...support.console.access import barriers
 from ...support.console.browser import Browser, browser
 from ...support.console.served import Service, served
@@ -45,12 +46,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Brows
     MCPPins({"files": named}).save(folder / "mcp_pins.json")
     command = [TOOLCELL, "console", "--config", str(path)]
     command += ["--address", "127.0.0.1:0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with (
+        browser() as page,
+        Child(command, stdout=subprocess.PIPE, text=True) as process,
+    ):
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
-        with browser() as page:
-            page.join(told["link"], "anna")
-            yield told["console"], page
+        page.join(told["link"], "anna")
+        yield told["console"], page
         process.terminate()
 
 

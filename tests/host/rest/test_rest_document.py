@@ -16,6 +16,7 @@ from toolcell.host.mcp_http.tokens import TokenStore
 from toolcell.host.rest.openapi import openapi_document
 from toolcell.host.rest.operations import OPERATIONS
 
+from ...support.child import Child
 from ...support.toolcell_command import TOOLCELL
 
 CONFIG = """
@@ -46,7 +47,7 @@ def process(folder: Path) -> Iterator[tuple[str, str]]:
     with TokenStore(folder / "state" / "tokens.db") as store:
         token = store.create("a", asks_person=True, operator=True)[1]
     command = [TOOLCELL, "serve", "--rest", "127.0.0.1:0", "--json"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE) as server:
+    with Child(command, cwd=folder, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         try:
             yield json.loads(server.stdout.readline())["url"], token

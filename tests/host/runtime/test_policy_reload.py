@@ -20,6 +20,7 @@ from toolcell.host import Host, HostConfig
 from toolcell.host.mcp_http.tokens import TokenStore
 from toolcell.host.runtime.policy_reload import PolicyReloader
 
+from ...support.child import Child
 from ...support.guard.builders import FREE, call
 from ...support.mcp.served_hosts import CONFIG, SUM, http_client, http_process, written
 from ...support.toolcell_command import TOOLCELL
@@ -120,7 +121,7 @@ async def test_sighup_reads_policies_again_over_http(tmp_path: Path) -> None:
 def test_sighup_leaves_a_server_on_standard_input_alive(tmp_path: Path) -> None:
     path = written(tmp_path)
     command = [TOOLCELL, "serve", "--config", str(path)]
-    with subprocess.Popen(
+    with Child[bytes](
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdin is not None

@@ -23,6 +23,7 @@ from toolcell.tools import (
 
 from ...conftest import missing
 from ...support.cells.npm_programs import NotInstalledError, node, node_folder
+from ...support.child import Child
 from ...support.mcp.servers import be_patient
 from ...support.sample_tools import call, executor
 from ...support.web.ports import free_port
@@ -69,7 +70,7 @@ def script(modules: Path) -> str:
 def url(modules: Path) -> Iterator[str]:
     for _ in range(5):
         port = free_port()
-        with subprocess.Popen(
+        with Child(
             [node(modules), script(modules), "streamableHttp"],
             env={**os.environ, "PORT": str(port)},
             stderr=subprocess.PIPE,

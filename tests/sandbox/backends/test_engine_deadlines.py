@@ -21,6 +21,7 @@ from toolcell.sandbox.backends import (
 )
 
 from ...support.cells.engine_stand_in import StandIn, engine
+from ...support.child import Child
 from ...support.polling import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.finding("F7")]
@@ -169,7 +170,7 @@ async def test_doctor_ends_on_a_signal_while_it_waits(tmp_path: Path) -> None:
 
 async def seconds_of_a_doctor_after_its_signal(server: StandIn) -> float:
     server.asked.clear()
-    with subprocess.Popen(
+    with Child(
         [str(Path(sys.executable).parent / "toolcell"), "doctor"],
         env={"PATH": "/usr/bin:/bin", "DOCKER_HOST": server.address},
         stdout=subprocess.DEVNULL,

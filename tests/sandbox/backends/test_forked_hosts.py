@@ -20,6 +20,7 @@ from toolcell.sandbox.backends.container_spec import OWNER_LABEL
 from toolcell.sandbox.machine import host_cgroups, process_identity
 
 from ...conftest import SUBPROCESS, BackendRow
+from ...support.child import Child
 from ...support.polling import until
 from ...support.process_tree import alive, below, children, runs
 
@@ -49,7 +50,7 @@ anyio.run(main)
 def forked_host(backend: BackendRow, how: str) -> Iterator[subprocess.Popen[str]]:
     """Start a host that has forked and runs a program; its child lives to the end."""
     command = [sys.executable, "-c", DRIVER, json.dumps(backend.options), how]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with Child(command, stdout=subprocess.PIPE, text=True) as process:
         child = 0
         try:
             assert process.stdout is not None

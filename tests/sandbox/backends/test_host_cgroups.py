@@ -14,6 +14,7 @@ from toolcell.sandbox.machine import host_cgroups, process_identity
 
 from ...conftest import SUBPROCESS
 from ...support.cells.leftovers import host_groups, name_groups_apart
+from ...support.child import Child
 
 
 def test_managers_that_end_in_any_order_leave_the_next_one_a_group() -> None:
@@ -30,7 +31,7 @@ def test_a_removed_group_waits_until_what_it_killed_has_left() -> None:
     # Memory that must be freed keeps a killed process in its group for a while.
     code = "held = bytearray(400 << 20); print('held', flush=True); input()"
     groups = host_groups()
-    program = subprocess.Popen(
+    program = Child[bytes](
         ["/usr/bin/env", "python3", "-c", code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

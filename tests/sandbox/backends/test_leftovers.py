@@ -21,6 +21,7 @@ from toolcell.sandbox.machine import host_cgroups, process_identity
 
 from ...conftest import missing
 from ...support.cells.leftovers import host_groups, name_groups_apart
+from ...support.child import Child
 from ...support.frozen import frozen
 
 OF_THE_DEAD = "999999-1"
@@ -41,7 +42,7 @@ def stuck(place: str) -> Iterator[list[str]]:
     """Three groups of a dead host, each with a process that cannot be killed."""
     dead = host_cgroups.name_of(OF_THE_DEAD)
     groups = [f"{place}/{dead}-{number}" for number in range(3)]
-    sleepers = [subprocess.Popen(SLEEPER) for _ in groups]
+    sleepers = [Child(SLEEPER) for _ in groups]
     try:
         with frozen(*(each.pid for each in sleepers)):
             for number, (group, sleeper) in enumerate(

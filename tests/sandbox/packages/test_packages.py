@@ -32,6 +32,7 @@ from toolcell.sandbox.packages import layer_files, uv
 
 from ...conftest import SUBPROCESS, BackendRow
 from ...support.cells.package_index import Index, filled
+from ...support.child import Child
 from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.anyio
@@ -350,7 +351,7 @@ async def test_tasks_and_processes_build_a_set_once(
         "anyio.run(main)\n"
     )
     others = [
-        subprocess.Popen(
+        Child(
             [sys.executable, "-c", code, index.url, str(folder)],
             stdout=subprocess.PIPE,
             text=True,

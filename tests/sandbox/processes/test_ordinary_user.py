@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-from ...conftest import missing
-from ...support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
+from ...support.ordinary_user import (
+    ORDINARY_USER,
+    PRELOADED,
+    SYSTEM_PYTHON,
+    need_an_ordinary_user,
+)
 
 _AS_ORDINARY_USER = (
     PRELOADED
@@ -98,8 +101,7 @@ anyio.run(main)
 
 
 def test_an_ordinary_user_has_them_all() -> None:
-    if os.getuid() != 0 or not Path(SYSTEM_PYTHON).exists():
-        missing("needs root, to become an ordinary user, and /usr/bin/python3")
+    need_an_ordinary_user()
     # Not a folder of pytest's: those are closed to other users.
     with tempfile.TemporaryDirectory() as base:
         os.chown(base, ORDINARY_USER, ORDINARY_USER)

@@ -20,6 +20,7 @@ from toolcell.sandbox.cell.wire.frames import FrameError, strict_json
 
 from ...conftest import BackendRow
 from ...support.cells.engine_stand_in import is_asked
+from ...support.child import Child
 from ...support.corpora import naughty_strings, records
 from ...support.polling import until
 from ...support.toolcell_command import TOOLCELL, options_of, toolcell
@@ -219,7 +220,7 @@ def test_a_message_about_a_naughty_name_is_harmless() -> None:
 def on_a_terminal(*arguments: str, stdin: bytes) -> bytes:
     """Run the command with a terminal for its output; return what that got."""
     ours, theirs = os.openpty()
-    with subprocess.Popen(
+    with Child[bytes](
         [TOOLCELL, *arguments], stdin=subprocess.PIPE, stdout=theirs, stderr=theirs
     ) as process:
         os.close(theirs)

@@ -17,6 +17,8 @@ from toolcell.tools import (
     tool,
 )
 
+from ...support.child import Child
+
 pytestmark = pytest.mark.anyio
 
 VICTIM = """
@@ -49,7 +51,7 @@ anyio.run(main)
 
 async def test_no_call_is_made_twice_across_a_kill_a_17_rg_31(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-c", VICTIM, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
+    with Child(command, stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout is not None
         assert victim.stdout.readline() == "half-way\n"
         victim.kill()

@@ -21,6 +21,8 @@ from toolcell.core import (
 from toolcell.tools import Idempotency, MemoryIdempotency, SQLiteIdempotency
 from toolcell.tools.stores.idempotency import CallBody
 
+from ...support.child import Child
+
 pytestmark = pytest.mark.anyio
 PAY_1, PAY_2 = (CallBody("pay", {"amount": amount}) for amount in (1, 2))
 DONE = ToolResult(call_id="1", name="pay", content={"paid": "0.10"})
@@ -182,7 +184,7 @@ async def test_memory_is_bounded() -> None:
 
 
 def python(script: str, *arguments: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Child(
         [sys.executable, "-I", "-c", script, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stdin=subprocess.PIPE,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ....support.child import Child
 from ....support.toolcell_command import TOOLCELL
 from ..conftest import Command
 from .conftest import CONFIG, Flow, other
@@ -178,7 +179,7 @@ def test_work_runs_until_it_is_ended(
 ) -> None:
     flow("run", "order", "--thread", "o1", code=5)
     arguments = [TOOLCELL, "flow", "work", "--json"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as worker:
+    with Child(arguments, stdout=subprocess.PIPE) as worker:
         assert worker.stdout is not None
         flow("answer", "o1", "true")
         assert json.loads(worker.stdout.readline())["status"] == "done"

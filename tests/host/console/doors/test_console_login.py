@@ -13,6 +13,7 @@ import pytest
 
 from toolcell.host.console.base.sessions import MAX_FAILURES
 
+from ....support.child import Child
 from ....support.console.browser import Browser, browser
 from ....support.console.served import Service, configured, served
 from ....support.toolcell_command import TOOLCELL, toolcell
@@ -130,7 +131,7 @@ def test_the_command_serves_the_console(tmp_path: Path) -> None:
     configured(tmp_path)
     config = ("--config", str(tmp_path / "toolcell.toml"))
     command = [TOOLCELL, "console", *config, "--address", "127.0.0.1:0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with Child(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         answer = httpx2.get(told["link"], timeout=60)
@@ -149,7 +150,7 @@ def test_a_server_has_the_console_beside_it(tmp_path: Path) -> None:
     config = ("--config", str(tmp_path / "toolcell.toml"))
     http = ("--http", "127.0.0.1:0", "--console", "127.0.0.1:0", "--json")
     command = [TOOLCELL, "serve", *config, *http]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with Child(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = [json.loads(process.stdout.readline()) for _ in range(2)]
         console = httpx2.get(told[0]["console"], follow_redirects=True, timeout=60)
