@@ -13,13 +13,17 @@ _encode = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
 ).encode
 
+# Integers below this have few digits.
+_QUICK = 2**63
+
 
 def json_bytes(value: Any) -> bytes:
     """Return a JSON value as text in UTF-8, with sorted keys.
 
     Raises:
-        ValueError: It holds NaN, an infinity or half a surrogate pair, is no JSON
-            value, or is nested too deeply.
+        ValueError: It holds NaN, an infinity, half a surrogate pair or a number of more
+            than 4,300 digits (Python's own bound, without which reading it would take
+            quadratic time), is no JSON value, or is nested too deeply.
     """
     if type(value) is int:
         # The encoder has a quick way for texts alone.
@@ -43,7 +47,9 @@ def jsonable(value: Any) -> Any:
     Raises:
         ValueError: It has no JSON form.
     """
-    if value is None or type(value) in (bool, int):
+    if value is None or type(value) is bool:
+        return value
+    if type(value) is int and -_QUICK < value < _QUICK:
         return value
     return read_json_bytes(json_bytes(to_jsonable_python(value)))
 
