@@ -148,7 +148,9 @@ class Calls:
         finally:
             del self._in_flight[op]
             self._parts.calls_in_flight.discard(ended)
-            ended.set()
+        # An error ends the run, and with it those that wait: none is woken to look for
+        # a result.
+        ended.set()
 
     async def _record(self, op: str, call: ToolCall, body: str) -> None:
         """Record that a call begins, unless an earlier process did so."""
