@@ -11,7 +11,14 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, JsonValue
 
-from toolcell.core import ConfigError, InvalidInputError, ThreadBusyError
+from toolcell.core import (
+    CheckpointError,
+    ConfigError,
+    FlowError,
+    InvalidInputError,
+    ThreadBusyError,
+    ToolcellError,
+)
 from toolcell.tools import ToolExecutor
 
 from .control.caller_input import (
@@ -34,6 +41,7 @@ from .control.ownership import (
     result_of,
     runner_of,
 )
+from .control.recovery import threads_to_look_at
 from .control.stream import EventStream
 from .execution.desk import Desk
 from .execution.first_step import begin, create_thread
@@ -120,6 +128,9 @@ class Flow(Threads[S]):
         store = MemoryCheckpointer() if checkpointer is None else checkpointer
         super().__init__(graph, store, clock)
         self._agent_id = agent_id
+        self._passed_over: dict[str, str] = {}
+        """The reasons why `recover` could not go on with threads, by their ids."""
+
         self._parts = FlowParts(
             graph=graph,
             shape=graph.shape,
@@ -341,24 +352,36 @@ class Flow(Threads[S]):
     async def recover(self, limit: int = 100) -> list[FlowResult[S]]:
         """Go on with threads whose owner died, or whose questions were all answered.
 
+        A thread that cannot go on, since it is damaged or fits its graph no longer, is
+        passed over, and named once in the log.
+
         Args:
-            limit: The largest number of threads of each kind to look at. When it is
+            limit: The largest number of threads to go on with; default 100. When it is
                 reached the others wait for the next time.
 
         Raises:
             StoreUnavailableError: The store does not answer.
+            AuditError: The use of an answer cannot be recorded.
         """
-        results = []
-        for status in ("running", "interrupted"):
-            for head in await self._heads(status, limit):
-                try:
-                    view = await self._view(head.thread_id)
-                    await Desk(self._parts, view).take_answers()
-                    if can_go_on(view, self._clock()):
-                        results.append(await self.resume(head.thread_id))
-                except ThreadBusyError:
-                    _log.debug("thread %s has an owner", head.thread_id)
+        results: list[FlowResult[S]] = []
+        for thread_id in await threads_to_look_at(self._parts, self._clock()):
+            if len(results) == limit:
+                break
+            try:
+                view = await self._view(thread_id)
+                await Desk(self._parts, view).take_answers()
+                if can_go_on(view, self._clock()):
+                    results.append(await self.resume(thread_id))
+            except ThreadBusyError:
+                _log.debug("thread %s has an owner", thread_id)
+            except (CheckpointError, FlowError) as error:
+                self._pass_over(thread_id, error)
         return results
+
+    def _pass_over(self, thread_id: str, error: ToolcellError) -> None:
+        if self._passed_over.get(thread_id) != error.message:
+            self._passed_over[thread_id] = error.message
+            _log.warning("thread %s is passed over: %s", thread_id, error.message)
 
     async def fork(
         self,

@@ -38,7 +38,7 @@ from .execution.thread import folded
 from .state.patch import value_of
 from .stores.checkpointer import Checkpointer
 from .stores.reading import read_answer, read_checkpoint, read_journal
-from .stores.records import Answered, Checkpoint, JournalRecord, ThreadStatus
+from .stores.records import Checkpoint, JournalRecord, ThreadStatus
 from .values.interrupt import InterruptValue
 
 _PAGE = 200
@@ -147,7 +147,6 @@ class StoredThreads:
 
         Raises:
             CheckpointNotFoundError: There is no such thread.
-            CheckpointSerializationError: A head cannot be listed.
             StoreUnavailableError: The store does not answer.
         """
         if thread_id is not None:
@@ -155,6 +154,7 @@ class StoredThreads:
         else:
             heads = await self._store.every_head()
             ids = [each.thread_id for each in heads if each.graph]
+            ids += await self._store.unreadable()
         wrong = {}
         for each in ids:
             try:
@@ -205,19 +205,19 @@ class StoredThreads:
         self, thread_id: str, interrupt_id: str | None, value: Any, *, by: str
     ) -> None:
         """Give an answer, as `Flow.answer`; None: to the one question that is open."""
-        question = await self._question(thread_id, interrupt_id, by)
+        question, at = await self._question(thread_id, interrupt_id, by)
         given, now = checked(question, value), self._clock()
         answer = answered(question, given, by=by, how="answer", at=now)
-        await self._give(question, answer)
+        await store_answer(self._store, thread_id, answer, at=at)
 
     async def deny(
         self, thread_id: str, interrupt_id: str | None, *, by: str, reason: str = ""
     ) -> None:
         """Refuse to answer, as `Flow.deny`; None: the one question that is open."""
-        question = await self._question(thread_id, interrupt_id, by)
+        question, at = await self._question(thread_id, interrupt_id, by)
         now = self._clock()
         refusal = denied(question, "denied", by=by, how="deny", at=now, reason=reason)
-        await self._give(question, refusal)
+        await store_answer(self._store, thread_id, refusal, at=at)
 
     async def cancel(
         self, thread_id: str, *, by: str, wait_seconds: float = 10.0
@@ -226,12 +226,10 @@ class StoredThreads:
         cancelled = partial(cancel_thread, self._store, thread_id, by=by)
         await cancelled(wait_seconds=wait_seconds, clock=self._clock)
 
-    async def _give(self, question: InterruptValue, answer: Answered) -> None:
-        await store_answer(self._store, question.thread_id, answer)
-
     async def _question(
         self, thread_id: str, interrupt_id: str | None, by: str
-    ) -> InterruptValue:
+    ) -> tuple[InterruptValue, str]:
+        """Return the question that is meant, and the checkpoint at which it is open."""
         thread = await self.read(thread_id)
         if thread.agent is not None and is_same_name(by, thread.agent):
             raise InvalidInputError(
@@ -256,7 +254,7 @@ class StoredThreads:
                 "a call is approved where approvals are, not here",
                 hint=f"toolcell approvals approve {found[0].request_id}",
             )
-        return found[0]
+        return found[0], thread.info.checkpoint_id
 
     async def _check_answered(self, thread_id: str, interrupt_id: str | None) -> None:
         """Raise InvalidInputError if the one question that is meant has an answer."""

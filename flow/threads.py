@@ -148,7 +148,8 @@ class Threads(Generic[S]):
         answer = checked(question, value)
         now = self._clock()
         record = answered(question, answer, by=by, how="answer", at=now)
-        await store_answer(self._store, thread_id, record)
+        at = view.head.checkpoint
+        await store_answer(self._store, thread_id, record, at=at)
 
     async def deny(
         self, thread_id: str, interrupt_id: str, *, by: str, reason: str = ""
@@ -171,7 +172,8 @@ class Threads(Generic[S]):
         check_answerer(view, by)
         now = self._clock()
         record = denied(question, "denied", by=by, how="deny", at=now, reason=reason)
-        await store_answer(self._store, thread_id, record)
+        at = view.head.checkpoint
+        await store_answer(self._store, thread_id, record, at=at)
 
     async def _view(
         self, thread_id: str, checkpoint_id: str | None = None

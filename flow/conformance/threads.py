@@ -175,6 +175,24 @@ async def check_the_first_answer_counts(open_one: OpenOne) -> None:
         await store.release(lease)
 
 
+async def check_answers_are_to_the_step_that_runs(open_one: OpenOne) -> None:
+    """An answer to a step that is over is refused; paused ones with one are found."""
+    async with open_one() as store:
+        for name, status in (("paused", "interrupted"), ("runs", "running")):
+            made = head(name, graph="asks", status=status)
+            lease = await store.create(made, checkpoint(0))
+            require(await store.put_once(name, "q", b"{}", at="0"), "it is refused")
+            if name == "runs":
+                await commit(store, lease, 1)
+                late = await store.put_once(name, "q", b"{}", at="0")
+                require(not late, "an answer after its step is accepted")
+            await store.release(lease)
+        require(await store.answered("asks") == ["paused"], "not those with answers")
+        require(await store.answered("others") == [], "those of another graph")
+        await store.delete("paused")
+        require(await store.answered("asks") == [], "one that was deleted")
+
+
 async def check_reading_begins_at_a_whole_checkpoint(open_one: OpenOne) -> None:
     """A thread is read as of any checkpoint, from the whole one before it."""
     async with open_one() as store:

@@ -154,7 +154,8 @@ async def add_answers(
         InvalidInputError: Somebody answered before.
     """
     for answer in answers:
-        await store_answer(checkpointer, view.head.thread_id, answer)
+        thread, at = view.head.thread_id, view.head.checkpoint
+        await store_answer(checkpointer, thread, answer, at=at)
         view.answers[answer.id] = answer
 
 

@@ -86,14 +86,21 @@ def denied(
 
 
 async def store_answer(
-    checkpointer: Checkpointer, thread_id: str, answer: Answered
+    checkpointer: Checkpointer, thread_id: str, answer: Answered, *, at: str
 ) -> None:
     """Store an answer; the first one to a question counts.
 
+    Args:
+        checkpointer: The store of the thread.
+        thread_id: The id of the thread.
+        answer: The answer.
+        at: The checkpoint at which the question is open.
+
     Raises:
-        InvalidInputError: Somebody answered before; `details` say who, and when.
+        InvalidInputError: Somebody answered before; `details` say who, and when, unless
+            the thread has gone on with that answer meanwhile.
     """
-    if await checkpointer.put_once(thread_id, answer.id, answer.to_bytes()):
+    if await checkpointer.put_once(thread_id, answer.id, answer.to_bytes(), at=at):
         return
     stored = map(read_answer, await checkpointer.answers(thread_id))
     raise answered_before(answer.id, {each.id: each for each in stored})

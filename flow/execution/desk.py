@@ -39,6 +39,12 @@ class Desk:
         guard = None if flow.executor is None else flow.executor.guard
         self._guard: ActionGuard | None = guard
 
+    @property
+    def is_open(self) -> bool:
+        """True if questions of this thread become requests."""
+        reachable = self._guard is not None and self._guard.approvals is not None
+        return reachable and self._view.head.agent is not None
+
     async def put(self, questions: Sequence[InterruptValue]) -> None:
         """Put questions there; one that is there already stays as it is."""
         if self._guard is None or self._guard.approvals is None:
@@ -118,7 +124,8 @@ class Desk:
     async def _store(self, answer: Answered) -> None:
         """Store an answer, or take the one that another process stored before."""
         store, thread = self._flow.checkpointer, self._view.head.thread_id
-        if await store.put_once(thread, answer.id, answer.to_bytes()):
+        at = self._view.head.checkpoint
+        if await store.put_once(thread, answer.id, answer.to_bytes(), at=at):
             self._view.answers[answer.id] = answer
             return
         stored = await store.read(thread)

@@ -55,9 +55,10 @@ class Answering:
             for question in new:
                 group.start_soon(self._hand_over, question, answers)
         checkpointer, thread = self._parts.flow.checkpointer, self._parts.lease[0]
+        at = self._view.head.checkpoint
         for answer in answers:
             try:
-                await store_answer(checkpointer, thread, answer)
+                await store_answer(checkpointer, thread, answer, at=at)
                 await self._add(answer)
             except InvalidInputError:
                 await self._take_stored()

@@ -210,25 +210,26 @@ class Runner:
         return await self._answering.get()
 
     async def _pause(self) -> Outcome:
-        await self._set_status("interrupted", None)
-        await Desk(self._parts.flow, self.view).put(self.view.open_questions())
+        desk, questions = Desk(self._parts.flow, self.view), self.view.open_questions()
+        own = [each for each in questions if each.request_id is None]
+        expiries = [each.expires_at for each in own if each.expires_at is not None]
+        await self._set_status(
+            status="interrupted",
+            error=None,
+            expires=min(expiries, default=None),
+            requests=len(questions) if desk.is_open else 0,
+        )
+        await desk.put(questions)
         return "interrupted"
 
     async def _fail(self, error: ToolcellError) -> Outcome:
         self.error = error
-        await self._set_status("failed", ErrorInfo.of(error))
+        await self._set_status(status="failed", error=ErrorInfo.of(error))
         return "failed"
 
-    async def _set_status(
-        self, status: Literal["interrupted", "failed"], error: ErrorInfo | None
-    ) -> None:
-        head = self.view.head.model_copy(
-            update={
-                "status": status,
-                "error": error,
-                "updated": self._parts.flow.clock(),
-            }
-        )
+    async def _set_status(self, **fields: Any) -> None:
+        now = self._parts.flow.clock()
+        head = self.view.head.model_copy(update={**fields, "updated": now})
         await self._parts.writer.flush()
         await self._parts.flow.checkpointer.append(self._parts.lease, [], head)
         self.view.head = head

@@ -21,7 +21,7 @@ from toolcell.core.models import FrozenModel
 
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
-from .reading import read_head
+from .reading import HeadReader, read_head
 from .records import Head, ThreadStatus, chained
 from .refusals import busy, changed, lost, missing, no_checkpoint, taken
 
@@ -103,6 +103,7 @@ class _Adapter(Checkpointer):
         self._other = other
         self._seconds = lease_seconds
         self._owner = secrets.token_hex(8)
+        self._reader = HeadReader()
         self.durable = other.capabilities.persistent_checkpoint_ids
 
     async def create(self, head: Head, checkpoint: bytes) -> Lease:
@@ -178,9 +179,12 @@ class _Adapter(Checkpointer):
             raise lost(lease.thread_id)
         return document
 
-    async def put_once(self, thread_id: str, key: str, record: bytes) -> bool:
+    async def put_once(
+        self, thread_id: str, key: str, record: bytes, *, at: str | None = None
+    ) -> bool:
         def change(old: _Document) -> tuple[_Document, bool]:
-            if key in _there(thread_id, old).answers:
+            known = _there(thread_id, old)
+            if key in known.answers or at not in (None, known.places[-1].id):
                 return old, False
             newer = {**old.answers, key: record.decode()}
             return _with(old, answers=newer), True
@@ -229,24 +233,48 @@ class _Adapter(Checkpointer):
         limit: int = 100,
         before: str | None = None,
     ) -> list[Head]:
-        found: dict[str, _Document] = {}
-        for thread in (await self._index()).value.threads:
-            document, _ = await self._document(thread)
-            if document.head is not None:
-                found[thread] = document
-        end = None if before is None else found.get(before, _Document()).changed
-        texts = [
-            each.head
-            for each in sorted(found.values(), key=lambda one: -one.changed)
-            if end is None or each.changed < end
-        ]
-        heads = [read_head((text or "").encode()) for text in texts]
+        found, _ = await self._every_document()
+        end = None
+        if before is not None:
+            end = next((d.changed for d, h in found if h.thread_id == before), 0)
         wanted = [
             head
-            for head in heads
+            for document, head in sorted(found, key=lambda pair: -pair[0].changed)
+            if end is None or document.changed < end
             if graph in (None, head.graph) and status in (None, head.status)
         ]
         return wanted[:limit]
+
+    async def answered(self, graph: str) -> list[str]:
+        found, _ = await self._every_document()
+        return [
+            head.thread_id
+            for document, head in found
+            if document.answers and (head.graph, head.status) == (graph, "interrupted")
+        ]
+
+    async def unreadable(self) -> list[str]:
+        _, unreadable = await self._every_document()
+        return unreadable
+
+    async def _every_document(
+        self,
+    ) -> tuple[list[tuple[_Document, Head]], list[str]]:
+        """Return the threads with their heads, and the ids of unreadable ones."""
+        found, unreadable = [], []
+        for thread in (await self._index()).value.threads:
+            try:
+                document, _ = await self._document(thread)
+                text = document.head
+            except CheckpointSerializationError:
+                text = ""
+            if text is not None:
+                head = self._reader.read(thread, text.encode())
+                if head is None:
+                    unreadable.append(thread)
+                else:
+                    found.append((document, head))
+        return found, unreadable
 
     async def delete(self, thread_id: str) -> bool:
         def change(old: _Document) -> tuple[_Document, bool]:

@@ -98,11 +98,19 @@ class ThreadStore(ABC):
         """
 
     @abstractmethod
-    async def put_once(self, thread_id: str, key: str, record: bytes) -> bool:
+    async def put_once(
+        self, thread_id: str, key: str, record: bytes, *, at: str | None = None
+    ) -> bool:
         """Store an answer unless there is one; the caller needs no lease.
 
+        Args:
+            thread_id: The id of the thread.
+            key: The id of the question.
+            record: The answer.
+            at: The checkpoint at which the question is open; None: any.
+
         Returns:
-            False: the key is taken.
+            False: the key is taken, or the latest checkpoint is another one.
 
         Raises:
             CheckpointNotFoundError: There is no such thread.
@@ -160,7 +168,20 @@ class ThreadStore(ABC):
             limit: The largest number of them; when it is reached, ask again with
                 `before`.
             before: The id of a thread that changed after all returned ones; None: any.
+
+        A thread whose head cannot be read is passed over, and named once in the log.
         """
+
+    @abstractmethod
+    async def answered(self, graph: str) -> list[str]:
+        """Return the ids of the paused threads of a graph that have an answer.
+
+        Its cost may grow with the number of answers, not with that of threads.
+        """
+
+    async def unreadable(self) -> list[str]:
+        """Return the ids of threads whose head cannot be read."""
+        return []
 
     @abstractmethod
     async def delete(self, thread_id: str) -> bool:

@@ -94,12 +94,14 @@ class MemoryCheckpointer(Checkpointer):
         thread.head = head
         self._threads[head.thread_id] = self._threads.pop(head.thread_id)
 
-    async def put_once(self, thread_id: str, key: str, record: bytes) -> bool:
+    async def put_once(
+        self, thread_id: str, key: str, record: bytes, *, at: str | None = None
+    ) -> bool:
         await other_tasks()
-        answers = self._known(thread_id).answers
-        if key in answers:
+        thread = self._known(thread_id)
+        if key in thread.answers or at not in (None, thread.head.checkpoint):
             return False
-        answers[key] = record
+        thread.answers[key] = record
         return True
 
     async def read(
@@ -157,6 +159,15 @@ class MemoryCheckpointer(Checkpointer):
             if graph in (None, head.graph) and status in (None, head.status):
                 found.append(head)
         return found
+
+    async def answered(self, graph: str) -> list[str]:
+        await other_tasks()
+        return [
+            name
+            for name, each in self._threads.items()
+            if each.answers
+            and (each.head.graph, each.head.status) == (graph, "interrupted")
+        ]
 
     def _older(self, before: str | None) -> Iterator[Head]:
         newest_first = (each.head for each in reversed(self._threads.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -13,6 +14,7 @@ from ..values.json_values import read_json_bytes
 from .records import VERSION, Answered, Checkpoint, Head, JournalRecord, Record
 
 _R = TypeVar("_R")
+_log = logging.getLogger("toolcell.flow")
 
 _HINT = "restore the store from a copy, or delete the thread"
 _journal = TypeAdapter[JournalRecord](Annotated[JournalRecord, Discriminator("type")])
@@ -31,6 +33,26 @@ def read_checkpoint(text: bytes) -> Checkpoint:
 def read_head(text: bytes) -> Head:
     """Return a head. Raises CheckpointSerializationError."""
     return _read(Head.model_validate, text)
+
+
+class HeadReader:
+    """Reads heads; one that cannot be read is passed over, and named once."""
+
+    def __init__(self) -> None:
+        self._named: set[str] = set()
+
+    def read(self, thread_id: str, text: bytes | None) -> Head | None:
+        """Return the head of a thread; None: it cannot be read."""
+        try:
+            return read_head(text or b"")
+        except CheckpointSerializationError as error:
+            if thread_id not in self._named:
+                self._named.add(thread_id)
+                _log.warning(
+                    "thread %s is passed over: its head cannot be read (%s)",
+                    *(thread_id, error.message),
+                )
+            return None
 
 
 def read_answer(text: bytes) -> Answered:

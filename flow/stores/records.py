@@ -180,6 +180,12 @@ class Head(Record):
     """The latest one's id."""
 
     error: ErrorInfo | None = None
+    expires: datetime | None = None
+    """Of a paused thread: the time at which the first of its questions expires."""
+
+    requests: int = 0
+    """Of a paused thread: those of its questions that are requests for approval."""
+
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
     created: datetime
     updated: datetime
@@ -199,6 +205,8 @@ class Head(Record):
             "version": version,
             "shape": shape,
             "error": None,
+            "expires": None,
+            "requests": 0,
             "updated": checkpoint.at,
         }
         return put_together(Head, fields, set(fields))

@@ -21,13 +21,14 @@ from toolcell.core.redis_client import open_redis
 from . import redis_scripts
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
-from .reading import read_head
+from .reading import HeadReader, read_head
 from .records import Head, ThreadStatus
 from .refusals import busy, changed, lost, missing, no_checkpoint, taken
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _THREADS = 8
+_PAGE = 1_000
 _REFUSALS: Mapping[bytes, Callable[[str], Exception]] = {
     b"busy": busy,
     b"lost": lost,
@@ -81,6 +82,7 @@ class RedisCheckpointer(Checkpointer):
         self._client, self._error = open_redis(url, deadline)
         self._keys = [f"{{{prefix}}}:flow:"]
         self._scripts: dict[str, Any] = {}
+        self._reader = HeadReader()
         self._owner = secrets.token_hex(8)
         self._milliseconds = max(1, round(lease_seconds * 1000))
         self._held: dict[str, int] = {}
@@ -130,8 +132,10 @@ class RedisCheckpointer(Checkpointer):
         values = [lease.thread_id, self._owner, lease.token, *rest]
         await self._do(self._run, script, *values, shield=True)
 
-    async def put_once(self, thread_id: str, key: str, record: bytes) -> bool:
-        values = [redis_scripts.PUT_ONCE, thread_id, key, record]
+    async def put_once(
+        self, thread_id: str, key: str, record: bytes, *, at: str | None = None
+    ) -> bool:
+        values = [redis_scripts.PUT_ONCE, thread_id, key, record, at or ""]
         [made] = await self._do(self._run, *values, shield=True)
         return bool(made)
 
@@ -164,10 +168,39 @@ class RedisCheckpointer(Checkpointer):
         limit: int = 100,
         before: str | None = None,
     ) -> list[Head]:
+        rows = await self._do(self._rows, graph, status, limit, before)
+        return [head for _, head in rows if head is not None]
+
+    def _rows(
+        self,
+        graph: str | None,
+        status: ThreadStatus | None,
+        limit: int | None,
+        before: str | None,
+    ) -> list[tuple[str, Head | None]]:
+        """Return threads, of which `limit` can be read, or all."""
         names = ["*" if each is None else each for each in (graph, status)]
-        values = [redis_scripts.HEADS, before or "", *names, limit]
+        rows: list[tuple[str, Head | None]] = []
+        left = _PAGE if limit is None else limit
+        while left > 0:
+            [found] = self._run(redis_scripts.HEADS, before or "", *names, left)
+            for name, text in zip(found[::2], found[1::2], strict=True):
+                before = name.decode(errors="backslashreplace")
+                rows.append((before, self._reader.read(before, text)))
+            if len(found) < 2 * left:
+                break
+            if limit is not None:
+                left = limit - sum(head is not None for _, head in rows)
+        return rows
+
+    async def answered(self, graph: str) -> list[str]:
+        values = [redis_scripts.ANSWERED, graph]
         [found] = await self._do(self._run, *values)
-        return [read_head(text) for text in found]
+        return [each.decode() for each in found]
+
+    async def unreadable(self) -> list[str]:
+        rows = await self._do(self._rows, None, None, None, None)
+        return [thread for thread, head in rows if head is None]
 
     async def delete(self, thread_id: str) -> bool:
         values = [redis_scripts.DELETE, thread_id]

@@ -2,8 +2,9 @@
 
 A thread is a hash (head, sums, token, owner, end of the lease), a list of checkpoints,
 a list of their sums, a hash that leads from a checkpoint's id to `its number:number of
-the whole one before it`, a list (journal) and a hash (answers). Sorted sets hold the
-threads by their last change, one set for each graph and status, `*` for any.
+the whole one before it`, a list (journal) and a hash (answers). A set holds the threads
+that have answers. Sorted sets hold the threads by their last change, one set for each
+graph and status, `*` for any.
 """
 
 _COMMON = """
@@ -11,6 +12,7 @@ local prefix, thread = KEYS[1], ARGV[1]
 local function key(kind) return prefix .. kind .. ':' .. thread end
 local row, records, sums = key('thread'), key('checkpoints'), key('sums')
 local ids, journal, answers = key('ids'), key('journal'), key('answers')
+local answered = prefix .. 'answered'
 
 local function chained(before, text) return redis.sha1hex(before .. text) end
 
@@ -148,6 +150,7 @@ local head, checkpoint, graph, status = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 if redis.call('HEXISTS', ids, checkpoint) == 1 then return {'taken'} end
 local chain = add(checkpoint, ARGV[8], ARGV[9])
 redis.call('DEL', journal, answers)
+redis.call('SREM', answered, thread)
 set_head(head, chain, checkpoint, graph, status)
 return {'ok'}
 """
@@ -158,11 +161,14 @@ PUT_ONCE = (
     _COMMON
     + """
 if redis.call('EXISTS', row) == 0 then return {'missing'} end
+local latest = redis.call('HGET', row, 'checkpoint')
+if ARGV[4] ~= '' and ARGV[4] ~= latest then return {'ok', 0} end
 local record = chained(thread .. '/' .. ARGV[2], ARGV[3]) .. ARGV[3]
+redis.call('SADD', answered, thread)
 return {'ok', redis.call('HSETNX', answers, ARGV[2], record)}
 """
 )
-"""Arguments: thread, key, record."""
+"""Arguments: thread, key, record, checkpoint or ''."""
 
 READ = (
     _COMMON
@@ -207,11 +213,22 @@ end
 local found = {}
 for _, thread in ipairs(redis.call(
         'ZREVRANGEBYSCORE', set, last, '-inf', 'LIMIT', 0, limit)) do
-    table.insert(found, redis.call('HGET', prefix .. 'thread:' .. thread, 'head'))
+    table.insert(found, thread)
+    table.insert(found, redis.call('HGET', prefix .. 'thread:' .. thread, 'head') or '')
 end
 return {'ok', found}
 """
 """Arguments: the thread to go on after or '', graph or `*`, status or `*`, limit."""
+
+ANSWERED = """
+local prefix, graph, found = KEYS[1], ARGV[1], {}
+for _, thread in ipairs(redis.call('SMEMBERS', prefix .. 'answered')) do
+    local row = redis.call('HMGET', prefix .. 'thread:' .. thread, 'graph', 'status')
+    if row[1] == graph and row[2] == 'interrupted' then table.insert(found, thread) end
+end
+return {'ok', found}
+"""
+"""Arguments: the graph."""
 
 DELETE = (
     _COMMON
@@ -220,6 +237,7 @@ if redis.call('EXISTS', row) == 0 then return {'ok', 0} end
 if is_held() then return {'busy'} end
 unlist()
 redis.call('DEL', row, records, sums, ids, journal, answers)
+redis.call('SREM', answered, thread)
 return {'ok', 1}
 """
 )

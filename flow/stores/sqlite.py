@@ -23,7 +23,7 @@ from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
 from .records import Head, ThreadStatus
-from .tables import SCHEMA, Tables, answers_of
+from .tables import SCHEMA, Tables, answered_threads, answers_of
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -94,8 +94,10 @@ class SQLiteCheckpointer(Checkpointer):
     ) -> None:
         await self._do(self._tables.commit, lease, checkpoint, head, whole)
 
-    async def put_once(self, thread_id: str, key: str, record: bytes) -> bool:
-        return await self._do(self._tables.put_once, thread_id, key, record)
+    async def put_once(
+        self, thread_id: str, key: str, record: bytes, *, at: str | None = None
+    ) -> bool:
+        return await self._do(self._tables.put_once, thread_id, key, record, at)
 
     async def read(
         self, thread_id: str, checkpoint_id: str | None = None
@@ -119,6 +121,12 @@ class SQLiteCheckpointer(Checkpointer):
         before: str | None = None,
     ) -> list[Head]:
         return await self._do(self._tables.heads, graph, status, limit, before)
+
+    async def answered(self, graph: str) -> list[str]:
+        return await self._do(answered_threads, graph)
+
+    async def unreadable(self) -> list[str]:
+        return await self._do(self._tables.unreadable)
 
     async def delete(self, thread_id: str) -> bool:
         return await self._do(self._tables.delete, thread_id)

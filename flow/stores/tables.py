@@ -5,10 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice, starmap
 from typing import Any
 
 from .base import Lease, Stored
-from .reading import read_head
+from .reading import HeadReader, read_head
 from .records import Head, ThreadStatus, chained
 from .refusals import busy, changed, lost, missing, no_checkpoint, taken
 
@@ -26,6 +27,10 @@ CREATE TABLE IF NOT EXISTS flow_threads (
     owner TEXT
 ) STRICT;
 CREATE INDEX IF NOT EXISTS flow_changed ON flow_threads (changed);
+CREATE INDEX IF NOT EXISTS flow_running ON flow_threads (changed)
+    WHERE status = 'running';
+CREATE INDEX IF NOT EXISTS flow_interrupted ON flow_threads (changed)
+    WHERE status = 'interrupted';
 CREATE TABLE IF NOT EXISTS flow_checkpoints (
     thread TEXT NOT NULL,
     number INTEGER NOT NULL,
@@ -87,6 +92,7 @@ class Tables:
         self._held: dict[str, int] = {}
         """The tokens of threads that this store's users hold."""
 
+        self._reader = HeadReader()
         self._lasts: dict[str, _Last] = {}
         """As far as known: nobody else writes after the last rows of those threads."""
 
@@ -242,9 +248,16 @@ class Tables:
             raise lost(thread)
 
     def put_once(
-        self, db: sqlite3.Connection, thread: str, key: str, record: bytes
+        self,
+        db: sqlite3.Connection,
+        thread: str,
+        key: str,
+        record: bytes,
+        at: str | None,
     ) -> bool:
         self._row(db, thread, "token")
+        if at not in (None, _latest(db, thread)):
+            return False
         inserted = db.execute(
             "INSERT OR IGNORE INTO flow_answers VALUES (?, ?, ?, ?)",
             [thread, key, record, chained(f"{thread}/{key}".encode(), record)],
@@ -328,15 +341,21 @@ class Tables:
         limit: int,
         before: str | None,
     ) -> list[Head]:
-        texts = _column(
-            db,
-            "SELECT head FROM flow_threads WHERE (?1 IS NULL OR graph = ?1)"
-            " AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR changed <"
-            "  (SELECT changed FROM flow_threads WHERE thread = ?3))"
-            " ORDER BY changed DESC LIMIT ?4",
-            *(graph, status, before, limit),
+        # An index of one status serves a query that names the status in its text.
+        wanted = "TRUE" if status is None else f"status = '{status}'"
+        rows = db.execute(
+            "SELECT thread, head FROM flow_threads"  # noqa: S608
+            f" WHERE {wanted} AND (?1 IS NULL OR graph = ?1) AND (?2 IS NULL OR"
+            "  changed < (SELECT changed FROM flow_threads WHERE thread = ?2))"
+            " ORDER BY changed DESC",
+            (graph, before),
         )
-        return [read_head(text) for text in texts]
+        readable = filter(None, starmap(self._reader.read, rows))
+        return list(islice(readable, limit))
+
+    def unreadable(self, db: sqlite3.Connection) -> list[str]:
+        rows = db.execute("SELECT thread, head FROM flow_threads")
+        return [thread for thread, text in rows if not self._reader.read(thread, text)]
 
     def delete(self, db: sqlite3.Connection, thread: str) -> bool:
         row = db.execute(
@@ -369,6 +388,22 @@ def answers_of(db: sqlite3.Connection, thread: str) -> list[bytes]:
         if chained(f"{thread}/{key}".encode(), record) != checksum:
             raise changed(thread, "an answer")
     return [record for _, record, _ in rows]
+
+
+def answered_threads(db: sqlite3.Connection, graph: str) -> list[str]:
+    """Return the paused threads of a graph that have an answer."""
+    rows = db.execute(
+        "SELECT DISTINCT thread FROM flow_answers CROSS JOIN flow_threads"
+        " USING (thread) WHERE status = 'interrupted' AND graph = ?",
+        [graph],
+    )
+    return [thread for (thread,) in rows]
+
+
+def _latest(db: sqlite3.Connection, thread: str) -> str:
+    """Return the id of the latest checkpoint of a thread."""
+    query = "SELECT id FROM flow_checkpoints WHERE thread = ? ORDER BY number DESC"
+    return str(db.execute(f"{query} LIMIT 1", [thread]).fetchone()[0])
 
 
 def _column(db: sqlite3.Connection, query: str, *values: object) -> list[bytes]:

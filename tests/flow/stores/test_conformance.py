@@ -80,9 +80,14 @@ class FreesForAnybody(Tables):
 
 
 class KeepsTheLastAnswer(Tables):
-    def put_once(self, db: Any, thread: str, key: str, record: bytes) -> bool:
+    def put_once(self, db: Any, thread: str, *rest: Any) -> bool:
         db.execute("DELETE FROM flow_answers WHERE thread = ?", [thread])
-        return super().put_once(db, thread, key, record)
+        return super().put_once(db, thread, *rest)
+
+
+class TakesAnswersTooLate(Tables):
+    def put_once(self, db: Any, thread: str, key: str, record: bytes, at: Any) -> bool:
+        return super().put_once(db, thread, key, record, None)
 
 
 class ReadsFromTheStart(Tables):
@@ -126,7 +131,7 @@ class CutsAtZero(Tables):
 
 
 class MakesThreads(Tables):
-    def put_once(self, db: Any, thread: str, key: str, record: bytes) -> bool:
+    def put_once(self, *_: Any) -> bool:
         return True
 
 
@@ -138,6 +143,7 @@ BROKEN = [
     BelievesAnyLease,
     FreesForAnybody,
     KeepsTheLastAnswer,
+    TakesAnswersTooLate,
     ReadsFromTheStart,
     PagesFromTheEnd,
     ForgetsTheStatus,

@@ -1,0 +1,53 @@
+"""Threads that may go on without being asked for: which ones to look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+from ..execution.parts import FlowParts
+from ..stores.records import Head, ThreadStatus
+
+_PAGE = 1_000
+
+
+async def threads_to_look_at(parts: FlowParts, now: datetime) -> list[str]:
+    """Return the threads whose owner may have died, or that may wait no longer.
+
+    Those with answers come from the store's index of them. Of the other paused ones the
+    head says whether time or a request for approval can end the waiting, so that none
+    is read as a whole in vain.
+    """
+    store, graph = parts.checkpointer, parts.graph.name
+    found = [head.thread_id async for head in _heads(parts, "running")]
+    found += await store.answered(graph)
+    pending = await _pending_requests(parts)
+    async for head in _heads(parts, "interrupted"):
+        expired = head.expires is not None and head.expires <= now
+        if expired or pending[head.thread_id] < head.requests:
+            found.append(head.thread_id)
+    return list(dict.fromkeys(found))
+
+
+async def _heads(parts: FlowParts, status: ThreadStatus) -> AsyncIterator[Head]:
+    before: str | None = None
+    while True:
+        page = await parts.checkpointer.heads(
+            graph=parts.graph.name, status=status, limit=_PAGE, before=before
+        )
+        for head in page:
+            yield head
+        if len(page) < _PAGE:
+            return
+        before = page[-1].thread_id
+
+
+async def _pending_requests(parts: FlowParts) -> Counter[str]:
+    """Return the number of requests that wait for people, by thread."""
+    guard = None if parts.executor is None else parts.executor.guard
+    if guard is None or guard.approvals is None:
+        return Counter()
+    runs = [each.run_id or "" for each in await guard.approvals.pending()]
+    # The id of a run is that of its thread, and the number of the turn.
+    return Counter(run.rpartition(":")[0] for run in runs)
