@@ -12,8 +12,8 @@ from toolcell.core import InvalidInputError
 from toolcell.core.detached import Detachable
 
 from .backends.selection import check_strength, open_backend
-from .client.argument_checks import check_kinds
 from .client.backend import Backend
+from .config.argument_checks import check_kinds
 from .config.settings import SandboxConfig
 from .program_factory import ProgramFactory, not_open
 from .scheduling.active_cells import ActiveCells

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 
-from .client.argument_checks import check_kinds
 from .client.backend import Backend
 from .client.types import Program, Spawn
+from .config.argument_checks import check_kinds
 from .config.settings import Limits, Network, SandboxConfig
 from .network.look_ups import LookUps
 from .programs.program import RunRequest, make_program, refused

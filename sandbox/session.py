@@ -348,8 +348,8 @@ class Session(SessionPauses, SessionFiles):
                     hint="use one that `checkpoint()` of this session returned",
                 )
             name, _ = await self._shared.fork_branch(checkpoint)
-            await self._shared.drop_branch(line)
             self._branch = name
+            await self._shared.drop_branch(line)
 
     async def drop(self, checkpoint: str) -> None:
         """Forget a checkpoint. Raises CellLostError."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
 from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 
 from .client.cell import Cell
+from .client.questions import INTERRUPT_SECONDS
 from .config.settings import Network
 from .processes.beside import FramesBesideRuns
 from .processes.files import FileTable
@@ -64,6 +66,7 @@ class SharedCell:
     def __init__(
         self, cell: Cell, network: Network, on_lost: Callable[[], None]
     ) -> None:
+        cell.lasting = True
         self.cell = cell
         self._on_lost = on_lost
         # True once its end needs no word any more.
@@ -221,9 +224,9 @@ class SharedCell:
         async with self._even_if_paused() as cell:
             runs = not self.paused and cell.traits.level != "process"
             async with self._filing:
-                if runs:
-                    await self._set_paused(True)
                 try:
+                    if runs:
+                        await self._set_paused(True)
                     yield cell
                 finally:
                     # A cell that is in the middle of an answer is about to be killed.
@@ -247,14 +250,17 @@ class SharedCell:
     async def _set_paused(self, paused: bool) -> None:
         if self.paused == paused:
             return
-        answer, _ = await self.cell.ask({"type": "pause" if paused else "resume"})
-        if paused and answer.get("held") is not True:
+
+        def note(answer: dict[str, Any]) -> None:
+            self.paused = paused and answer.get("held") is True
+
+        await self.cell.ask({"type": "pause" if paused else "resume"}, on_answer=note)
+        if paused and not self.paused:
             raise InvalidInputError(
                 "the processes of the session wake each other",
                 hint="end some of them, or the session",
                 details={"reason": "busy"},
             )
-        self.paused = paused
 
     async def __aexit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: object
@@ -268,6 +274,10 @@ class SharedCell:
             elif error is not None and not self.cell.settled:
                 # A half-done run leaves no usable state.
                 self._ends = True
+                self.over = self.over or (
+                    "a run was cancelled and did not end in "
+                    f"{INTERRUPT_SECONDS:g} seconds: the session ended"
+                )
                 await self.cell.kill()
         finally:
             self.egress = None
@@ -310,13 +320,23 @@ class SharedCell:
         """
         name = self._unused_name()
         request = {"branch": branch, "to": name, "allow_threads": allow_threads}
-        answer, _ = await self.cell.ask({"type": "fork", **request})
+
+        def note(answer: dict[str, Any]) -> None:
+            if "error" not in answer:
+                self.branches.add(name)
+
+        try:
+            answer, _ = await self.cell.ask({"type": "fork", **request}, on_answer=note)
+        except anyio.get_cancelled_exc_class():
+            # Nobody will know its name.
+            with anyio.CancelScope(shield=True), contextlib.suppress(CellLostError):
+                await self.drop_branch(name)
+            raise
         if "error" in answer:
             raise InvalidInputError(
                 f"cannot fork: {str(answer['error'])[:1000]}",
                 hint="run a program in it first, and let its threads end",
             )
-        self.branches.add(name)
         return name, tuple(str(each) for each in answer.get("warnings", ()))
 
     def add_branch(self) -> str:
@@ -340,8 +360,9 @@ class SharedCell:
     async def drop_branch(self, branch: str) -> None:
         """End a branch, if it lives; the caller has the turn. Raises CellLostError."""
         if branch in self.branches:
-            await self.cell.send_frame({"type": "drop", "branch": branch})
+            # First: a frame whose sender is cancelled is sent all the same.
             self.branches.remove(branch)
+            await self.cell.send_frame({"type": "drop", "branch": branch})
 
     async def end_when_idle(self, idle: float, lifetime: float) -> None:
         """End the cell after `idle` seconds without a run, or `lifetime` in all."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from toolcell.core import CellLostError
 
-from .client.argument_checks import check_freshness
 from .client.cell import Cell
 from .client.types import Listener, OnDisplay, OnOutput, Program
 from .client.workdir import WorkDir
+from .config.argument_checks import check_freshness
 from .program_factory import ProgramFactory
 from .programs.program import RunRequest
 from .scheduling.cell_supply import CellSupply

@@ -5,22 +5,18 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from toolcell.core import CellLostError, SandboxUnavailableError
 
-from ..cell.wire.frames import (
-    Frame,
-    FrameError,
-    encode,
-    encode_header,
-    frame_prefix,
-)
+from ..cell.wire.frames import Frame, FrameError, encode, encode_header, frame_prefix
 from .channel import Channel
 from .handshake import Handshake
-from .host_calls import CallServer, UnansweredCalls
+from .host_calls import CallServer, HostCalls, UnansweredCalls
+from .questions import INTERRUPT_SECONDS, OnAnswer, Questions
 from .request_encoder import RequestEncoder
 from .types import NOBODY, CellProcess, CellTraits, Listener, Program
 
@@ -32,21 +28,18 @@ if TYPE_CHECKING:
 _GRACE_SECONDS = 0.1
 # A session has more time, since the backstop ends it as a whole.
 _SESSION_GRACE_SECONDS = 10.0
-_ANSWER_SECONDS = 60.0
-# The supervisor kills an interrupted program after half a second.
-_INTERRUPT_SECONDS = 5.0
 # For the cell's own COLLECT_SECONDS, and to bring 16 MiB; the report is in by then.
 _COLLECT_SECONDS = 30.0
 # The supervisor keeps the limit, RENEWAL_SECONDS; it may be slow to be heard.
 _RENEWAL_SECONDS = 1.0
-_ANSWERS = {"file": "file", "fork": "forked", "pause": "paused", "resume": "resumed"}
+_LOST = (CellLostError, SandboxUnavailableError)
 
 
 class Cell:
     """One cell and the channel to its supervisor.
 
-    One run or one question is under way at a time; the callers take care of that. If
-    one is cancelled halfway, `settled` is False and the cell can only be killed.
+    One run or one question is under way at a time; the callers take care of that. Where
+    one is left halfway (`lasting`), `settled` is False and the cell can only be killed.
     Whatever happens, `kill` has to be called in the end; `async with` does.
 
     Args:
@@ -69,17 +62,24 @@ class Cell:
     ) -> None:
         self._channel = channel
         self.handshake = Handshake(channel, settings, on_code)
+        self._questions = Questions(channel, self.handshake)
         self._process = process
         self._layers: tuple[str, ...] = ()
         self._oom_kills = 0
         self._requests = RequestEncoder(traits)
         self._killing: anyio.Lock | None = None
         self._busy = False
+        # False while a run has no whole report.
+        self._is_over = True
         self._egress: Egress | None = None
         self._idle: anyio.Event | None = None
+        self._report: RunReport | None = None
+        # By branch: what no result could tell, since nobody waited for it.
+        self._untold_losses: dict[str | None, str] = {}
         self.traits = traits
-        self.settled = True
-        """False while a run or a question has no whole answer, so none may follow."""
+        self.lasting = False
+        """True if a run or a question whose caller is cancelled is ended in
+        `INTERRUPT_SECONDS`, so that others may follow; else it ends with the cell."""
 
         self.program_number = 1
         """The number of the program that it runs, or will run next."""
@@ -89,6 +89,14 @@ class Cell:
 
         self.gone = False
         """True once nothing of the cell is left."""
+
+        self.on_gone: Callable[[], object] = lambda: None
+        """Called once, when nothing of the cell is left."""
+
+    @property
+    def settled(self) -> bool:
+        """False while a run or a question has no whole answer, so none may follow."""
+        return self._is_over and not self._questions.is_open
 
     async def wait_ready(self) -> None:
         """Wait until the supervisor has prepared a process.
@@ -108,12 +116,17 @@ class Cell:
         try:
             report = await self.begin(program)
             with anyio.CancelScope(deadline=self.backstop(program)) as backstop:
-                await self._follow(program, report, listener, backstop)
+                async with self._answering(program.calls, backstop) as server:
+                    while not await self.step(report, listener, server, program.egress):
+                        pass
             if backstop.cancelled_caught:
                 await self.give_up(report)
             await self.collect(report)
             await self.require_confined(report)
             return report
+        except BaseException as error:
+            await self.abandon(program, error)
+            raise
         finally:
             await self.end(program)
 
@@ -123,44 +136,44 @@ class Cell:
             self._idle = self._idle or anyio.Event()
             await self._idle.wait()
 
-    async def _follow(
-        self,
-        program: Program,
-        report: RunReport,
-        listener: Listener,
-        backstop: anyio.CancelScope,
-    ) -> None:
-        egress = program.egress
-        try:
-            if program.calls is None:
-                while not await self.step(report, listener, None, egress):
-                    pass
-                return
-            async with CallServer(program.calls, self.send_frame, backstop) as server:
-                while not await self.step(report, listener, server, egress):
-                    pass
-        except CellLostError:
-            raise
-        except Exception:
-            # A function of the caller failed; a session keeps its state.
-            if not program.final:
-                await self.interrupt(report, egress)
-            raise
+    def _answering(
+        self, calls: HostCalls | None, backstop: anyio.CancelScope
+    ) -> AbstractAsyncContextManager[CallServer | None]:
+        if calls is None:
+            return contextlib.nullcontext()
+        return CallServer(calls, self.send_frame, backstop)
 
-    async def interrupt(self, report: RunReport, egress: Egress | None) -> None:
-        """End a run that nobody follows any more; its session may go on."""
-        ended, server = False, UnansweredCalls()
-        with anyio.move_on_after(_INTERRUPT_SECONDS, shield=True):
-            async with anyio.create_task_group() as tasks:
-                # It may not read ours while its own output fills the channel.
-                tasks.start_soon(self.stop)
-                # A lost cell is reported to the next user of the session.
-                with contextlib.suppress(CellLostError):
-                    while not ended:
-                        ended = await self.step(report, NOBODY, server, egress)
-                    await self.collect(report)
-        if not ended:
+    async def abandon(self, program: Program, error: BaseException) -> None:
+        """Interrupt a run that nobody follows any more; its session goes on.
+
+        Args:
+            program: The program.
+            error: Why: its caller was cancelled, or a function of the caller raised.
+        """
+        if self.settled or not self.lasting or isinstance(error, _LOST):
+            return
+        report = self._report
+        assert report is not None
+        with anyio.move_on_after(INTERRUPT_SECONDS, shield=True):
+            # A cell that is lost meanwhile stays unsettled.
+            with contextlib.suppress(*_LOST):
+                await self.wait_ready()
+                await self._interrupt(report, program.egress)
+        if not self.settled:
             await self.kill()
+        elif report.state == "lost":
+            why = "a run was cancelled and did not end when it was interrupted"
+            self._untold_losses[program.branch] = why
+
+    async def _interrupt(self, report: RunReport, egress: Egress | None) -> None:
+        ended, server = report.collecting, UnansweredCalls()
+        async with anyio.create_task_group() as tasks:
+            # It may not read ours while its own output fills the channel.
+            tasks.start_soon(self.stop)
+            with contextlib.suppress(CellLostError):
+                while not ended:
+                    ended = await self.step(report, NOBODY, server, egress)
+                await self.collect(report)
 
     async def begin(self, program: Program) -> RunReport:
         """Send a program; `step` follows its run, and `end` must be called last.
@@ -169,22 +182,22 @@ class Cell:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
-        self._busy, self.settled = True, False
-        self._egress = program.egress
+        request = self._requests.encode(program)
+        self._busy, self._egress = True, program.egress
         if program.egress is not None:
             program.egress.begin(self.send_frame)
+        self._is_over = False
         # One send: the supervisor then reads its first request at once.
-        request = self.handshake.hello() + self._requests.encode(program)
-        await self.handshake.send(request)
-        # Imported while the cell starts the program: 3 ms of a process's first run.
-        from .run_report import RunReport
+        try:
+            await self.handshake.send(self.handshake.hello() + request)
+        finally:
+            # Imported while the cell starts the program: 3 ms of a process's first run.
+            from .run_report import RunReport
 
+            report = self._report = RunReport.of(program)
         await self.wait_ready()
-        return RunReport(
-            cap=program.limits.output_bytes,
-            keep_output=not program.streamed,
-            began=time.monotonic(),
-        )
+        report.began = time.monotonic()
+        return report
 
     async def end(self, program: Program) -> None:
         """Clean up after a program, however it ended.
@@ -224,7 +237,7 @@ class Cell:
             with anyio.fail_after(_COLLECT_SECONDS):
                 while report.collecting:
                     report.collect(await self._channel.receive())
-            self.settled = True
+            self._is_over = True
         except TimeoutError:
             report.cut_short(f"it took {_COLLECT_SECONDS:g} seconds")
             await self.kill()
@@ -244,29 +257,15 @@ class Cell:
             )
 
     async def ask(
-        self, header: dict[str, Any], payload: bytes | memoryview = b""
+        self,
+        header: dict[str, Any],
+        payload: bytes | memoryview = b"",
+        on_answer: OnAnswer | None = None,
     ) -> tuple[dict[str, Any], bytes]:
-        """Send a frame and return its answer.
-
-        Raises:
-            CellLostError: The cell is gone.
-            SandboxUnavailableError: The cell did not start.
-        """
-        head = frame_prefix(encode_header(header), len(payload))
-        self.settled = False
-        await self.handshake.send(self.handshake.hello() + head, payload)
-        await self.wait_ready()
-        try:
-            with anyio.fail_after(_ANSWER_SECONDS):
-                frame = await self._channel.receive()
-        except TimeoutError:
-            await self.kill()
-            raise CellLostError("the cell did not answer in time") from None
-        if frame.header["type"] != _ANSWERS[header["type"]]:
-            await self.kill()
-            raise CellLostError("the cell answered something else")
-        self.settled = True
-        return frame.header, frame.payload
+        """Return the answer to a question, as `Questions.ask`."""
+        question = header, payload, on_answer
+        answer = await self._questions.ask(*question, lasting=self.lasting)
+        return answer.header, answer.payload
 
     async def send_frame(
         self, header: dict[str, Any], payload: bytes | memoryview = b""
@@ -323,7 +322,7 @@ class Cell:
             egress.serve(header, payload)
         elif kind == "finished":
             report.finish(header, payload, self._layers)
-            self.settled = not report.collecting
+            self._is_over = not report.collecting
             self._layers = report.layers
             self._oom_kills += report.oom_kills
             return True
@@ -337,6 +336,7 @@ class Cell:
             report.connections = program.egress.connections
             report.network_bytes = program.egress.spent
             report.warnings = program.egress.warnings
+        report.lost = self._untold_losses.pop(program.branch, report.lost)
         report.program_number = self.program_number
         from .result_builder import build_result, is_clean
 
@@ -391,6 +391,7 @@ class Cell:
                         self._egress.stop()
                     await self._process.kill()
                     self.gone = True
+                    self.on_gone()
 
     async def __aenter__(self) -> Cell:
         return self

@@ -88,9 +88,8 @@ async def stream_run(
                 with suppress(CellLostError):
                     await cell.send_frame({"type": "room", "bytes": unread})
                 unread = 0
-    except GeneratorExit:
-        if not program.final and not done:
-            await cell.interrupt(report, program.egress)
+    except BaseException as error:
+        await cell.abandon(program, error)
         raise
     finally:
         await cell.end(program)

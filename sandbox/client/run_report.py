@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from toolcell.core.text.json_size import count_values
 
@@ -26,6 +26,7 @@ from ..results.result import (
     Connection,
     Status,
 )
+from .types import Program
 
 _REASONS: tuple[Status, ...] = (
     "timeout",
@@ -106,6 +107,11 @@ class RunReport:
     _pieces: list[bytes] = field(default_factory=list)
     _room: int = MAX_ARTIFACT_BYTES
     _reader: OutputReader | None = None
+
+    @classmethod
+    def of(cls, program: Program) -> Self:
+        """Return the report, still empty, about the next run of a program."""
+        return cls(cap=program.limits.output_bytes, keep_output=not program.streamed)
 
     def add_output(self, header: dict[str, Any], payload: bytes) -> None:
         """Take in a piece of output. Raises FrameError if it is malformed."""

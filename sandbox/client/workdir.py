@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from toolcell.core import CellLostError, InvalidInputError
 
 from ..cell.wire.frames import strict_json
-from .argument_checks import check_kinds
+from ..config.argument_checks import check_kinds
 from .download import MAX_DOWNLOAD_BYTES, Download, FileChunk
 from .file_errors import file_error, host_error, known
 from .types import Asked, Program
@@ -153,9 +153,12 @@ class WorkDir:
         name = f".inputs-{secrets.token_hex(16)}"
         try:
             await self.write(name, program.large_inputs)
-        except InvalidInputError:
-            with contextlib.suppress(InvalidInputError):
-                await self.remove(name)
+        except BaseException:
+            # A cell that runs no other program is about to end.
+            if not program.final:
+                lost = contextlib.suppress(InvalidInputError, CellLostError)
+                with anyio.CancelScope(shield=True), lost:
+                    await self.remove(name)
             raise
         return program._replace(large_inputs=b"", inputs_file=name)
 

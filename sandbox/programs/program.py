@@ -13,9 +13,9 @@ from toolcell.core import InvalidInputError
 
 from ..cell.wire.contract import ARGV, SECRETS, STDIN
 from ..cell.wire.frames import FrameError, strict_json
-from ..client.argument_checks import check_freshness, check_kinds
 from ..client.host_calls import HostCalls
 from ..client.types import Freshness, Language, Program
+from ..config.argument_checks import check_freshness, check_kinds
 from ..config.settings import CodePolicy, Limits, Network
 from . import code_policy
 from .code_policy import LAST_RESORT_IMPORTS, compile_restricted

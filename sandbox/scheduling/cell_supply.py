@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio.abc
 
@@ -16,6 +17,18 @@ from .active_cells import ActiveCells
 from .cell_news import CellNews
 from .fair_queue import FairQueue
 from .pool import Pool, PoolStats
+
+
+class _Once:
+    """Calls a function at the first call of itself."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function: Callable[[], None] | None = function
+
+    def __call__(self) -> None:
+        function, self._function = self._function, None
+        if function is not None:
+            function()
 
 
 class CellSupply:
@@ -71,6 +84,7 @@ class CellSupply:
                 was closed.
         """
         entered = await self._queue.enter(agent_id)
+        leave = _Once(partial(self._queue.leave, entered))
         try:
             self._require_open()
             if again:
@@ -78,6 +92,8 @@ class CellSupply:
             else:
                 cell = await self._pool.take(limits)
             self._active.add(cell)
+            # Whoever holds a cell that has ended keeps no other from a place.
+            cell.on_gone = partial(self._end_use, cell, leave)
             try:
                 # It may have been closed meanwhile, without this cell.
                 self._require_open()
@@ -93,9 +109,13 @@ class CellSupply:
                     await self._pool.discard(cell)
             finally:
                 self._note_start(cell)
-                self._active.discard(cell)
+                self._end_use(cell, leave)
         finally:
-            self._queue.leave(entered)
+            leave()
+
+    def _end_use(self, cell: Cell, leave: _Once) -> None:
+        self._active.discard(cell)
+        leave()
 
     def _note_start(self, cell: Cell) -> None:
         if cell.handshake.started:

@@ -8,6 +8,7 @@ import re
 from ..support.paths import ROOT, TESTS
 
 SUITE = (
+    "sandbox/test_cancelled_callers",
     "sandbox/test_session_cell",
     "sandbox/test_session_state",
     "sandbox/client/test_workdir",

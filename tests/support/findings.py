@@ -1,4 +1,5 @@
-"""What attackers (A), loads and faults (F) and newcomers (N) found, by its id.
+"""What attackers (A, R), loads and faults (F, C), clients of others (S) and newcomers
+(N, J) found, by its id.
 
 A test names what it proves closed: `@pytest.mark.finding("A17")`.
 """
@@ -69,4 +70,6 @@ FINDINGS = {
     "N24": "tests fail under nohup",
     "N26": "plots complain about fonts",
     "N27": "small things that a stranger misses",
+    "C1": "a run whose caller is cancelled ends the whole session",
+    "S1": "a client that gives up waiting for its code loses the whole sandbox",
 }

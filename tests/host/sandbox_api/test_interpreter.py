@@ -107,6 +107,27 @@ async def test_contexts_have_variables_and_folders_of_their_own(
     assert texts(kept, "result") == "1"
 
 
+@pytest.mark.finding("S1")
+async def test_a_client_that_leaves_ends_its_code_alone(tmp_path: Path) -> None:
+    code = "x = 41; print('up', flush=True)\nimport time; time.sleep(600)"
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        await sandbox.write("note", b"kept")
+        headers = {**sandbox.headers, "e2b-sandbox-port": "49999"}
+        message = {"code": code}
+        async with sandbox.http.stream(
+            "POST", "/execute", json=message, headers=headers
+        ) as answer:
+            async for line in answer.aiter_lines():
+                if '"stdout"' in line:
+                    break
+        kept = await sandbox.code(code="x + 1")
+        note = await sandbox.read("note")
+
+    assert texts(kept, "result") == "42"
+    assert note.content == b"kept"
+
+
 async def test_languages_that_are_not_there_are_refused(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
