@@ -2,10 +2,10 @@
 
 The state is every SQLite file of `state.folder`, the audit log, and the approved
 definitions of tools by others. Each file is copied as of one moment. The moments
-differ, in an order that errs to the safe side: an id of a call is copied before the
-amounts that it was charged, and the files of the audit log are last, so that they have
-every decision that the others know of. Configuration, policies and secrets are no part
-of it.
+differ, in an order that errs to the safe side: ids of calls are copied after all else
+that knows of calls, since one id too many refuses a call, and one too few makes it
+twice. The files of the audit log are last, so that they have every decision that the
+others know of. Configuration, policies and secrets are no part of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..config.host_config import HostConfig
 
 MANIFEST = "manifest.json"
 _LOG = "audit.jsonl"
-_FIRST = ("idempotency.db", "guard.db", "approvals.db", "tokens.db")
+_IDS = "idempotency.db"
 _COPY_BYTES = 1 << 20
 _Kind = Literal["state", "audit", "pins"]
 
@@ -145,8 +145,7 @@ def _sources(config: HostConfig) -> Iterator[tuple[Path, str, _Kind]]:
     state = config.state.folder
     if state is not None:
         names = [path.name for path in state.glob("*.db")]
-        later = sorted(set(names) - set(_FIRST))
-        for name in [*(each for each in _FIRST if each in names), *later]:
+        for name in sorted(names, key=lambda name: (name == _IDS, name)):
             yield state / name, name, "state"
     for name, path in _pins(config).items():
         if path.exists():

@@ -6,10 +6,12 @@ import json
 import sqlite3
 import stat
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import pytest
 
@@ -17,6 +19,7 @@ from toolcell.core import ConfigError
 from toolcell.guard import AuditLog, verify_audit
 from toolcell.host import Host, HostConfig
 from toolcell.host.mcp_http.tokens import TokenStore
+from toolcell.host.runtime import backup as backup_module
 from toolcell.host.runtime.backup import back_up, restore
 
 from ...support.toolcell_command import toolcell
@@ -85,6 +88,31 @@ async def test_a_host_that_runs_is_copied_and_brought_back(tmp_path: Path) -> No
     # What the old host had counted is counted in the new one.
     assert 0 < statuses.count("denied") >= CALLS // 2 and statuses[-1] == "denied"
     assert verify_audit(tmp_path / "new/audit.jsonl").ok
+
+
+async def test_calls_that_a_backup_knows_are_known_by_their_ids_c10(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call is made after each file; a restore may refuse ids, never forget them."""
+    copied = vars(backup_module)["_copied"]
+
+    def copied_and_called(*args: Any) -> Any:
+        made = copied(*args)
+        anyio.from_thread.run(partial(host.call, "calculate", SUM, agent_id="a"))
+        return made
+
+    monkeypatch.setattr(backup_module, "_copied", copied_and_called)
+    async with Host(config(tmp_path), environ={}) as host:
+        await host.call("calculate", SUM, agent_id="a")
+        await anyio.to_thread.run_sync(back_up, config(tmp_path), tmp_path / "backup")
+
+    with closing(sqlite3.connect(tmp_path / "backup/records.db")) as file:
+        recorded = [
+            each for (each,) in file.execute("SELECT call_id FROM tool_records")
+        ]
+    with closing(sqlite3.connect(tmp_path / "backup/idempotency.db")) as file:
+        [known] = file.execute("SELECT count(*) FROM idempotency_keys").fetchone()
+    assert 1 < len(set(recorded)) <= known
 
 
 async def test_rotated_files_of_the_audit_log_come_along(tmp_path: Path) -> None:
