@@ -28,6 +28,7 @@ from .policy.conditions import Condition
 from .policy.files import load_policies, policy_schema
 from .policy.policy import AgentPolicy, Budget, Rule
 from .policy.rate_limit import RateLimit
+from .policy.remarks import policy_remarks
 from .stores.base import Store
 from .stores.memory import MemoryStore
 from .stores.redis import RedisStore
@@ -83,6 +84,7 @@ __all__ = [
     "audit_parts",
     "is_same_name",
     "load_policies",
+    "policy_remarks",
     "policy_schema",
     "verify_audit",
     "watch_policies",

@@ -17,7 +17,7 @@ from toolcell.providers.deepagents import ToolcellSandbox
 POLICY = AgentPolicy(
     agent_id="deepagents",
     allow=["exec", "read_file", "write_file"],
-    deny=[{"tools": ["exec"], "when": {"command": {"matches": ".*shutdown.*"}}}],
+    deny=[{"tools": ["exec"], "when": {"command": {"contains": "shutdown"}}}],
 )
 COMMANDS = ["echo 'hello' > /tmp/note && cat /tmp/note", "shutdown now"]
 

@@ -11,7 +11,7 @@ from toolcell.providers.dspy import CodeExecutionError, ToolcellInterpreter
 POLICY = AgentPolicy(
     agent_id="dspy",
     allow=["run_python", "SUBMIT"],
-    deny=[{"tools": ["run_python"], "when": {"code": {"matches": "import socket.*"}}}],
+    deny=[{"tools": ["run_python"], "when": {"code": {"contains_word": "socket"}}}],
 )
 SCRIPT = [
     {

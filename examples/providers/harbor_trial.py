@@ -34,7 +34,7 @@ FILES = {
 POLICY = AgentPolicy(
     agent_id="harbor",
     allow=["exec", "read_file", "write_file"],
-    deny=[{"tools": ["exec"], "when": {"command": {"matches": "git push.*"}}}],
+    deny=[{"tools": ["exec"], "when": {"command": {"contains": "git push"}}}],
 )
 
 

@@ -14,12 +14,7 @@ from toolcell.providers.openai_agents import ToolcellSandboxClient
 POLICY = AgentPolicy(
     agent_id="openai-agents",
     allow=["exec", "read_file", "write_file"],
-    deny=[
-        {
-            "tools": ["exec"],
-            "when": {"command": {"argv": [["sh", "-lc", "git push"]]}},
-        }
-    ],
+    deny=[{"tools": ["exec"], "when": {"command": {"contains": "git push"}}}],
 )
 COMMANDS = ["cat notes/today.txt && pwd", "git push"]
 

@@ -12,7 +12,7 @@ from toolcell.providers.pydantic_ai import ToolcellToolset, deferred_approvals
 POLICY = AgentPolicy(
     agent_id="pydantic-ai",
     allow=["exec"],
-    ask=[{"tools": ["exec"], "when": {"command": {"matches": "rm .*"}}}],
+    ask=[{"tools": ["exec"], "when": {"command": {"contains_word": "rm"}}}],
     deny=["write_file"],
 )
 SCRIPT = [

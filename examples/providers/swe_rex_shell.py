@@ -13,7 +13,7 @@ from toolcell.providers.swe_rex import ToolcellDeployment
 POLICY = AgentPolicy(
     agent_id="swe-rex",
     allow=["exec"],
-    deny=[{"tools": ["exec"], "when": {"command": {"matches": "git push.*"}}}],
+    deny=[{"tools": ["exec"], "when": {"command": {"contains": "git push"}}}],
 )
 COMMANDS = ["cd /tmp && name=toolcell", 'echo "$PWD $name"', "git push origin main"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,11 +12,13 @@ from toolcell.core.text.canonical_json import canonical_digest
 from ..approvals.types import is_same_name
 from ..policy.conditions import judge_arguments
 from ..policy.policy import AgentPolicy, Rule
+from ..policy.remarks import policy_remarks
 from ..policy.selectors import TOOL_NAME, ToolNames
 from ..values.call_facts import NO_FACTS, CallFacts
 from ..values.decision import NO_CAPS, Caps, GuardVerdict, Ruling, Tried
 from .quotas import LimitPlan, Quotas
 
+_log = logging.getLogger("toolcell.guard")
 _MAX_TOOL_POLICIES = 4096
 _STRICTNESS: dict[GuardVerdict, int] = {"allow": 0, "ask": 1, "deny": 2}
 
@@ -203,6 +206,8 @@ class PolicySet:
             ready = known.get(policy.agent_id)
             if ready is None or ready.policy != policy:
                 ready = CompiledPolicy(policy)
+                for remark in policy_remarks([policy]):
+                    _log.warning("%s", remark)
             self._by_agent[policy.agent_id] = ready
         written = [each.written for each in self._by_agent.values()]
         self.version = canonical_digest(written)[:12]

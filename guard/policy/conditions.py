@@ -17,33 +17,48 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
-from pydantic import Field, JsonValue, field_validator, model_validator
-from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 
 from .argument_paths import Nothing, Path, Reached, values_at
 from .base import PolicyModel
+from .commands import check_command, runs
 from .host_names import HOST, Mentions, host_in
+from .readings import MAX_TEXT, folded
+from .text_rules import check_wanted, containing, pattern_validator, whole_text
 
 MAX_PATTERN = 1000
-MAX_MATCHED = 100_000
+MAX_WANTED = 200
 MAX_NUMBER = 400
 _BOOLEANS = dict.fromkeys(("true", "yes", "on", "t", "y"), 1) | dict.fromkeys(
     ("false", "no", "off", "f", "n"), 0
 )
+_OF_WHOLE_LISTS_TOO = ("equals", "one_of", "contains", "contains_word")
 _Check = Callable[[Any], bool | None]
-_WITH_CODE = frozenset(
-    "ash awk bash busybox csh dash deno doas env fish gawk gdb ionice irb ksh lua "
-    "make nice node nohup npx nsenter osascript parallel perl php pip pipx pwsh "
-    "python python2 python3 rlwrap ruby script setsid sh ssh stdbuf strace su sudo "
-    "sqlite3 tclsh time timeout uv uvx vi vim watch xargs zsh".split()
-)
-"""Programs whose plain arguments are code or another command."""
 
 JsonNumber = (
     Annotated[int, Field(strict=True)]
     | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 )
 HostPattern = Annotated[str, Field(min_length=1, max_length=260)]
+Wanted = Annotated[
+    tuple[
+        Annotated[
+            str,
+            Field(min_length=1, max_length=MAX_WANTED),
+            AfterValidator(check_wanted),
+        ],
+        ...,
+    ],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    Field(min_length=1, max_length=100),
+]
 CommandPattern = Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
 
 
@@ -55,8 +70,8 @@ class Condition(PolicyModel):
         def __init__(self, **values: Any) -> None: ...
 
     equals: JsonValue = None
-    """This value and type. `1` for `true` or `"1"` cannot be judged: some tools read
-    one as the other."""
+    """This value and type. `1` for `true` or `"1"`, and a text that differs in case,
+    spacing or form alone, cannot be judged: some tools read one as the other."""
 
     one_of: tuple[JsonValue, ...] | None = None
     """One of these values."""
@@ -67,10 +82,20 @@ class Condition(PolicyModel):
     max: JsonNumber | None = None
     """A number not above this."""
 
+    contains: Wanted | None = None
+    """A text, or one of a list of at most 100, of at most 200 characters each, that
+    the text contains in any case. A text that contains it only without quotes,
+    backslashes, `$IFS`, invisible characters or odd spacing, or in Unicode's
+    compatible form, cannot be judged, nor can one over 100,000 characters."""
+
+    contains_word: Wanted | None = None
+    """As `contains`, for whole words: no letter, digit or `_` is beside it."""
+
     matches: Annotated[str, Field(max_length=MAX_PATTERN)] | None = None
-    """A regular expression for the whole text, at most 1,000 characters, without
-    look-around or references, so that it takes linear time. Text over 100,000
-    characters cannot be judged."""
+    """A regular expression for the whole text, in which `.` is any character and a
+    newline too; at most 1,000 characters, without look-around or references, so that it
+    takes linear time. A text that fits only when it is read as for `contains`, or over
+    100,000 characters, cannot be judged. Case counts: `(?i)` ignores it."""
 
     max_length: Annotated[int, Field(ge=0)] | None = None
     """Characters of a text, or items of a list or object, at most."""
@@ -95,9 +120,9 @@ class Condition(PolicyModel):
 
     argv: Annotated[tuple[CommandPattern, ...], Field(min_length=1)] | None = None
     """A list of texts, run without a shell, that is one of these commands. `*`
-    stands for one argument that does not begin with `-`, and is refused for
-    programs that take code or commands, such as `python` or `env`. A command given
-    as one text cannot be judged."""
+    stands for one argument that does not begin with `-`, and is refused for all but
+    a short list of programs that run no other program, such as `cat` or `ls`. A
+    command given as one text cannot be judged. Use it in allow rules."""
 
     @field_validator("equals", "one_of", "min", "max", mode="before")
     @classmethod
@@ -114,7 +139,7 @@ class Condition(PolicyModel):
     @classmethod
     def _compiles(cls, value: str | None) -> str | None:
         if value is not None:
-            _pattern(value)
+            pattern_validator(value)
         return value
 
     @field_validator("under")
@@ -140,13 +165,7 @@ class Condition(PolicyModel):
         cls, value: tuple[tuple[str, ...], ...] | None
     ) -> tuple[tuple[str, ...], ...] | None:
         for command in value or ():
-            program = PurePosixPath(command[0]).name.rstrip("0123456789.")
-            names = {program, PurePosixPath(command[0]).name}
-            if command[0] == "*" or ("*" in command[1:] and names & _WITH_CODE):
-                raise ValueError(
-                    f"{' '.join(command)!r} would run anything; "
-                    "write each of its arguments"
-                )
+            check_command(command)
         return value
 
     @cached_property
@@ -159,12 +178,14 @@ class Condition(PolicyModel):
             ),
             "min": lambda value: _at_most(self.min, value),
             "max": lambda value: _at_most(value, self.max),
-            "matches": _matcher(self.matches or ""),
+            "contains": containing(self.contains or (), words=False),
+            "contains_word": containing(self.contains_word or (), words=True),
+            "matches": whole_text(self.matches or ""),
             "max_length": self._is_short,
             "under": lambda value: _under(value, self.under or ""),
             "host_in": lambda value: host_in(value, self.host_in or ()),
             "mentions_host": Mentions(self.mentions_host or ()),
-            "argv": lambda value: _runs(value, self.argv or ()),
+            "argv": lambda value: runs(value, self.argv or ()),
         }
         return tuple((name, every[name]) for name in every if self._sets(name))
 
@@ -242,7 +263,7 @@ def _judge(
         return check(value)
     if name == "argv" and all(isinstance(each, str) for each in value):
         return check(value)
-    whole = check(value) if name in ("equals", "one_of") else False
+    whole = check(value) if name in _OF_WHOLE_LISTS_TOO else False
     if whole or not value:
         return whole
     elements = (_judge(name, check, each, combine) for each in value)
@@ -273,7 +294,7 @@ def same(left: object, right: object) -> bool | None:
     """Return whether two JSON values are equal, in value and type.
 
     None if they are not, but some program reads one as the other: `1`, `true`, `"1"`
-    and `"true"`.
+    and `"true"`; `a`, `A` and ` a`.
     """
     if _number(left) and _number(right):
         return left == right
@@ -285,9 +306,17 @@ def same(left: object, right: object) -> bool | None:
         if left.keys() != right.keys():
             return False
         return all_of(same(value, right[name]) for name, value in left.items())
+    if isinstance(left, str) and isinstance(right, str):
+        return left == right or (None if _reads_alike(left, right) else False)
     if type(left) is type(right):
         return left == right
     return None if _may_be_taken_for(left, right) else False
+
+
+def _reads_alike(left: str, right: str) -> bool:
+    if max(len(left), len(right)) > MAX_TEXT:
+        return True
+    return folded(left).strip() == folded(right).strip()
 
 
 def _may_be_taken_for(left: object, right: object) -> bool:
@@ -331,36 +360,6 @@ def _at_most(low: object, high: object) -> bool | None:
     return low <= high if _number(low) and _number(high) else None
 
 
-def _pattern(pattern: str) -> SchemaValidator:
-    """Return a validator by pydantic's own engine, which is linear in the text.
-
-    Raises:
-        ValueError: The pattern is not valid, or needs backtracking.
-    """
-    try:
-        # Alone first: `a)|(b` must not slip out of the group around it.
-        SchemaValidator(core_schema.str_schema(pattern=pattern))
-        whole = rf"\A(?:{pattern})\z"
-        return SchemaValidator(core_schema.str_schema(pattern=whole, strict=True))
-    except SchemaError:
-        raise ValueError("not a regular expression of linear time") from None
-
-
-def _matcher(pattern: str) -> Any:
-    validator = _pattern(pattern)
-
-    def matches(value: object) -> bool | None:
-        if not isinstance(value, str) or len(value) > MAX_MATCHED:
-            return None
-        try:
-            validator.validate_python(value)
-        except ValidationError:
-            return False
-        return True
-
-    return matches
-
-
 def _parts(path: str) -> tuple[str, ...] | None:
     """Return the parts of a path that has one reading only, else None."""
     if not path or "\\" in path or any(ord(c) < 32 or ord(c) == 127 for c in path):
@@ -378,22 +377,3 @@ def _under(value: object, root: str) -> bool | None:
     if root.startswith("/") is not str(value).startswith("/"):
         return None
     return parts[: len(beneath)] == beneath
-
-
-def _runs(value: object, commands: tuple[tuple[str, ...], ...]) -> bool | None:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        return None
-    return any(_fits(value, command) for command in commands)
-
-
-def _fits(argv: list[str], command: tuple[str, ...]) -> bool:
-    return len(argv) == len(command) and all(
-        (
-            part == "*"
-            and not given.startswith("-")
-            and given != ""
-            and "\0" not in given
-        )
-        or part == given
-        for given, part in zip(argv, command, strict=True)
-    )

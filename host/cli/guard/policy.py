@@ -51,10 +51,11 @@ def check(
 ) -> None:
     """Check policies, and tell each problem with its place.
 
-    Exits with 2 if there is one. Of a configuration, names of tools, modules and
+    Exits with 2 if there is one. Rules that are valid, and easily stepped around, are
+    remarked upon. Of a configuration, names of tools, modules and
     secrets are looked up as well.
     """
-    from toolcell.guard import ActionGuard, load_policies
+    from toolcell.guard import ActionGuard, load_policies, policy_remarks
 
     from ...config.host_config import HostConfig
 
@@ -70,7 +71,9 @@ def check(
             _look_up(settings, policies, guard)
     agents = [each.agent_id for each in policies]
     if as_json:
-        print_json({"ok": True, "policy_version": version, "agents": agents})
+        remarks = policy_remarks(policies)
+        facts = {"policy_version": version, "agents": agents, "remarks": remarks}
+        print_json({"ok": True, **facts})
     else:
         print(f"ok: {counted(len(agents), 'policy', 'policies')}, version {version}")
 

@@ -40,10 +40,10 @@ URLS_ELSEWHERE = [
 COMMANDS_ELSEWHERE: list[Any] = [
     *map(
         str.split,
-        """git show -c|git show --output=x|git|ls /|GIT status|git status ; id
+        """cat -n -c|cat -n --output=x|git|ls /|GIT status|git status ; id
         |/tmp/git status""".split("|"),
     ),
-    *("git status", ["git", "show", ""], ["git", "show", 1]),
+    *("git status", ["cat", "-n", ""], ["cat", "-n", 1]),
 ]
 
 CONDITIONS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
@@ -57,6 +57,7 @@ CONDITIONS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
         ["abc", ["abc", ["d"]]],
         ["abc1", "ABC", "abc\n", "", 3, ["abc", ""], []],
     ),
+    ({"matches": "a.*b"}, ["a\nb", "a\r\n\nb"], ["b\na"]),
     ({"matches": "a|b"}, ["a", "b"], ["ab", "xa", "bx"]),
     ({"max_length": 2}, ["ab", [1, 2], {}], ["abc", [1, 2, 3], 1]),
     (
@@ -72,8 +73,8 @@ CONDITIONS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
         URLS_ELSEWHERE,
     ),
     (
-        {"argv": [["git", "status"], ["git", "show", "*"], ["ls"]]},
-        [["git", "status"], ["git", "show", "HEAD"], ["ls"]],
+        {"argv": [["git", "status"], ["cat", "-n", "*"], ["ls"]]},
+        [["git", "status"], ["cat", "-n", "notes"], ["ls"]],
         COMMANDS_ELSEWHERE,
     ),
 ]
@@ -177,37 +178,28 @@ async def test_no_payload_passes_as_a_command_or_path() -> None:
 
 
 @pytest.mark.attack(111)
+@pytest.mark.finding("R47")
 @pytest.mark.parametrize(
     "command",
     [
-        ["python", "*"],
-        ["python3.12", "*"],
-        ["/usr/bin/python3", "-c", "*"],
-        ["sh", "-c", "*"],
-        ["env", "*"],
-        ["xargs", "*"],
-        ["sudo", "ls", "*"],
-        ["busybox", "*"],
-        ["*"],
-        ["*", "x"],
+        *map(
+            str.split,
+            """python *|python3.12 *|/usr/bin/python3 -c *|sh -c *|env *|xargs *|*|* x
+            |sudo ls *|busybox *|sed * *|git log *|find * -exec *|tar xf *|rg --pre *
+            |chroot * ls|npm *|m4 *|docker run *|sort --compress-program *|cat2 *
+            """.split("|"),
+        ),
     ],
 )
-def test_a_command_with_code_for_arguments_is_not_left_open(command: list[str]) -> None:
+def test_a_star_is_for_programs_that_run_nothing(command: list[str]) -> None:
     with pytest.raises(PolicyError, match="would run anything"):
         Condition(argv=[command])
 
 
 @pytest.mark.attack(111)
-async def test_known_escapes_of_harmless_programs_are_refused() -> None:
-    commands = [["find", "*", "-name", "*"], ["git", "log", "*"], ["tar", "xf", "*"]]
+async def test_a_star_is_no_option() -> None:
+    commands = [["grep", "*", "notes"], ["/bin/cat", "*"]]
     guard = guard_with(allow=[{"tools": ["sh"], "when": {"argv": {"argv": commands}}}])
-    for argv in (
-        ["find", ".", "-name", "x", "-exec", "id", ";"],
-        ["find", "-exec", "-name", "id"],
-        ["git", "-c", "core.pager=id", "log"],
-        ["git", "log", "--output=/etc/x"],
-        ["tar", "xf", "--to-command=id"],
-        ["tar", "xf", "a.tar", "--to-command=id"],
-    ):
+    for argv in (["grep", "-f", "notes"], ["/bin/cat", "--help"], ["cat", "a"]):
         assert not (await guard.decide(call("sh", argv=argv), FREE)).allowed, argv
-    assert (await guard.decide(call("sh", argv=["tar", "xf", "a"]), FREE)).allowed
+    assert (await guard.decide(call("sh", argv=["/bin/cat", "a"]), FREE)).allowed
