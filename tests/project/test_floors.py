@@ -26,7 +26,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "sandbox/cell": (
         "launcher",
         "supervisor",
-        "processes program",
+        "notifier processes program",
         "outputs",
         "accounting workdir",
         "kernel relays",

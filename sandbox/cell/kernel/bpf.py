@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     Segment = tuple[int, list[Instruction]]
 
 EPERM, EINVAL, ENOSYS = 1, 22, 38
+NOTIFY = -1
+"""In place of an errno: the process that has the filter's listener answers the call."""
 
-_ERRNO, _ALLOW = 0x00050000, 0x7FFF0000
+_ERRNO, _NOTIFY, _ALLOW = 0x00050000, 0x7FC00000, 0x7FFF0000
 _LOAD, _AND, _OR_X, _TO_X = 0x20, 0x54, 0x4C, 0x07
 _JUMP, _JUMP_EQ, _JUMP_GT, _JUMP_GE, _RETURN = 0x05, 0x15, 0x25, 0x35, 0x06
 _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGUMENTS = 0, 4, 16
@@ -50,7 +52,13 @@ def given(argument: int) -> Test:
 
 
 def rule(call: str, errno: int, *tests: Test) -> SyscallRule:
-    """Return a rule: the call is answered with `errno` when all `tests` hold."""
+    """Return a rule: the call is answered with `errno` when all `tests` hold.
+
+    Args:
+        call: The name of the call.
+        errno: The answer, or `NOTIFY`.
+        tests: Of its arguments.
+    """
     return SyscallRule(call, errno, tests)
 
 
@@ -91,7 +99,7 @@ def assemble(
 
 
 def _errno(number: int) -> Instruction:
-    return (_RETURN, 0, 0, _ERRNO | number)
+    return (_RETURN, 0, 0, _NOTIFY if number == NOTIFY else _ERRNO | number)
 
 
 def _allow() -> Instruction:

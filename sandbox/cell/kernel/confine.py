@@ -23,7 +23,7 @@ _RLIMITS = {
 }
 
 
-_NICE = 5
+NICE = 5
 FIRST_TO_GO = b"1000"
 """The `oom_score_adj` of programs, the first ones that the kernel kills."""
 
@@ -87,7 +87,7 @@ def confine(settings: dict[str, Any], *, closes_later: bool = False) -> list[str
     if not settings["first_to_go"]:
         _prefer_for_oom_kill()
     # The supervisor shares the cell's CPU time, and must not starve.
-    os.nice(_NICE)
+    os.nice(NICE)
     set_rlimits(settings["rlimits"])
     held = ["rlimits", *settings["held"]]
     if settings["renews"]:

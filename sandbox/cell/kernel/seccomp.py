@@ -26,8 +26,11 @@ from .bpf import EINVAL, ENOSYS, EPERM, assemble, given, outside, rule, within
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
+    from typing import Iterable
 
-    _Filter = tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]
+    from .bpf import SyscallRule
+
+    Filter = tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]
 
 # name, number on x86_64, number on aarch64 ("-": that machine has no such call)
 _TABLE = """
@@ -284,10 +287,34 @@ def closing_program(machine: str, *, lasting: bool = False) -> bytes:
     if lasting:
         closed.update({name: allowed[name] for name in _LASTING_CALLS})
         rules.append(_NO_LASTING_SOCKETS)
-    others = {*range(_LAST_KNOWN_CALL + 1)}.difference(closed.values())
+    return _all_but(machine, rules, set(closed.values()), allowed)
+
+
+def _all_but(
+    machine: str, rules: Iterable[SyscallRule], closed: set[int], known: dict[str, int]
+) -> bytes:
+    """Return a filter that allows every call, but for these and by these rules."""
+    others = {*range(_LAST_KNOWN_CALL + 1)}.difference(closed)
     calls = {str(number): number for number in others}
-    calls.update({each.call: allowed[each.call] for each in rules})
+    calls.update({each.call: known[each.call] for each in rules if each.call in known})
     return assemble(_MACHINES[machine][1], calls, rules, _LAST_KNOWN_CALL)
+
+
+def of_rules(
+    machine: str, rules: tuple[SyscallRule, ...], more_calls: dict[str, int]
+) -> Filter:
+    """Return a filter that allows every call, but for these rules.
+
+    Args:
+        machine: As `os.uname` calls it.
+        rules: Of calls that the list has.
+        more_calls: The numbers of other calls in the rules.
+
+    Raises:
+        KeyError: There is no list for this machine.
+    """
+    known = {**allowed_calls(machine), **more_calls}
+    return _fprog(_all_but(machine, rules, set(), known))
 
 
 def install(*, own_user: bool, renews: str = "") -> None:
@@ -315,7 +342,7 @@ def close(*, lasting: bool = False) -> None:
     _put_up(prepared_closing(lasting))
 
 
-def _put_up(filter_: _Filter) -> None:
+def _put_up(filter_: Filter) -> None:
     import ctypes
 
     from .linux import prctl
@@ -324,7 +351,7 @@ def _put_up(filter_: _Filter) -> None:
 
 
 @functools.lru_cache(maxsize=None)
-def prepared(own_user: bool, renews: str, /) -> _Filter:
+def prepared(own_user: bool, renews: str, /) -> Filter:
     """Return the `struct sock_fprog` of this machine, and what it points to.
 
     Args:
@@ -339,7 +366,7 @@ def prepared(own_user: bool, renews: str, /) -> _Filter:
 
 
 @functools.lru_cache(maxsize=None)
-def prepared_closing(lasting: bool, /) -> _Filter:
+def prepared_closing(lasting: bool, /) -> Filter:
     """Return the same for `closing_program`. Raises OSError."""
     return _fprog(closing_program(_machine(), lasting=lasting))
 
@@ -351,7 +378,7 @@ def _machine() -> str:
     return machine
 
 
-def _fprog(program: bytes) -> _Filter:
+def _fprog(program: bytes) -> Filter:
     import ctypes
 
     code = ctypes.create_string_buffer(program, len(program))

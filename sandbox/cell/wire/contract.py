@@ -109,3 +109,8 @@ _REASONS = {
 def reason_of(error: OSError) -> str:
     """Return the identifier of the reason for which a system call on a file failed."""
     return _REASONS.get(error.errno or 0, "failed")
+
+
+PROXY_ADDRESS = "127.0.0.1", 3128
+"""Leads to the host's proxy where cells have no network of their own. Nothing listens
+there: the notifier connects programs that want to go there, and nowhere else."""

@@ -1,0 +1,248 @@
+"""Seccomp user notification: calls that wait until another process has answered them.
+
+A program puts up a filter as the last step of its confinement. Where the filter says
+`NOTIFY` the calling thread sleeps, and whoever has the filter's listener reads the
+call, does in its own name what it finds right, and sends the answer. When no process
+has the listener any more such calls fail with ENOSYS. `WAIT_KILLABLE_RECV` (Linux 5.19)
+keeps signals from interrupting a call that has been read.
+
+Some arguments are memory of the caller, which its other threads change at any time. So
+nothing is ever allowed to go on by what was read there: only what the answering process
+has itself opened is acted on.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+import socket
+import struct
+
+from . import seccomp
+from .bpf import ENOSYS, EPERM, NOTIFY, SyscallRule, outside, rule, within
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import FrozenSet, Tuple
+
+ATTRIBUTES, SOCKETS, NETWORK = "attributes", "sockets", "network"
+SIGNALS, TRUNCATE = "signals", "truncate"
+"""What can be served: owners, modes, times and extended attributes of files; `connect`
+and `bind`; with `NETWORK` also TCP, and `listen`; signals to other processes, which
+Landlock bounds from ABI 6 on; and truncation by path, from ABI 3 on."""
+
+_NOTIFIED = {
+    ATTRIBUTES: "chmod fchmod fchmodat fchmodat2 chown lchown fchown fchownat utime "
+    "utimes futimesat utimensat setxattr lsetxattr fsetxattr removexattr lremovexattr "
+    "fremovexattr",
+    SOCKETS: "connect bind",
+    NETWORK: "listen",
+    SIGNALS: "kill tkill tgkill",
+    TRUNCATE: "truncate",
+}
+
+_UNIX, _STREAM, _SEQPACKET, _TYPE_MASK = 1, 1, 5, 0xF
+_MSG_FASTOPEN = 0x20000000
+_O_TRUNC, _ACCESS_MASK, _WRONLY, _RDWR = 0o1000, 3, 1, 2
+_ESOCKTNOSUPPORT, _EOPNOTSUPP, _ENOTTY = 94, 95, 25
+_FICLONE, _FICLONERANGE, _FIEMAP = 0x40049409, 0x4020940D, 0xC020660B
+_GETFLAGS, _FSGETXATTR, _GETVERSION = 0x80086601, 0x801C581F, 0x80087601
+# Of file systems in general (f, v, X), of btrfs, and of f2fs.
+_FILE_SYSTEM_IOCTLS = 0x6600, 0x7600, 0x5800, 0x9400, 0xF500
+
+_REFUSED = {
+    ATTRIBUTES: (
+        rule("setxattrat", ENOSYS),
+        rule("removexattrat", ENOSYS),
+        # Some change a file of which the caller has a descriptor for reading, such as
+        # FS_IOC_SETFLAGS and FS_IOC_ENABLE_VERITY.
+        rule(
+            "ioctl",
+            _ENOTTY,
+            within(1, *_FILE_SYSTEM_IOCTLS, mask=0xFF00),
+            outside(1, _FICLONE, _FICLONERANGE, _FIEMAP),
+            outside(1, _GETFLAGS, _FSGETXATTR, _GETVERSION),
+        ),
+    ),
+    SOCKETS: (
+        # Datagrams go to an address without `connect`. So does TCP with MSG_FASTOPEN.
+        rule(
+            "socket",
+            _ESOCKTNOSUPPORT,
+            within(0, _UNIX),
+            outside(1, _STREAM, mask=_TYPE_MASK),
+        ),
+        rule(
+            "socketpair", _EOPNOTSUPP, outside(1, _STREAM, _SEQPACKET, mask=_TYPE_MASK)
+        ),
+        rule("sendto", _EOPNOTSUPP, outside(3, 0, mask=_MSG_FASTOPEN)),
+        rule("sendmsg", _EOPNOTSUPP, outside(2, 0, mask=_MSG_FASTOPEN)),
+        rule("sendmmsg", _EOPNOTSUPP, outside(3, 0, mask=_MSG_FASTOPEN)),
+    ),
+    NETWORK: (),
+    SIGNALS: (
+        rule("rt_sigqueueinfo", ENOSYS),
+        rule("rt_tgsigqueueinfo", ENOSYS),
+        rule("pidfd_send_signal", ENOSYS),
+    ),
+    TRUNCATE: (
+        # Landlock asks for the right to write where the file is opened for writing.
+        *(
+            rule(
+                call,
+                EPERM,
+                outside(flags, 0, mask=_O_TRUNC),
+                outside(flags, _WRONLY, _RDWR, mask=_ACCESS_MASK),
+            )
+            for call, flags in (("open", 1), ("openat", 2))
+        ),
+        # Its flags are in memory.
+        rule("openat2", ENOSYS),
+    ),
+}
+
+_MORE_CALLS = {
+    "x86_64": {"pidfd_getfd": 438, "seccomp": 317},
+    "aarch64": {"pidfd_getfd": 438, "seccomp": 277},
+}
+_SET_MODE_FILTER = 1
+_NEW_LISTENER, _WAIT_KILLABLE_RECV = 1 << 3, 1 << 5
+
+_CALL = struct.Struct("=QIIiIQ6Q")
+_RESPONSE = struct.Struct("=QqiI")
+_ADDED = struct.Struct("=QIIII")
+_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+_IS_VALID, _ADD_FD = 0x40082102, 0x40182103
+_CONTINUE, _SET_FD = 1, 1
+
+Call = collections.namedtuple("Call", "id thread number arguments")
+"""A call that waits: `thread` is the id of the calling thread."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def notified(machine: str, served: FrozenSet[str]) -> dict[int, str]:
+    """Return the names of the calls that are notified, by number.
+
+    Args:
+        machine: As `os.uname` calls it.
+        served: Words such as `ATTRIBUTES`.
+
+    Raises:
+        KeyError: This machine is not known.
+    """
+    known = seccomp.allowed_calls(machine)
+    names = [name for word in sorted(served) for name in _NOTIFIED[word].split()]
+    return {known[name]: name for name in names if name in known}
+
+
+def rules(served: FrozenSet[str]) -> Tuple[SyscallRule, ...]:
+    """Return what is refused or notified, beside the list of calls."""
+    found = [rule("seccomp", EPERM), rule("pidfd_getfd", EPERM)]
+    for word in sorted(served):
+        found += _REFUSED[word]
+        found += [rule(name, NOTIFY) for name in _NOTIFIED[word].split()]
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=None)
+def prepared(
+    served: FrozenSet[str], others: Tuple[SyscallRule, ...] = (), /
+) -> seccomp.Filter:
+    """Return the filter as the kernel takes it, and what it points to.
+
+    Args:
+        served: What the listener's process answers.
+        others: More rules of the same filter, which come first.
+
+    Raises:
+        OSError: There is none for this machine.
+    """
+    machine = os.uname().machine
+    if machine not in _MORE_CALLS:
+        raise OSError(errno.ENOSYS, f"no system call list for {machine}")
+    return seccomp.of_rules(machine, (*others, *rules(served)), _MORE_CALLS[machine])
+
+
+def install(
+    fd: int, served: FrozenSet[str], others: Tuple[SyscallRule, ...] = ()
+) -> None:
+    """Put the filter on this process and its forks, and send its listener away.
+
+    It needs no_new_privs, and comes after all that it notifies.
+
+    Args:
+        fd: The socket that `notifier.main.start` returned. It is closed.
+        served: As in `prepared`.
+        others: As in `prepared`.
+
+    Raises:
+        OSError: The kernel refused the filter, or nobody takes the listener.
+    """
+    long = ctypes.c_long
+    listener = _libc.syscall(
+        long(_MORE_CALLS[os.uname().machine]["seccomp"]),
+        long(_SET_MODE_FILTER),
+        long(_NEW_LISTENER | _WAIT_KILLABLE_RECV),
+        ctypes.byref(prepared(served, others)[0]),
+    )
+    if listener == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"seccomp: {os.strerror(number)}")
+    with socket.socket(fileno=fd) as channel:
+        rights = array.array("i", [listener])
+        channel.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    os.close(listener)
+
+
+def receive(listener: int) -> Call:
+    """Take the next call that waits.
+
+    Raises:
+        OSError: ENOENT when its thread has ended meanwhile.
+    """
+    buffer = bytearray(_CALL.size)
+    fcntl.ioctl(listener, _RECEIVE, buffer, True)
+    number, thread, _, call, _, _, *arguments = _CALL.unpack(buffer)
+    return Call(number, thread, call, arguments)
+
+
+def still_waits(listener: int, call: Call) -> bool:
+    """Return True if the call's thread is alive, so that its id still means it."""
+    try:
+        fcntl.ioctl(listener, _IS_VALID, struct.pack("=Q", call.id))
+    except OSError:
+        return False
+    return True
+
+
+def answer(listener: int, call: Call, *, error: int = 0) -> None:
+    """Let the call return 0, or fail with `error`. A dead thread needs no answer."""
+    _send(listener, _RESPONSE.pack(call.id, 0, -error, 0))
+
+
+def let_go_on(listener: int, call: Call) -> None:
+    """Have the kernel do the call, whose arguments are all numbers."""
+    _send(listener, _RESPONSE.pack(call.id, 0, 0, _CONTINUE))
+
+
+def _send(listener: int, response: bytes) -> None:
+    try:
+        fcntl.ioctl(listener, _SEND, response)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+
+
+def replace_descriptor(
+    listener: int, call: Call, fd: int, theirs: int, *, inheritable: bool
+) -> None:
+    """Make a descriptor of the caller a copy of one of ours. Raises OSError."""
+    flags = 0 if inheritable else os.O_CLOEXEC
+    request = _ADDED.pack(call.id, _SET_FD, fd, theirs, flags)
+    fcntl.ioctl(listener, _ADD_FD, request)

@@ -1,0 +1,214 @@
+"""Connections: to sockets beneath the cell's folders, and to the proxy of the host.
+
+The address of `connect` and `bind` is in memory, so the call is done here: on the
+caller's own socket where the kernel lets us have it, else on a new one that takes the
+place of its descriptor. Options of the one that is replaced are lost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import socket
+import struct
+
+from ..kernel import linux
+from ..kernel.descriptors import send_fds
+from ..wire.contract import PROXY_ADDRESS
+from .caller import AT_FDCWD, Later, failed, signed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+    from .caller import Act, Caller
+
+    Step = Callable[[socket.socket], None]
+
+_ADDRESS_BYTES = 128
+_PIDFD_GETFD = 438
+_LOOPBACK = "127.0.0.1"
+# Somebody else may come to the listener first.
+_STRANGERS = 16
+_PAIR_SECONDS = 0.5
+_BACKLOG = 128
+_REMEMBERED = 4096
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Sockets:
+    """Does the calls about sockets.
+
+    Args:
+        channel: Takes the other ends of connections to the proxy; None without one.
+    """
+
+    def __init__(self, channel: socket.socket | None) -> None:
+        self._channel = channel
+        # What was done to the latest sockets, by their name in /proc.
+        self._done: dict[str, str] = {}
+
+    def connect(self, caller: Caller, *arguments: int) -> Act:
+        number, name = signed(arguments[0]), _socket_name(caller, arguments[0])
+        if self._done.get(name) == "connect":
+            raise failed(errno.EISCONN)
+        address = _address(caller, arguments)
+        [family] = struct.unpack_from("=H", address)
+        if family == socket.AF_UNIX:
+            target = _beneath(caller, _path(address, errno.ECONNREFUSED))
+            return lambda: self._do(
+                caller, number, family, "connect", lambda own: own.connect(target)
+            )
+        if family not in (socket.AF_INET, socket.AF_INET6):
+            raise failed(errno.EAFNOSUPPORT)
+        if self._channel is None or _inet(address) != PROXY_ADDRESS:
+            raise failed(errno.ENETUNREACH)
+        return lambda: self._do(caller, number, family, "connect", self._pair)
+
+    def bind(self, caller: Caller, *arguments: int) -> Act:
+        number, name = signed(arguments[0]), _socket_name(caller, arguments[0])
+        if name in self._done:
+            raise failed(errno.EINVAL)
+        address = _address(caller, arguments)
+        [family] = struct.unpack_from("=H", address)
+        if family != socket.AF_UNIX:
+            raise failed(errno.EACCES)
+        path = _path(address, errno.EACCES)
+        _beneath(caller, os.path.dirname(path) or b".")
+        begin = caller.opened(AT_FDCWD)
+        umask = int(caller.field("Umask"), 8)
+
+        def step(own: socket.socket) -> None:
+            # By the path as it was given, since that becomes the socket's name; it is
+            # Landlock that keeps this process from making a socket elsewhere.
+            os.fchdir(begin)
+            os.umask(umask)
+            try:
+                own.bind(path)
+            finally:
+                os.chdir("/")
+            if self._channel is not None:
+                own.listen(_BACKLOG)
+
+        return lambda: self._do(caller, number, family, "bind", step)
+
+    def listen(self, caller: Caller, *arguments: int) -> Act:
+        """Let the sockets that `bind` made listeners be listeners, and no others.
+
+        This is notified where there is TCP: a socket of TCP would listen unbound.
+        """
+        if self._done.get(_socket_name(caller, arguments[0])) != "bind":
+            raise failed(errno.EACCES)
+        return lambda: None
+
+    def _do(
+        self, caller: Caller, number: int, family: int, call: str, step: Step
+    ) -> None:
+        flags = caller.descriptor_flags(number)
+        waits = not flags & os.O_NONBLOCK
+        own = _callers_socket(caller, number)
+        if own is not None:
+            with own:
+                _attempt(own, step, waits)
+                self._remember(own, call)
+            return
+        with socket.socket(family, socket.SOCK_STREAM) as new:
+            if family == socket.AF_INET:
+                # It is the one option that is often set before `connect`.
+                new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _attempt(new, step, waits)
+            caller.replace(number, new.fileno(), inheritable=not flags & os.O_CLOEXEC)
+            self._remember(new, call)
+
+    def _remember(self, own: socket.socket, call: str) -> None:
+        if len(self._done) >= _REMEMBERED:
+            del self._done[next(iter(self._done))]
+        self._done[os.readlink(f"/proc/self/fd/{own.fileno()}")] = call
+
+    def _pair(self, own: socket.socket) -> None:
+        """Connect a socket to this process, and give the other end to the relay."""
+        assert self._channel is not None
+        with socket.socket() as listener:
+            listener.bind((_LOOPBACK, 0))
+            listener.listen(_STRANGERS)
+            own.connect_ex(listener.getsockname())
+            for _ in range(_STRANGERS):
+                if not select.select([listener], [], [], _PAIR_SECONDS)[0]:
+                    break
+                other, peer = listener.accept()
+                with other:
+                    if peer == own.getsockname():
+                        send_fds(self._channel, b"net", [other.fileno()])
+                        return
+        raise failed(errno.ETIMEDOUT)
+
+
+def _socket_name(caller: Caller, number: int) -> str:
+    name = caller.link(signed(number))
+    if not name.startswith("socket:["):
+        raise failed(errno.ENOTSOCK)
+    return name
+
+
+def _address(caller: Caller, arguments: tuple[int, ...]) -> bytes:
+    size = signed(arguments[2])
+    if not 2 <= size <= _ADDRESS_BYTES:
+        raise failed(errno.EINVAL)
+    return caller.exactly(arguments[1], size)
+
+
+def _path(address: bytes, nameless: int) -> bytes:
+    """Return the path in an address; `nameless` is the error if there is none."""
+    path = address[2:].partition(b"\0")[0]
+    if not path:
+        raise failed(nameless)
+    return path
+
+
+def _beneath(caller: Caller, path: bytes) -> str:
+    """Return our path to what lies beneath the cell's folders."""
+    try:
+        return caller.named(AT_FDCWD, path)
+    except PermissionError:
+        raise failed(errno.EACCES) from None
+
+
+def _inet(address: bytes) -> tuple[str, int] | None:
+    """Return host and port of an address of IPv4, which the proxy's is."""
+    if address[:2] != struct.pack("=H", socket.AF_INET) or len(address) < 8:
+        return None
+    [port] = struct.unpack_from("!H", address, 2)
+    return socket.inet_ntoa(address[4:8]), port
+
+
+def _attempt(own: socket.socket, step: Step, waits: bool) -> None:
+    """Do a step that may have to wait, without waiting here.
+
+    Args:
+        own: The socket.
+        step: Raises BlockingIOError when it would have to wait.
+        waits: True if the caller waits, and false if it wants that error.
+    """
+    own.setblocking(False)
+    try:
+        step(own)
+    except BlockingIOError:
+        if waits:
+            raise Later from None
+        raise
+    finally:
+        own.setblocking(waits)
+
+
+def _callers_socket(caller: Caller, number: int) -> socket.socket | None:
+    """Return the caller's socket, or None where the kernel, or an engine, refuses."""
+    long = ctypes.c_long
+    process = linux.pidfd_open(caller.process)
+    try:
+        fd = _libc.syscall(long(_PIDFD_GETFD), long(process), long(number), long(0))
+    finally:
+        os.close(process)
+    return None if fd == -1 else socket.socket(fileno=fd)
