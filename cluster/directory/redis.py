@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TypeVar
 
 import anyio.to_thread
@@ -25,7 +26,9 @@ find the node no more; those that have a link to it keep it."""
 RENEW_SECONDS = 4.0
 """Seconds between two renewals."""
 
-_MAX_NODES = 10_000
+_PAGE = 1_000
+_MAX_NAMES = 100_000
+_MAX_DIGITS = 9
 
 
 class RedisDirectory:
@@ -72,6 +75,11 @@ class RedisDirectory:
         """Write a node, for `LIFE_SECONDS`. Raises SandboxUnavailableError."""
         await self._in_thread(lambda: self._announce(record))
 
+    async def named(self, name: str) -> NodeRecord | None:
+        """Return the node of a name. Raises SandboxUnavailableError."""
+        text = await self._in_thread(lambda: self._client.get(self._prefix + name))
+        return None if text is None else read_signed(text, self._key)
+
     async def withdraw(self, record: NodeRecord) -> None:
         """Remove a node. Raises SandboxUnavailableError."""
         await self._in_thread(lambda: self._withdraw(record))
@@ -81,20 +89,29 @@ class RedisDirectory:
         self._client.close()
 
     def _nodes(self) -> list[NodeRecord]:
-        texts = self._living(self._index, self._prefix)
-        found = [read_signed(text, self._key) for text in texts]
-        return [record for record in found if record is not None]
+        return self._living(
+            self._index, self._prefix, lambda text: read_signed(text, self._key)
+        )
 
-    def _living(self, index: str, prefix: str) -> list[bytes]:
-        """Return the values whose names are in an index; forget names without one."""
-        names = sorted(self._client.smembers(index))[:_MAX_NODES]
-        if not names:
-            return []
-        texts = self._client.mget([prefix + name.decode() for name in names])
-        gone = [name for name, text in zip(names, texts, strict=True) if text is None]
-        if gone:
-            self._client.srem(index, *gone)
-        return [text for text in texts if text is not None]
+    def _living(
+        self, index: str, prefix: str, read: Callable[[bytes], _T | None]
+    ) -> list[_T]:
+        """Return the values of the names in an index; forget names without one.
+
+        Whoever may write there without a token can add names of any bytes.
+        """
+        found: list[_T] = []
+        names = islice(self._client.sscan_iter(index, count=_PAGE), _MAX_NAMES)
+        while page := list(islice(names, _PAGE)):
+            texts = self._client.mget([prefix.encode() + name for name in page])
+            values = [read(text) for text in texts if text is not None]
+            found += [each for each in values if each is not None]
+            gone = [
+                name for name, text in zip(page, texts, strict=True) if text is None
+            ]
+            if gone:
+                self._client.srem(index, *gone)
+        return found
 
     def _tell(self, driver: str, waiting: int) -> None:
         with self._client.pipeline() as pipe:
@@ -103,8 +120,7 @@ class RedisDirectory:
             pipe.execute()
 
     def _waiting(self) -> int:
-        told = self._living(self._drivers, self._queue)
-        return sum(int(each) for each in told if each.isdigit())
+        return sum(self._living(self._drivers, self._queue, _waiting_runs))
 
     def _announce(self, record: NodeRecord) -> None:
         with self._client.pipeline() as pipe:
@@ -131,3 +147,7 @@ class RedisDirectory:
                 hint="look after its Redis server; open links go on",
                 details={"reason": "directory_unavailable"},
             ) from None
+
+
+def _waiting_runs(text: bytes) -> int | None:
+    return int(text) if text.isdigit() and len(text) <= _MAX_DIGITS else None

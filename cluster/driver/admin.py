@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolcell.core import InvalidInputError, ToolcellError
 
+from ..directory.connect import connect
 from ..directory.records import Directory, NodeRecord
 from ..wire.handshake import RefusedError, checked_token
 from ..wire.protocol import LOST_SECONDS, PROTOCOL
 from ..wire.tasks import tasks_beside
-from .connect import connect
 from .requests import listed
 from .runs import ask
 

@@ -20,12 +20,12 @@ import anyio.abc
 from toolcell.core import SandboxError, SandboxUnavailableError
 from toolcell.sandbox import FairQueue, SandboxConfig
 
+from ..directory.connect import connect
 from ..directory.records import Directory, NodeRecord
 from ..wire.handshake import RefusedError
 from ..wire.link import Link
 from ..wire.protocol import PROTOCOL
 from . import metrics
-from .connect import connect
 from .places import Node, Place
 from .runs import next_part
 from .told import NONSENSE

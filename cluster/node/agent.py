@@ -18,6 +18,7 @@ from toolcell.core import ConfigError, InvalidInputError, SandboxUnavailableErro
 from toolcell.core.detached import Detachable
 from toolcell.sandbox import Sandbox, sweep_folders
 
+from ..directory.connect import meet
 from ..directory.records import NodeRecord
 from ..directory.redis import RENEW_SECONDS, RedisDirectory
 from ..wire.codec import pack_model
@@ -132,6 +133,7 @@ class NodeAgent(Detachable):
         )
         if self._directory is not None:
             try:
+                await self._check_name(self._directory, self._record)
                 await self._directory.announce(self._record)
             except BaseException:
                 for each in listeners:
@@ -239,6 +241,26 @@ class NodeAgent(Detachable):
     async def retired(self) -> None:
         """Return when the agent was told to end; its owner leaves it then."""
         await self._retired.wait()
+
+    async def _check_name(self, directory: RedisDirectory, own: NodeRecord) -> None:
+        """Check that no other node that lives has this node's name.
+
+        One that was killed is in the directory for a while. It does not answer, or it
+        had the address that this node listens at now.
+        """
+        other = await directory.named(own.name)
+        if other is None or (other.host, other.port) == (own.host, own.port):
+            return
+        try:
+            connection = await meet(other, self._key)
+        except (OSError, RefusedError):
+            return
+        connection.close()
+        raise SandboxUnavailableError(
+            f"the cluster has a node {own.name!r} at {other.host}:{other.port}",
+            hint="give each node a name of its own: `node` in [cluster]",
+            details={"reason": "node_name_taken"},
+        )
 
     async def _withdraw(self, directory: RedisDirectory) -> None:
         with anyio.CancelScope(shield=True):

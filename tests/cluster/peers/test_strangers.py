@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import anyio
 import pytest
+import redis
 
 from toolcell.cluster import (
     ClusterSandbox,
@@ -260,6 +261,53 @@ async def test_the_directory_takes_signed_records_only(
     assert read_signed(text.replace(record.host, "127.0.0.2"), key) is None
     other.close()
     ours.close()
+
+
+async def test_names_of_strangers_hide_no_node_r37_r38(
+    processes: ClusterProcesses, nodes: dict[str, NodeProcess]
+) -> None:
+    """They may write to Redis, and have no token."""
+    ours = processes.directory()
+    index, prefix, queue = ours._index, ours._prefix, ours._queue
+    with redis.Redis.from_url(processes.url) as stranger:
+        names = [b"\xff\xfe", *(f"0{number}" for number in range(20_000))]
+        stranger.sadd(index, *names)
+        stranger.mset({prefix + str(name): b"garbage" for name in names[1:]})
+        stranger.set(prefix.encode() + b"\xff\xfe", b"\xff")
+        stranger.sadd(ours._drivers, "d1", "d2")
+        stranger.mset({queue + "d1": "9" * 5_000, queue + "d2": "3"})
+        try:
+            assert {record.name for record in await ours.nodes()} == {"one", "two"}
+            assert await ours.waiting() == 3
+            stranger.rename(index, index + "-kept")
+            stranger.set(index, "no set")
+            with pytest.raises(SandboxUnavailableError):
+                await ours.nodes()
+            stranger.rename(index + "-kept", index)
+        finally:
+            stranger.srem(index, *names)
+            stranger.delete(*(prefix + str(name) for name in names[1:]))
+    ours.close()
+
+
+async def test_two_nodes_of_one_name_are_refused_ql1(
+    processes: ClusterProcesses, nodes: dict[str, NodeProcess]
+) -> None:
+    directory = processes.directory()
+    async with SandboxManager(SUBPROCESS.config()) as sandbox:
+        with pytest.raises(SandboxUnavailableError, match="has a node 'one'") as error:
+            async with NodeAgent(
+                sandbox, token=processes.token, name="one", directory=directory
+            ):
+                pass
+        assert error.value.details["reason"] == "node_name_taken"
+        gone = nodes["one"].record.model_copy(update={"name": "gone", "port": 1})
+        await directory.announce(gone)
+        async with NodeAgent(
+            sandbox, token=processes.token, name="gone", directory=directory
+        ) as agent:
+            assert await directory.named("gone") == agent.record
+    directory.close()
 
 
 async def test_a_token_that_is_none_is_refused() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from ..directory.records import NodeRecord
 from ..wire.handshake import (
     HANDSHAKE_SECONDS,
     RefusedError,
@@ -17,6 +16,7 @@ from ..wire.handshake import (
 from ..wire.link import Link
 from ..wire.sockets import Address, addresses_of, connected
 from ..wire.tls import TLSSocket
+from .records import NodeRecord
 
 # As in RFC 8305, Happy Eyeballs.
 _NEXT_SECONDS = 0.25
@@ -24,9 +24,6 @@ _NEXT_SECONDS = 0.25
 
 async def connect(record: NodeRecord, key: bytes, lost_seconds: float) -> Link:
     """Return a link to a node, which has to be run.
-
-    Where its name has several addresses the next one is tried, too, as soon as one
-    fails, or after a quarter of a second.
 
     Args:
         record: The node.
@@ -37,14 +34,24 @@ async def connect(record: NodeRecord, key: bytes, lost_seconds: float) -> Link:
         OSError: Nobody answers there, or not in time.
         RefusedError: It is not the node, or one of both does not have the token.
     """
+    connection = await meet(record, key)
+    return Link(connection, name=record.name, lost_seconds=lost_seconds)
 
-    async def meet(address: Address) -> TLSSocket:
+
+async def meet(record: NodeRecord, key: bytes) -> TLSSocket:
+    """Return a connection to a node that has proved to be it. Raises as `connect`.
+
+    Where its name has several addresses the next one is tried, too, as soon as one
+    fails, or after a quarter of a second.
+    """
+
+    async def meet_at(address: Address) -> TLSSocket:
         return await _meet(address, key, record.fingerprint)
 
-    race = _Race(meet)
+    race = _Race(meet_at)
     with anyio.move_on_after(HANDSHAKE_SECONDS):
         await race.run(await addresses_of(record.host, record.port))
-    return Link(race.winner(), name=record.name, lost_seconds=lost_seconds)
+    return race.winner()
 
 
 async def _meet(address: Address, key: bytes, fingerprint: str) -> TLSSocket:
