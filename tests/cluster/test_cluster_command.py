@@ -122,6 +122,29 @@ async def test_what_the_nodes_say(nodes: Nodes) -> None:
         assert {each["slots"] for each in found} == {9}
 
 
+async def test_a_node_waits_for_its_directory_c3(tmp_path: Path) -> None:
+    """Redis is started when the node has said that it waits for it."""
+    server = RedisServer(tmp_path)
+    nodes = Nodes(server.url, tmp_path)
+    process = Child(
+        [TOOLCELL, "cluster", "up", "--config", str(nodes.config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**nodes.environ, "TOOLCELL__CLUSTER__NODE": "late"},
+        text=True,
+    )
+    try:
+        assert process.stderr is not None and process.stdout is not None
+        notice = await to_thread.run_sync(process.stderr.readline)
+        assert "waits for the directory" in notice
+        server.start()
+        assert "late is up" in await to_thread.run_sync(process.stdout.readline)
+    finally:
+        process.kill()
+        process.communicate()
+        server.stop()
+
+
 async def test_a_host_runs_code_on_the_nodes(nodes: Nodes) -> None:
     config = HostConfig.from_file(nodes.config, environ=nodes.environ)
     async with Host(config, environ=nodes.environ) as host:

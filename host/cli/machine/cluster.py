@@ -12,12 +12,12 @@ import typer
 from toolcell.core import InvalidInputError
 
 from ...terminal.exit_codes import EXIT_COULD_NOT_RUN
-from ...terminal.output import print_json, print_table
+from ...terminal.output import print_json, print_notice, print_table
 from ...terminal.signals import run_async
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
-    from toolcell.cluster import NodeStatus
+    from toolcell.cluster import Directory, NodeStatus
 
     from ...config.host_config import HostConfig
     from ...runtime.cluster import ClusterParts
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 cluster = typer.Typer(
     help="Run programs on many machines: docs/cluster.md.", no_args_is_help=True
 )
+_LOOK_SECONDS = 1.0
+_LOOKS_BETWEEN_NOTICES = 10
 Seconds = Annotated[
     float, typer.Option("--seconds", min=0, help="Seconds for what runs there.")
 ]
@@ -222,6 +224,7 @@ async def _serve(settings: HostConfig, as_json: bool) -> None:
     from ...runtime.telemetry import export_telemetry
 
     with cluster_parts(settings) as parts:
+        await _wait_for(parts.directory, as_json)
         async with (
             AsyncExitStack() as stack,
             serve_metrics(settings),
@@ -242,6 +245,24 @@ async def _serve(settings: HostConfig, as_json: bool) -> None:
                     await agent.retire(seconds, for_good=True)
                     await agent.retired()
                 raise
+
+
+async def _wait_for(directory: Directory, as_json: bool) -> None:
+    """Return when the directory answers: machines that start together need it."""
+    import anyio
+
+    from toolcell.core import SandboxUnavailableError
+
+    looks = 0
+    while True:
+        try:
+            await directory.waiting()
+            return
+        except SandboxUnavailableError as error:
+            if looks % _LOOKS_BETWEEN_NOTICES == 0:
+                print_notice(f"waits for the directory: {error}", as_json=as_json)
+        looks += 1
+        await anyio.sleep(_LOOK_SECONDS)
 
 
 async def _start_on_ray(settings: HostConfig, as_json: bool) -> None:
