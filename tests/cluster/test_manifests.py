@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -19,6 +18,8 @@ from toolcell.host.cli.machine.kuberay_manifest import kuberay_manifest
 
 from ..support.cluster import kuberay
 from ..support.toolcell_command import toolcell
+
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 REDIS = """
 [cluster]

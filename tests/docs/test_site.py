@@ -32,6 +32,7 @@ def test_the_guard_explains_every_reason_of_a_refusal() -> None:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the site, built with warnings as errors."""
+    pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", folder],

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -24,6 +23,8 @@ from toolcell.host import HostConfig
 from ..conftest import IMAGE, missing, why_no_docker
 from ..support.paths import ROOT
 from ..support.project.deploy import DEPLOY, program, ran
+
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 TAG = "toolcell-test/host:latest"
 SERVICE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yml").read_text())[

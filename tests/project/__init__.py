@@ -1,1 +1,1 @@
-"""Tests of the project itself: style, structure, documents, manifests."""
+"""Tests of the project itself: packages, examples, documents, manifests."""

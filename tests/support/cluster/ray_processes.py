@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from anyio import to_thread
 from toolcell.cluster import NodeRecord
 from toolcell.core import SandboxUnavailableError
 
+from ...conftest import missing
 from ..guard.redis_server import RedisServer
 from ..process_tree import below, runs
 
@@ -56,6 +58,8 @@ class RayProcesses:
     """
 
     def __init__(self, log: Path, environ: dict[str, str]) -> None:
+        if find_spec("ray") is None:
+            missing("Ray is not installed")
         with log.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, MAIN],

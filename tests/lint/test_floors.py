@@ -11,6 +11,8 @@ import pytest
 
 from ..support.paths import ROOT, files_of_tests
 
+pytestmark = pytest.mark.lint
+
 FLOORS: dict[str, tuple[str, ...]] = {
     "core": ("text storage",),
     "sandbox": (
@@ -237,16 +239,3 @@ def test_what_a_test_starts_ends_with_it() -> None:
     ]
 
     assert started == []
-
-
-def test_a_folder_has_at_most_20_files() -> None:
-    folders = [ROOT / room for room in (*FLOORS, "tests", "benchmarks")]
-    sizes = {
-        folder.relative_to(ROOT).as_posix(): len(list(folder.glob("[!_]*.py")))
-        for top in folders
-        for folder in (top, *(path for path in top.rglob("*") if path.is_dir()))
-    }
-    full = {name for name, size in sizes.items() if size > 20}
-
-    assert full == set()
-    assert len(sizes) > 60

@@ -1,4 +1,4 @@
-"""Lint, format and types are part of the test command."""
+"""Ruff, mypy, and what docstrings may not begin with."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from ..support.paths import ROOT
+
+pytestmark = pytest.mark.lint
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from ..conftest import missing
 from ..support.paths import ROOT
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.lint, pytest.mark.timeout(600)]
 
 
 def problems(path: Path) -> list[str]:
@@ -33,7 +33,7 @@ def problems(path: Path) -> list[str]:
 
 
 def test_pyright_knows_every_face() -> None:
-    assert problems(ROOT / "tests/project/editor_faces.py") == []
+    assert problems(ROOT / "tests/lint/editor_faces.py") == []
 
 
 def test_pyright_finds_what_is_wrong(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Rules of the source: style, types, structure. `pytest -m lint` runs them."""
