@@ -12,8 +12,8 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 # What resolvers take for a number: 2130706433, 0177.0.0.1 and 0x7f.1 are addresses.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _MAX_NAME = 253
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-"""The names of a cell's own loopback interface."""
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "cell")  # noqa: S104
+"""The names of a cell's own interfaces."""
 
 
 def read_host(text: str) -> str:
@@ -117,12 +117,15 @@ class HostRules:
         return is_public_address(found) or (str(found), port) in self._rules
 
     def without_proxy(self) -> str:
-        """Return the hosts that need no proxy, with commas: the cell's own loopback.
+        """Return the hosts that need no proxy, with commas: those of the cell itself.
 
         A loopback host that a rule names is the one of this machine, not of the cell.
         """
         named = {host for host, _ in self._rules}
-        return ",".join(name for name in LOOPBACK_NAMES if name not in named)
+        own = [name for name in LOOPBACK_NAMES if name not in named]
+        if not any(host.startswith("127.") for host in named):
+            own.append("127.0.0.0/8")
+        return ",".join(own)
 
 
 def _above(host: str) -> Iterator[str]:

@@ -26,7 +26,7 @@ from ..config.host_rules import HostRules
 from ..config.settings import Limits, Network
 from ..results.result import Connection
 from . import stream as egress_stream
-from .http_request import HTTPRequest
+from .http_request import HTTPRequest, ResponseHead
 from .proxy import ProxyRequest, read_proxy_request
 from .stream import CellStream
 from .tunnel import forward_opaque, read_tunnel_preamble
@@ -58,6 +58,9 @@ class _Attempt:
     bytes_in: int = 0
     bytes_out: int = 0
     asked: bool = False
+    response: ResponseHead | None = None
+    """The head of the response, once the program's request is one of HTTP."""
+
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     cleanup_scope: anyio.CancelScope = field(
         default_factory=lambda: anyio.CancelScope(shield=True)
@@ -341,6 +344,7 @@ class Egress:
                 stream, proxy_request
             )
             if isinstance(preamble, HTTPRequest):
+                attempt.response = ResponseHead()
                 await preamble.make(stream, send)
                 # One request, one connection: the next would not have been checked.
                 while await stream.receive():
@@ -363,7 +367,11 @@ class Egress:
                     break
                 if self._pay(len(data)):
                     attempt.bytes_in += len(data)
+                    if attempt.response is not None:
+                        data = attempt.response.pass_on(data)
                     await stream.send(data)
+            if attempt.response is not None:
+                await stream.send(attempt.response.end())
             await stream.end()
         except (OSError, CellLostError) as error:
             attempt.stop(error)

@@ -16,6 +16,10 @@ from .types import ByteStream, RefusedError
 MAX_HEAD_BYTES = 65_536
 HTTP_PORT = 80
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(.*)", re.DOTALL)
+_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+_LINE_END = re.compile(rb"\r?\n")
+_INTERIM = (b"HTTP/1.1 1", b"HTTP/1.0 1")
+_OF_A_CONNECTION = (b"connection", b"keep-alive", b"proxy-connection")
 _HOP_BY_HOP = frozenset(
     (
         "connection keep-alive proxy-authenticate proxy-authorization proxy-connection "
@@ -95,6 +99,51 @@ def _headers(request: h11.Request, host: str, port: int) -> list[tuple[bytes, by
         ),
         (b"Connection", b"close"),
     ]
+
+
+class ResponseHead:
+    """Says in the head of a server's response that its connection closes.
+
+    Whoever closes a connection says so (RFC 9112, 9.6); a client's pool would use it
+    again otherwise. The server's own word was about its connection to the proxy.
+    """
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._passed = False
+
+    def pass_on(self, data: bytes) -> bytes:
+        """Return the bytes for the program that these ones of the server allow."""
+        if self._passed:
+            return data
+        self._held += data
+        ready = b""
+        while not self._passed and (end := _END_OF_HEAD.search(self._held)):
+            head, self._held = self._held[: end.end()], self._held[end.end() :]
+            self._passed = not head.startswith(_INTERIM)
+            ready += _closing(head) if self._passed else head
+        if self._passed or len(self._held) > MAX_HEAD_BYTES:
+            self._passed = True
+            ready, self._held = ready + self._held, b""
+        return ready
+
+    def end(self) -> bytes:
+        """Return what is left when the server has ended."""
+        left, self._held = self._held, b""
+        return left
+
+
+def _closing(head: bytes) -> bytes:
+    """Return the head of a response with the fate of this connection."""
+    status, *lines = _LINE_END.split(head)
+    kept: list[bytes] = []
+    drops = False
+    for line in filter(None, lines):
+        if not line.startswith((b" ", b"\t")):
+            drops = line.partition(b":")[0].strip().lower() in _OF_A_CONNECTION
+        if not drops:
+            kept.append(line)
+    return b"\r\n".join([status, *kept, b"Connection: close", b"", b""])
 
 
 def new_reader() -> h11.Connection:

@@ -21,6 +21,8 @@ from .http_request import (
 )
 from .types import ByteStream, RefusedError
 
+_NOT_SERVED = "501 Not Implemented"
+_NO_UPGRADE = "plain connections carry no web sockets here: use wss:// or CONNECT"
 _SOCKS = 5
 _NO_METHOD, _NOT_ALLOWED, _NO_HOST, _NO_COMMAND, _NO_ADDRESS = 0xFF, 2, 4, 7, 8
 
@@ -150,6 +152,8 @@ async def _read_http(source: ByteStream, first: bytes) -> ProxyRequest:
         found = split_absolute(request.target.decode("ascii"))
         if found is None:
             raise ValueError("this is a proxy; ask it for http://... or CONNECT")
+        if _asks_for_web_socket(request):
+            raise RefusedError(_NO_UPGRADE, _http_answer(_NOT_SERVED, _NO_UPGRADE))
         authority, path = found
         host, port = read_authority(authority, HTTP_PORT)
         check_host(request, host, port)
@@ -158,6 +162,14 @@ async def _read_http(source: ByteStream, first: bytes) -> ProxyRequest:
         raise RefusedError(reason, _http_answer("400 Bad Request", reason)) from None
     http = HTTPRequest(connection, request, path, host, port)
     return ProxyRequest(host=host, port=port, http=http)
+
+
+def _asks_for_web_socket(request: h11.Request) -> bool:
+    """Return True for an upgrade without which the request is of no use."""
+    return any(
+        name == b"upgrade" and value.lower() == b"websocket"
+        for name, value in request.headers
+    )
 
 
 def _behind(connection: h11.Connection) -> bytes:
