@@ -51,6 +51,16 @@ def prctl(option: int, argument: int = 0, extra: int = 0) -> None:
     _check(result, f"prctl {option}")
 
 
+def flush_streams() -> None:
+    """Write what the streams of C hold."""
+    _libc_locked.fflush(None)
+
+
+def leave(code: int) -> None:
+    """exit(3), which flushes the streams of C; it does not return."""
+    _libc_locked.exit(code)
+
+
 def parent_death_signal() -> int:
     """Return the signal that the death of the parent sends, or 0. Raises OSError."""
     number = ctypes.c_int()

@@ -69,6 +69,11 @@ def begin(home: str) -> None:
         _outputs.begin(_home, _pid)
 
 
+def in_child() -> bool:
+    """Return True in a process that the program forked."""
+    return os.getpid() != _pid
+
+
 def end() -> None:
     """End the outputs of a run."""
     if _outputs is not None:

@@ -11,35 +11,46 @@ import builtins
 import io
 import linecache
 import sys
-import traceback
 import types
 
 from ..wire.contract import FILE_NAME
-from . import displays, stateful, values
+from . import displays, ending, stateful, values
 from .outcomes import Outcome, bare_error, error_outcome, exit_outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any
 
 
-def prepare_main_module() -> None:
-    """Set up `__main__`, `sys.argv` and the streams, before a request is known."""
-    module = types.ModuleType("__main__")
-    module.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = module
+def prepare() -> None:
+    """Set up `sys.argv`, the streams and the end, before a request is known."""
     sys.argv = [FILE_NAME]
     _open_streams()
     atexit._clear()
 
 
+def make_main_module() -> None:
+    """Set up `__main__`, after the fork: what is older than it is never collected."""
+    sys.modules.pop("__main__", None)
+    ending.begin()
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+
+
 def _open_streams() -> None:
     """Set up `sys.stdin`, `sys.stdout` and `sys.stderr`."""
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False), encoding="utf-8")
+    open_stdin()
     sys.stdout = _writer(1, "surrogateescape")
     sys.stderr = _writer(2, "backslashreplace")
     # `sys.stdout = sys.__stdout__` in a program goes back to these.
     sys.__dict__.update(__stdout__=sys.stdout, __stderr__=sys.stderr)
+
+
+def open_stdin() -> None:
+    """Set up `sys.stdin`, with nothing of it read yet."""
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False), encoding="utf-8")
+    sys.__dict__["__stdin__"] = sys.stdin
 
 
 def _writer(fd: int, errors: str) -> io.TextIOWrapper:
@@ -48,39 +59,25 @@ def _writer(fd: int, errors: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
 
 
-def run(program: Any, namespace: dict[str, Any], home: str) -> Outcome:
-    """Run a program in an interpreter that lives on; SIGINT may interrupt it.
+def run(program: Any, home: str) -> Outcome:
+    """Run a program in `__main__`; SIGINT may interrupt it.
 
     Args:
         program: Source as bytes, or code that RestrictedPython has compiled.
-        namespace: Its global variables.
         home: Its work dir.
     """
+    if sys.__stdin__ is None or sys.__stdin__.closed:
+        # `exit()` closes it.
+        open_stdin()
     displays.begin(home)
-    try:
-        return _interruptible(lambda: _outcome(program, namespace))
-    finally:
-        displays.end()
-
-
-def run_to_end(program: Any, namespace: dict[str, Any], home: str) -> Outcome:
-    """Run a program as `run` does, and then end as an interpreter does."""
-
-    def whole() -> Outcome:
-        outcome = _outcome(program, namespace)
-        _finish()
-        return outcome
-
-    displays.begin(home)
-    try:
-        return _interruptible(whole)
-    finally:
-        displays.end()
-
-
-def _interruptible(program: Callable[[], Outcome]) -> Outcome:
-    outcome: Outcome | None = stateful.interruptible(program)
+    outcome = stateful.interruptible(lambda: _outcome(program))
     return outcome or Outcome(1, bare_error(KeyboardInterrupt()))
+
+
+def end(code: int) -> int:
+    """End the program, which SIGINT may interrupt; return its process's exit code."""
+    ended: int | None = stateful.interruptible(lambda: ending.finish(code))
+    return code if ended is None else ended
 
 
 def _execute(program: Any, namespace: dict[str, Any]) -> Any:
@@ -121,9 +118,9 @@ def _expression(program: bytes) -> types.CodeType | None:
         return None
 
 
-def _outcome(program: Any, namespace: dict[str, Any]) -> Outcome:
+def _outcome(program: Any) -> Outcome:
     try:
-        value = _execute(program, namespace)
+        value = _execute(program, sys.modules["__main__"].__dict__)
     except SystemExit as stop:
         return exit_outcome(stop.code)
     except BaseException as error:
@@ -131,6 +128,8 @@ def _outcome(program: Any, namespace: dict[str, Any]) -> Outcome:
             return error_outcome(error)
         except BaseException:
             return Outcome(1, bare_error(error))
+    if displays.in_child():
+        return Outcome(0, {"outcome": "ok", "value": {"json": None}})
     try:
         if displays.wanted(value):
             displays.finish(value)
@@ -140,24 +139,3 @@ def _outcome(program: Any, namespace: dict[str, Any]) -> Outcome:
         return Outcome(0, {"outcome": "ok", "value": values.report(value)})
     except BaseException:
         return Outcome(0, {"outcome": "ok", "value": {"type": values.type_name(value)}})
-
-
-def _finish() -> None:
-    """End as an interpreter does: wait for threads, run exit handlers, flush."""
-    try:
-        threading = sys.modules.get("threading")
-        if threading is not None:
-            threading._shutdown()
-        atexit._run_exitfuncs()
-    except BaseException:
-        traceback.print_exc()
-    flush()
-
-
-def flush() -> None:
-    """Flush the program's output streams, whatever it made of them."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:
-            continue

@@ -21,7 +21,7 @@ from ..kernel import seccomp, signals
 from ..kernel.confine import ConfineError, confine, limit_memory, set_rlimits
 from ..kernel.descriptors import move_fds
 from ..wire.contract import ANSWER, FILE_NAME, FOLDERS, FORK, RESULT_FD, WARM_UP
-from . import displays, execution, host_tools, node, stateful
+from . import displays, ending, execution, host_tools, node, stateful
 from .requests import frame_request, read_request
 
 TYPE_CHECKING = False
@@ -73,7 +73,7 @@ def get_ready(settings: dict[str, Any]) -> None:
     # A stream remembers that it could seek, and those of programs cannot.
     null, (read_fd, write_fd) = os.open(os.devnull, os.O_RDWR), os.pipe()
     with _descriptors([null, write_fd, write_fd]):
-        execution.prepare_main_module()
+        execution.prepare()
     for fd in (null, read_fd, write_fd):
         os.close(fd)
 
@@ -99,10 +99,12 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
         # Only the program's own uid may enter.
         os.chdir(_home)
         _reseed()
+        execution.make_main_module()
         first = os.read(REQUEST_FD, 1)
         if first == WARM_UP:
             _warm_up()
-            execution.prepare_main_module()
+            execution.prepare()
+            execution.make_main_module()
             first = b""
         setup = {"layers": held, "cpu": time.process_time()}
         global _address_space, _node, _closes
@@ -111,6 +113,7 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
         # The last line that is certainly ours; it is read when a run begins.
         _write_all(RESULT_FD, _line(setup))
         code = _serve(first)
+        ending.leave(code)
     except ConfineError as error:
         _write_all(RESULT_FD, _line({"error": str(error)}))
     except Exception as error:
@@ -180,11 +183,14 @@ def _live(request: dict[str, Any]) -> int:
         module.__dict__.update(request["inputs"])
         way = _offer_tools(request, module)
         before = _set_environment(request.pop("secrets"))
-        outcome = execution.run(request["code"], module.__dict__, _home)
+        outcome = execution.run(request["code"], _home)
+        if displays.in_child():
+            return execution.end(outcome.exit_code)
+        displays.end()
         if way is not None:
             way.close()
         _restore_environment(before)
-        execution.flush()
+        ending.flush()
         report = {**outcome.report, "exit_code": outcome.exit_code}
         _write_all(RESULT_FD, _encode(report))
         first = os.read(REQUEST_FD, 1)
@@ -247,15 +253,20 @@ def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
 
 
 def _run_python(request: dict[str, Any]) -> int:
-    code: bytes = request["code"]
+    source: bytes = request["code"]
     module = sys.modules["__main__"]
     module.__dict__.update(request["inputs"])
     _offer_tools(request, module)
     restricted = request["restricted"]
-    program = code if restricted is None else _restricted(code, module, restricted)
-    outcome = execution.run_to_end(program, module.__dict__, _home)
-    _write_all(RESULT_FD, _encode(outcome.report))
-    return outcome.exit_code
+    program = source if restricted is None else _restricted(source, module, restricted)
+    # The program's objects end with it, and so must be in no variable here.
+    del module
+    outcome = execution.run(program, _home)
+    code = execution.end(outcome.exit_code)
+    if not displays.in_child():
+        displays.end()
+        _write_all(RESULT_FD, _encode(outcome.report))
+    return code
 
 
 def _reseed() -> None:

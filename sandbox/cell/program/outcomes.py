@@ -45,7 +45,13 @@ def error_outcome(error: BaseException) -> Outcome:
         frames = frames.tb_next
     error.__traceback__ = frames
     text = "".join(traceback.format_exception(type(error), error, frames))
-    sys.stderr.write(text)
+    found = (type(error), error, frames)
+    sys.last_type, sys.last_value, sys.last_traceback = found
+    sys.__dict__["last_exc"] = error
+    if sys.excepthook is sys.__excepthook__:
+        sys.stderr.write(text)
+    elif (stop := _call_hook(found, text)) is not None:
+        return exit_outcome(stop.code)
     exception = {
         "type": values.type_name(error),
         "message": str(error)[:_MAX_TEXT],
@@ -53,6 +59,20 @@ def error_outcome(error: BaseException) -> Outcome:
         "errno": error.errno if isinstance(error, OSError) else None,
     }
     return Outcome(1, {"outcome": "error", "exception": exception})
+
+
+def _call_hook(error: tuple[Any, ...], text: str) -> SystemExit | None:
+    """Have the program's own hook show an error; return what it exits with, if so."""
+    try:
+        sys.excepthook(*error)
+    except SystemExit as stop:
+        return stop
+    except BaseException as second:
+        frames = second.__traceback__ and second.__traceback__.tb_next
+        own = "".join(traceback.format_exception(type(second), second, frames))
+        sys.stderr.write(f"Error in sys.excepthook:\n{own}\n")
+        sys.stderr.write(f"Original exception was:\n{text}")
+    return None
 
 
 def bare_error(error: BaseException) -> dict[str, Any]:

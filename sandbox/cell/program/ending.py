@@ -1,0 +1,165 @@
+"""The end of a program's process, in the order in which an interpreter ends.
+
+`Py_FinalizeEx` itself would free the memory that this process shares with the one that
+it was forked from, and so copy all of it: some milliseconds, where these steps on the
+program's own objects take a tenth of one.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import gc
+import io
+import itertools
+import os
+import sys
+import traceback
+import weakref
+from importlib.machinery import ExtensionFileLoader
+from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+
+FLUSH_FAILED = 120
+"""Python's exit code if what was printed could not be written."""
+
+_FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+_MAX_BLOCKS = 2_000_000
+# Modules from before the program: they are first in `sys.modules`.
+_older = 0
+_loaded_library = False
+
+
+def begin() -> None:
+    """Note, in a fork, that all objects and modules so far are not the program's."""
+    global _older
+    gc.freeze()
+    _older = len(sys.modules)
+
+
+def finish(code: int) -> int:
+    """Wait for threads, run exit handlers, flush, and let go of the program's objects.
+
+    Args:
+        code: The program's exit code.
+
+    Returns:
+        The exit code of its process.
+    """
+    lost = False
+    for step in (_shut_down_threads, atexit._run_exitfuncs):
+        try:
+            step()
+        except BaseException:
+            traceback.print_exc()
+    lost |= not flush()
+    try:
+        _restore_sys()
+        _release()
+    except Exception:
+        traceback.print_exc()
+    lost |= not flush()
+    return FLUSH_FAILED if lost else code
+
+
+def leave(code: int) -> NoReturn:
+    """End this process as a return from C's `main` does, which flushes C's streams.
+
+    Only a library that the program loaded can have more to do at the end of C, and what
+    those from before would do costs over a millisecond.
+    """
+    try:
+        from ..kernel import linux
+
+        if _loaded_library:
+            linux.leave(code)
+        linux.flush_streams()
+    finally:
+        os._exit(code)
+
+
+def flush() -> bool:
+    """Flush the program's output streams; False if some of it could not be written."""
+    done = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except Exception as error:
+            done = False
+            if stream is sys.stdout and sys.stderr is not None:
+                why = "".join(traceback.format_exception_only(type(error), error))
+                sys.stderr.write(f"Exception ignored in: {stream!r}\n{why}")
+    return done
+
+
+def _shut_down_threads() -> None:
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading._shutdown()
+
+
+def _restore_sys() -> None:
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        sys.__dict__.pop(name, None)
+    for name in ("stdin", "stdout", "stderr"):
+        sys.__dict__[name] = sys.__dict__["__%s__" % name]
+
+
+def _release() -> None:
+    """Drop the program's modules, then what is only in cycles, then the rest."""
+    global _loaded_library
+    left = []
+    for name in _newer():
+        module, sys.modules[name] = sys.modules[name], None  # type: ignore[assignment]
+        if type(getattr(module, "__loader__", None)) is ExtensionFileLoader:
+            _loaded_library = True
+        if type(module) is ModuleType:
+            left.append(weakref.ref(module))
+        del module
+    # A collection closes what is in cycles in any order: bytes perhaps before text.
+    _flush_files()
+    gc.collect()
+    left = [found for found in left if found() is not None]
+    # Threads that are still there would find their names gone; an interpreter that ends
+    # stops them.
+    if left and not _thread._count():
+        for found in reversed(left):
+            _clear(found())
+        gc.collect()
+    # Something older may hold some.
+    _flush_files()
+
+
+def _newer() -> list[str]:
+    """Return the names of the program's modules, in the order of their imports.
+
+    The others are not looked at: that would copy the memory of each name.
+    """
+    count = max(len(sys.modules) - _older, 0)
+    return list(itertools.islice(reversed(sys.modules), count))[::-1]
+
+
+def _clear(module: ModuleType | None) -> None:
+    """Set the names of a module to None, first those with one underscore."""
+    names: dict[str, Any] = getattr(module, "__dict__", {})
+    private = [name for name in names if name[:1] == "_" and name[1:2] != "_"]
+    for name in private + [name for name in names if name != "__builtins__"]:
+        names[name] = None
+
+
+def _flush_files() -> None:
+    """Flush open files: text first, as it goes on to bytes."""
+    if sys.getallocatedblocks() > _MAX_BLOCKS:
+        # The list of all objects may be more than the memory that is left.
+        return
+    found = [each for each in gc.get_objects() if issubclass(type(each), _FILES)]
+    for file in sorted(found, key=lambda each: not hasattr(each, "encoding")):
+        try:
+            file.flush()
+        except Exception:
+            continue

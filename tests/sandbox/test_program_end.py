@@ -1,0 +1,103 @@
+"""A program ends as one of plain Python does: in runs, and in forks of sessions."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolcell.sandbox import Sandbox
+
+pytestmark = pytest.mark.anyio
+
+ENDS = {
+    "buffers of files": (
+        "import csv, gzip, os\nos.mkdir('artifacts')\n"
+        "f = open('artifacts/a', 'w'); f.write('a,b\\n' * 100_000)\n"
+        "g = gzip.open('artifacts/b', 'wt'); g.write('x')\n"
+        "class Log:\n    def write(self): csv.writer(f).writerow('zz')\n",
+        "",
+    ),
+    "files that something older holds": (
+        "import builtins, os\nos.mkdir('artifacts')\n"
+        "builtins.f = open('artifacts/a', 'w'); f.write('a,b\\n')\n",
+        "",
+    ),
+    "destructors": (
+        "class A:\n    def __del__(self): print('released')\n"
+        "def names(): return a\na = A()\n",
+        "released\n",
+    ),
+    "generators": (
+        "def g():\n    try: yield\n    finally: print('closed')\nx = g(); next(x)\n",
+        "closed\n",
+    ),
+    "printf": ("import ctypes; ctypes.CDLL(None).printf(b'line\\n')\n", "line\n"),
+    "threads, then exit handlers": (
+        "import atexit, threading, time\natexit.register(print, 'bye')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.05), print('done'))).start()\n",
+        "done\nbye\n",
+    ),
+    "a hook": (
+        "import sys\nsys.excepthook = lambda kind, *_: print('hook', kind)\n1 / 0\n",
+        "hook <class 'ZeroDivisionError'>\n",
+    ),
+    "a hook that fails": ("import sys\nsys.excepthook = 5\n1 / 0\n", ""),
+    "a hook that exits": (
+        "import sys\nsys.excepthook = lambda *_: sys.exit(7)\n1 / 0\n",
+        "",
+    ),
+}
+CODES = {"a hook": 1, "a hook that fails": 1, "a hook that exits": 7}
+SIZES = {
+    "buffers of files": {"a": 400_000, "b": 29},
+    "files that something older holds": {"a": 4},
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_the_end_of_a_program_f1_f17_f18(sandbox: Sandbox, name: str) -> None:
+    code, stdout = ENDS[name]
+    result = await sandbox.run(code)
+    assert (result.stdout, result.exit_code) == (stdout, CODES.get(name, 0))
+    sizes = {each.name: each.size for each in result.artifacts}
+    assert sizes == SIZES.get(name, {})
+
+
+FORK = "import os, sys\nx, pid = 1, os.fork()\nif pid == 0:\n    {}\n"
+PARENT = "if pid:\n    code = os.WEXITSTATUS(os.waitpid(pid, 0)[1])\n    x = 2\n"
+CHILDREN = {
+    "pass": 0,
+    "sys.exit(3)": 3,
+    "exit(4)": 4,
+    "raise SystemExit('no')": 1,
+    "1 / 0": 1,
+    "raise KeyboardInterrupt": 1,
+    "os._exit(5)": 5,
+    "import atexit; atexit.register(os._exit, 6)": 6,
+}
+
+
+@pytest.mark.parametrize("ending", CHILDREN)
+async def test_a_forked_child_is_never_the_kernel_f2(
+    sandbox: Sandbox, ending: str
+) -> None:
+    code = FORK.format(ending) + PARENT + "print('child' if pid == 0 else 'parent')\n"
+    falls_through = ending == "pass" or "atexit" in ending
+    stdout = ("child\n" if falls_through else "") + "parent\n"
+    async with sandbox.session() as session:
+        before = (await session.run("import os\nos.getpid()")).value
+        for run in (session.run, sandbox.run):
+            result = await run(f"{code}[x, pid and code]")
+            assert (result.status, result.value) == ("ok", [2, CHILDREN[ending]])
+            assert result.stdout == stdout
+        asked = await session.run("input()")
+        assert asked.exception is not None and asked.exception.type == "EOFError"
+        assert (await session.run("[os.getpid(), x]")).value == [before, 2]
+
+
+async def test_exit_leaves_a_session_its_input_f24(sandbox: Sandbox) -> None:
+    async with sandbox.session() as session:
+        left = await session.run("x = 5\nexit()")
+        assert (left.status, left.state) == ("exit", "kept")
+        asked = await session.run("input()")
+        assert asked.exception is not None and asked.exception.type == "EOFError"
+        assert (await session.run("x")).value == 5
