@@ -46,6 +46,7 @@ _NOTIFIED = {
     TRUNCATE: "truncate",
 }
 
+_PR_SET_DUMPABLE = 4
 _UNIX, _STREAM, _SEQPACKET, _TYPE_MASK = 1, 1, 5, 0xF
 _MSG_FASTOPEN = 0x20000000
 _O_TRUNC, _ACCESS_MASK, _WRONLY, _RDWR = 0o1000, 3, 1, 2
@@ -143,7 +144,12 @@ def notified(machine: str, served: FrozenSet[str]) -> dict[int, str]:
 
 def rules(served: FrozenSet[str]) -> Tuple[SyscallRule, ...]:
     """Return what is refused or notified, beside the list of calls."""
-    found = [rule("seccomp", EPERM), rule("pidfd_getfd", EPERM)]
+    found = [
+        rule("seccomp", EPERM),
+        rule("pidfd_getfd", EPERM),
+        # Who is not dumpable cannot be looked at, and its calls would fail.
+        rule("prctl", 0, within(0, _PR_SET_DUMPABLE), within(1, 0)),
+    ]
     for word in sorted(served):
         found += _REFUSED[word]
         found += [rule(name, NOTIFY) for name in _NOTIFIED[word].split()]

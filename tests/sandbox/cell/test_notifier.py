@@ -65,7 +65,7 @@ r, w = os.pipe(); print(said(os.fchmod, w, 0o600), said(os.utime, r, ns=(7, 8)))
 import tempfile; t = tempfile.TemporaryFile(); print(said(os.fchmod, t.fileno(), 0o640))
 '""",
     "sockets": """python3 -c '
-import multiprocessing as m, os, socket
+import multiprocessing as m, os, socket, threading
 def put(found): found["a"] = 1
 if __name__ == "__main__":
     with m.Manager() as manager:
@@ -84,6 +84,13 @@ if __name__ == "__main__":
     open("f", "w"); print(socket.socket(1).connect_ex("f"))
     server.close(); print(socket.socket(1).connect_ex("s"))
     print(*(end.getsockname() for end in socket.socketpair()))
+    full = socket.socket(1); full.bind("full"); full.listen(0)
+    waiting = [socket.socket(1) for _ in range(3)]
+    waiting[0].connect("full"); waiting[1].setblocking(False)
+    print(waiting[1].connect_ex("full"))
+    late = threading.Thread(target=waiting[2].connect, args=("full",)); late.start()
+    for _ in range(2): full.accept()[0].send(b"y")
+    late.join(); print(waiting[0].recv(1), waiting[2].recv(1))
 '""",
 }
 """Scripts of bash that say what came of what they did."""
