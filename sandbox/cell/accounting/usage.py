@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from ..kernel import process_tree
 from ..kernel.cgroup_files import oom_kills_in
 from .cpu_samples import CpuSamples
 
@@ -119,7 +120,7 @@ class ResourceAccounting:
     def children(self) -> list[int]:
         """Return the pids of this process's children, including zombies."""
         if self._children is None:
-            return _children_of(os.getpid())
+            return process_tree.children(os.getpid())
         return [int(pid) for pid in os.pread(self._children, 4096, 0).split()]
 
     def must_watch(self, request: dict[str, Any]) -> bool:
@@ -230,22 +231,6 @@ def _proportional_bytes(pid: str) -> int | None:
     except OSError:
         pass
     return None
-
-
-def _children_of(parent: int) -> list[int]:
-    """Return the children of a process by looking through all processes.
-
-    Some kernels have no list of children in /proc.
-    """
-    found = []
-    for name in os.listdir("/proc"):
-        try:
-            with open(f"/proc/{int(name)}/stat", "rb") as file:
-                if int(file.read().rpartition(b")")[2].split()[1]) == parent:
-                    found.append(int(name))
-        except (OSError, ValueError):
-            continue
-    return found
 
 
 class ProcessMeter:

@@ -23,6 +23,7 @@ MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
 PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP = 28, 4
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -37,7 +38,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc_locked = ctypes.PyDLL(None, use_errno=True)
 
 
-def _check(result: int, what: str) -> int:
+def check(result: int, what: str) -> int:
+    """Return what a call of C returned; raise its OSError if that is -1."""
     if result == -1:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -48,7 +50,7 @@ def prctl(option: int, argument: int = 0, extra: int = 0) -> None:
     """prctl(2). Raises OSError."""
     long = ctypes.c_ulong
     result = _libc.prctl(option, long(argument), long(extra), long(0), long(0))
-    _check(result, f"prctl {option}")
+    check(result, f"prctl {option}")
 
 
 def flush_streams() -> None:
@@ -64,13 +66,13 @@ def leave(code: int) -> None:
 def parent_death_signal() -> int:
     """Return the signal that the death of the parent sends, or 0. Raises OSError."""
     number = ctypes.c_int()
-    _check(_libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(number)), "prctl")
+    check(_libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(number)), "prctl")
     return number.value
 
 
 def unshare(flags: int) -> None:
     """unshare(2). Raises OSError."""
-    _check(_libc.unshare(flags), "unshare")
+    check(_libc.unshare(flags), "unshare")
 
 
 def clone(flags: int) -> int:
@@ -91,7 +93,7 @@ def clone(flags: int) -> int:
         ctypes.pythonapi.PyOS_AfterFork_Child()
         return 0
     ctypes.pythonapi.PyOS_AfterFork_Parent()
-    return _check(pid, "clone")
+    return check(pid, "clone")
 
 
 def mount(
@@ -101,7 +103,7 @@ def mount(
     result = _libc.mount(
         source.encode(), target.encode(), kind.encode(), flags, options.encode()
     )
-    _check(result, f"mount {target}")
+    check(result, f"mount {target}")
 
 
 def umount(target: str, flags: int = MNT_DETACH) -> None:
@@ -110,18 +112,18 @@ def umount(target: str, flags: int = MNT_DETACH) -> None:
     Raises:
         OSError: It is in use, or no mount.
     """
-    _check(_libc.umount2(target.encode(), flags), f"umount {target}")
+    check(_libc.umount2(target.encode(), flags), f"umount {target}")
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
     """pivot_root(2). Raises OSError."""
     number = _SYS_PIVOT_ROOT[os.uname().machine]
-    _check(_libc.syscall(number, new_root.encode(), put_old.encode()), "pivot_root")
+    check(_libc.syscall(number, new_root.encode(), put_old.encode()), "pivot_root")
 
 
 def set_hostname(name: str) -> None:
     """sethostname(2). Raises OSError."""
-    _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
+    check(_libc.sethostname(name.encode(), len(name)), "sethostname")
 
 
 def bring_up_loopback() -> None:
@@ -142,11 +144,18 @@ def drop_bounding_set() -> None:
         if ctypes.get_errno() == errno.EINVAL:
             # This kernel has no capability of this number, nor of a higher one.
             return
-        _check(-1, "drop the bounding set")
+        check(-1, "drop the bounding set")
 
 
-def drop_capabilities() -> None:
-    """Empty the effective, permitted, inheritable and ambient sets. Raises OSError."""
+def drop_capabilities(kept: int = 0) -> None:
+    """Empty the sets of capabilities: inheritable, ambient and, but for some, the rest.
+
+    Args:
+        kept: A bit mask of those that stay effective and permitted.
+
+    Raises:
+        OSError: The kernel refused.
+    """
     try:
         prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     except OSError as error:
@@ -154,10 +163,11 @@ def drop_capabilities() -> None:
         if error.errno != errno.EINVAL:
             raise
     header = struct.pack("=Ii", 0x20080522, 0)
-    data = bytes(24)
-    _check(_libc.capset(header, data), "capset")
+    low, high = kept & 0xFFFF_FFFF, kept >> 32
+    data = struct.pack("=6I", low, low, 0, high, high, 0)
+    check(_libc.capset(header, data), "capset")
 
 
 def pidfd_open(pid: int) -> int:
     """pidfd_open(2), the same number on every machine. Raises OSError."""
-    return _check(_libc.syscall(434, pid, 0), "pidfd_open")
+    return check(_libc.syscall(434, pid, 0), "pidfd_open")

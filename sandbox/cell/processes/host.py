@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _READ_BYTES = 262_144
 # More than a socket holds.
 _READS_BEFORE_AN_END = 16
-_PR_SET_CHILD_SUBREAPER = 36
 _HIGHEST_FD = 1024
 MAX_PROCESSES = 64
 """Commands of one cell at once. When it is reached the next one is refused."""
@@ -46,7 +45,7 @@ MAX_PROCESSES = 64
 def main(sock_fd: int, settings: dict[str, Any], oom: int) -> NoReturn:
     """Be the process host, in a fresh fork of the supervisor, until the cell ends."""
     try:
-        _drop_descriptors({sock_fd, oom})
+        _drop_descriptors({sock_fd, oom, settings["rules"]})
         _adopt_orphans()
         ProcessHost(socket.socket(fileno=sock_fd), settings, oom).serve()
     except BaseException:
@@ -57,7 +56,7 @@ def main(sock_fd: int, settings: dict[str, Any], oom: int) -> NoReturn:
 
 def _adopt_orphans() -> None:
     try:
-        linux.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
     except OSError:
         # gVisor has no subreapers: the supervisor kills orphans after the next run.
         return

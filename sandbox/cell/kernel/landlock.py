@@ -1,0 +1,84 @@
+"""Landlock: what a process, and all that it starts, may reach beyond itself.
+
+A set of rules names what may be opened, and below which paths; all else is closed. A
+process that enters it stays in it, and may enter further ones, which only narrow it.
+What is open already stays so. Kernels know it in versions (ABI), each with more rights.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import struct
+
+from .linux import check
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+REMOVE_DIR, REMOVE_FILE = 1 << 4, 1 << 5
+MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK = 1 << 6, 1 << 7, 1 << 8, 1 << 9
+MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = 1 << 10, 1 << 11, 1 << 12
+# Since ABI 2, 3 and 5.
+REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+
+READ = READ_FILE | READ_DIR
+RUN = READ | EXECUTE
+OWN = RUN | WRITE_FILE | TRUNCATE | REFER | REMOVE_DIR | REMOVE_FILE
+OWN |= MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM
+"""All that a program may do in folders of its cell: no device can be made there."""
+
+_OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+_HANDLED = ((1, MAKE_SYM * 2 - 1), (2, REFER), (3, TRUNCATE), (5, IOCTL_DEV))
+# Abstract sockets, and signals, of processes outside.
+_SCOPES = 1 | 2
+SCOPES_SINCE = 6
+"""The version that keeps signals and abstract sockets inside."""
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+_VERSION, _PATH_BENEATH = 1, 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def version() -> int:
+    """Return the kernel's version of it. Raises OSError where there is none."""
+    return check(_libc.syscall(_CREATE, None, 0, _VERSION), "Landlock")
+
+
+class Rules:
+    """A set of rules, as an open descriptor.
+
+    Args:
+        known: The kernel's version.
+        scoped: True if signals and abstract sockets stay inside of it, too.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+
+    def __init__(self, known: int, *, scoped: bool = False) -> None:
+        self._handled = sum(rights for since, rights in _HANDLED if known >= since)
+        fields = [self._handled]
+        if known >= SCOPES_SINCE:
+            fields += [0, _SCOPES if scoped else 0]
+        packed = struct.pack("=%dQ" % len(fields), *fields)
+        self.fd = check(_libc.syscall(_CREATE, packed, len(packed), 0), "Landlock")
+
+    def allow(self, path: int, rights: int) -> None:
+        """Allow rights to a file, or to all below a folder. Raises OSError.
+
+        Args:
+            path: It, opened with `O_PATH`.
+            rights: Those that do not apply here are left out.
+        """
+        rights &= self._handled
+        if not stat.S_ISDIR(os.fstat(path).st_mode):
+            rights &= _OF_FILES
+        rule = struct.pack("=Qi", rights, path)
+        number = _libc.syscall(_ADD, self.fd, _PATH_BENEATH, rule, 0)
+        check(number, "Landlock")
+
+
+def enter(fd: int) -> None:
+    """Enter rules for good; it needs no_new_privs. Raises OSError."""
+    check(_libc.syscall(_RESTRICT, fd, 0), "Landlock")
