@@ -287,6 +287,8 @@ class DockerBackend:
         return {
             "uid": CELL_UID,
             "workdir": self._config.work_dir,
+            "tmp": "/tmp",  # noqa: S108 - the cell's own
+            "confined": "",
             "env": cell_environment(self._config.env, self._config.work_dir),
             "aliases": aliases.FOLDER,
             "node": "node",

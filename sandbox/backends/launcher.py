@@ -1,4 +1,4 @@
-"""The host's end of a launcher, the process that makes cells of namespaces.
+"""The host's end of a launcher, the process that makes cells on this machine.
 
 Theory of operation. A launcher answers requests one by one. A launcher that has
 answered nothing for ten seconds is killed, and its cells with it, as it may have been
@@ -66,7 +66,7 @@ class LauncherProcess:
         return self._killed or self._process.poll() is not None
 
     def set_up(self, message: bytes) -> None:
-        """Have the launcher build the root file system of cells, and a first cell.
+        """Have the launcher put up what all cells share, and make a first cell.
 
         Args:
             message: A `LauncherSetup`'s.
@@ -76,8 +76,11 @@ class LauncherProcess:
         """
         send_setup(self._control, message)
 
-    async def wait_ready(self) -> None:
-        """Wait until a launcher that was set up has built all that.
+    async def wait_ready(self) -> dict[str, Any]:
+        """Wait until a launcher that was set up has done all that.
+
+        Returns:
+            `level`, the isolation of its cells, and `why` it is not a stronger one.
 
         Raises:
             SandboxUnavailableError: The kernel refused, a mount is not what was
@@ -90,9 +93,9 @@ class LauncherProcess:
                     answer["refused"], hint="mend the mount or the limit that it names"
                 )
             if "error" not in answer:
-                return
+                return answer
             raise SandboxUnavailableError(
-                f"this machine gives no namespaces: {answer['error']}",
+                f"this machine gives no such cells: {answer['error']}",
                 hint="`toolcell doctor` lists what is missing and how to get it; or "
                 "use Docker, or ask for minimum_isolation='process' by name",
             )
@@ -250,17 +253,26 @@ class LauncherProcess:
         return self._process.poll() is not None
 
 
-class NamespaceProcess:
-    """The first process of a PID namespace.
+class FirstProcess:
+    """The first process of a cell.
 
     Args:
         pidfd: The process; `kill` closes it.
-        oom_kills: Returns the number of OOM kills in the cell.
+        oom_kills: Returns the number of OOM kills in the cell. Once the process has
+            ended, the launcher has removed what it left.
+        leaves_some: True if it can leave processes, or files.
     """
 
-    def __init__(self, pidfd: int, oom_kills: Callable[[], Awaitable[int]]) -> None:
+    def __init__(
+        self,
+        pidfd: int,
+        oom_kills: Callable[[], Awaitable[int]],
+        *,
+        leaves_some: bool,
+    ) -> None:
         self._pidfd = pidfd
         self._oom_kills = oom_kills
+        self._leaves_some = leaves_some
 
     async def killed_for_memory(self, known: int, since: float) -> bool:
         try:
@@ -274,6 +286,9 @@ class NamespaceProcess:
             await anyio.wait_readable(self._pidfd)
         if timeout.cancelled_caught:
             _log.error("a cell is lost: it was killed, and the kernel does not end it")
+        if self._leaves_some:
+            with contextlib.suppress(SandboxUnavailableError):
+                await self._oom_kills()
         os.close(self._pidfd)
 
 

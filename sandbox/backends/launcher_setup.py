@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
+import tempfile
 from typing import Any, NamedTuple
 
 from ..cell.wire.contract import CELL_UID, MOUNTS
 from ..config import mount_rules
 from ..config.environment import cell_environment
-from ..config.settings import Limits, SandboxConfig
+from ..config.settings import IsolationLevel, Limits, SandboxConfig
 from ..machine import host_cgroups
+from ..machine.own_folders import folder_prefix
 from .cell_bundle import interpreter
 
 REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
@@ -62,13 +65,28 @@ class LauncherSetup(NamedTuple):
     why_no_cgroups: str = ""
     """The reason why there are none."""
 
+    folder: str = ""
+    """The place of the folders of `confined` cells, which their launcher makes."""
+
     @classmethod
     def make(cls, config: SandboxConfig) -> LauncherSetup:
         """Make the groups, if this machine has them; `host_cgroups.remove` removes."""
+        temporary = os.path.realpath(tempfile.gettempdir())
+        folder = f"{temporary}/{folder_prefix()}{secrets.token_hex(4)}"
         try:
-            return cls(config=config, cgroups=host_cgroups.create())
+            return cls(config, host_cgroups.create(), folder=folder)
         except OSError as error:
-            return cls(config=config, cgroups={}, why_no_cgroups=str(error))
+            return cls(config, {}, str(error), folder)
+
+    @property
+    def levels(self) -> list[IsolationLevel]:
+        """The isolation levels to try, the strongest first."""
+        config = self.config
+        if config.strongest_isolation == "confined":
+            return ["confined"]
+        if config.minimum_isolation in ("confined", "process"):
+            return ["namespaces", "confined"]
+        return ["namespaces"]
 
     @property
     def python(self) -> str:
@@ -91,8 +109,12 @@ class LauncherSetup(NamedTuple):
             from ..packages.layer_store import store_binds
 
             binds += store_binds(config)
-        binds += node_binds(config.node)
+        node = node_binds(config.node)
+        binds += node
         setup = {
+            "levels": self.levels,
+            "folder": self.folder,
+            "node": node[0].source if node else "",
             "cell_uid": CELL_UID,
             "workdir": config.work_dir,
             "show": show,
@@ -115,6 +137,8 @@ class LauncherSetup(NamedTuple):
         return {
             "uid": CELL_UID,
             "workdir": config.work_dir,
+            "tmp": "/tmp",  # noqa: S108 - the cell's own
+            "confined": "",
             "env": cell_environment(config.env, config.work_dir),
             "aliases": "",
             "node": _NODE,

@@ -1,18 +1,21 @@
-"""Cells made of Linux namespaces, without any daemon.
+"""Cells on this machine, without any daemon.
 
 Theory of operation. One launcher process (`cell/launcher/main.py`) per backend makes
-the cells. The host gives it a socket for each new cell and gets back a pidfd of the
-cell's first process. When that process is killed the kernel kills the whole PID
-namespace, and the pidfd becomes readable only when nothing of it is left. The launcher,
-and with it every cell, ends when the host ends or the host's end of the control socket
-closes, however that happens.
+the cells, of namespaces where the kernel gives them, else of Landlock. The host gives
+it a socket for each new cell and gets back a pidfd of the cell's first process. When
+that process is killed the kernel kills the whole PID namespace, and the pidfd becomes
+readable only when nothing of it is left; without one the launcher kills the rest. The
+launcher, and with it every cell, ends when the host ends or the host's end of the
+control socket closes, however that happens.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -22,20 +25,24 @@ from toolcell.core import ConfigError, SandboxUnavailableError
 from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
-from ..config.settings import Enforcer, Limits, SandboxConfig
+from ..config.settings import Enforcer, IsolationLevel, Limits, SandboxConfig
 from ..machine import host_cgroups
-from .launcher import LauncherProcess, NamespaceProcess
+from .launcher import FirstProcess, LauncherProcess
 from .launcher_setup import LauncherSetup
 from .launcher_start import take_set_up
 
 _NAMESPACE_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "private_root")
 # With CONFIG_CHECKPOINT_RESTORE: the numbers of processes can begin anew.
 _LAST_PID = "/proc/sys/kernel/ns_last_pid"
+_CONFINED_NOTICE = (
+    "cells are 'confined' by Landlock and seccomp: they share the network, the process "
+    "numbers and the paths of this machine, and have none of its files"
+)
 _log = logging.getLogger(__name__)
 
 
 class SubprocessBackend:
-    """Makes cells out of namespaces on this machine (Linux 5.4 or newer).
+    """Makes cells on this machine (Linux 5.4 or newer).
 
     All cells come from one launcher. When it ends, which ends its cells too, the next
     request starts another. Without cgroups the same limits are enforced by rlimits, CPU
@@ -50,6 +57,9 @@ class SubprocessBackend:
         self._launcher: LauncherProcess | None = None
         self._lock = anyio.Lock()
         self._setup = LauncherSetup(config=config, cgroups={})
+        self._level: IsolationLevel = "namespaces"
+        self.notices: tuple[str, ...] = ()
+        """What the user should know about the cells."""
 
     @property
     def traits(self) -> CellTraits:
@@ -63,10 +73,11 @@ class SubprocessBackend:
             "memory_mb": "cgroup" if held else "watchdog",
             "pids": "cgroup" if held else "rlimit",
         }
-        layers = (*_NAMESPACE_LAYERS, "cgroup") if held else _NAMESPACE_LAYERS
+        layers = _NAMESPACE_LAYERS if self._level == "namespaces" else ()
+        layers = (*layers, "cgroup") if held else layers
         return CellTraits(
             backend="subprocess",
-            level="namespaces",
+            level=self._level,
             layers=layers,
             enforced_by=enforced,
         )
@@ -97,7 +108,7 @@ class SubprocessBackend:
             if ahead is not None:
                 started, self._setup = ahead
                 self._launcher = LauncherProcess(started)
-                await self._launcher.wait_ready()
+                self._note(await self._launcher.wait_ready())
             else:
                 self._setup = LauncherSetup.make(self._config)
                 self._launcher = await self._start_launcher()
@@ -110,11 +121,17 @@ class SubprocessBackend:
         launcher = LauncherProcess.spawn(self._setup.python)
         try:
             launcher.set_up(message)
-            await launcher.wait_ready()
+            self._note(await launcher.wait_ready())
         except BaseException:
             await launcher.aclose()
             raise
         return launcher
+
+    def _note(self, found: dict[str, Any]) -> None:
+        """Remember the level of the cells, and what to tell about it."""
+        self._level = found["level"]
+        if found["why"]:
+            self.notices = (f"{_CONFINED_NOTICE}; namespaces: {found['why']}",)
 
     async def check(self) -> None:
         async with self._lock:
@@ -155,7 +172,8 @@ class SubprocessBackend:
             async with self._lock:
                 return await launcher.oom_kills(pid)
 
-        process = NamespaceProcess(pidfd, oom_kills)
+        leaves_some = self._level == "confined"
+        process = FirstProcess(pidfd, oom_kills, leaves_some=leaves_some)
         # The supervisor has its settings from the launcher.
         return Cell(Channel(sock), process, self.traits, {})
 
@@ -164,6 +182,9 @@ class SubprocessBackend:
         if launcher is not None:
             await launcher.aclose()
         await self._remove_cgroups()
+        if self._setup.folder:
+            # Unless the launcher was killed it has done so.
+            shutil.rmtree(self._setup.folder, ignore_errors=True)
         self._setup = LauncherSetup(config=self._config, cgroups={})
 
     async def _remove_cgroups(self) -> None:

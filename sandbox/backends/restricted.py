@@ -73,6 +73,8 @@ class ProcessBackend:
         settings: dict[str, Any] = {
             "uid": None,
             "workdir": workdir,
+            "tmp": workdir,
+            "confined": "",
             "env": cell_environment(self._config.env, workdir),
             "aliases": "",
             "node": "",

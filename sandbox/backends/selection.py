@@ -17,7 +17,7 @@ async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]
     """
     if config.backend == "docker" or config.names_docker:
         return await _start_docker(config), ()
-    if config.backend == "subprocess":
+    if config.backend == "subprocess" or config.strongest_isolation == "confined":
         return await _open_subprocess(config)
     try:
         return await _start_docker(config), ()
@@ -48,7 +48,7 @@ async def _open_subprocess(config: SandboxConfig) -> tuple[Backend, tuple[str, .
             raise
         why = error.message
     else:
-        return backend, ()
+        return backend, backend.notices
     from .restricted import ProcessBackend
 
     last = ProcessBackend(config)

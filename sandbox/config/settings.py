@@ -14,14 +14,21 @@ from .base import SettingsModel
 from .package_rules import PackageRules, Requirement
 
 BackendName = Literal["auto", "docker", "subprocess"]
-IsolationLevel = Literal["kernel", "container", "namespaces", "process"]
+IsolationLevel = Literal["kernel", "container", "namespaces", "confined", "process"]
 """The wall around a cell: a kernel of its own (gVisor), a container, Linux namespaces,
-or a process with limits alone."""
+rules of Landlock and seccomp on the machine's own namespaces, or a process with limits
+alone."""
 
 Enforcer = Literal["cgroup", "watchdog", "rlimit", "affinity"]
 """The means by which a limit is held."""
 
-LEVELS: tuple[IsolationLevel, ...] = ("process", "namespaces", "container", "kernel")
+LEVELS: tuple[IsolationLevel, ...] = (
+    "process",
+    "confined",
+    "namespaces",
+    "container",
+    "kernel",
+)
 """Isolation levels from the weakest to the strongest."""
 
 ENFORCERS: tuple[Enforcer, ...] = ("affinity", "rlimit", "watchdog", "cgroup")
@@ -247,8 +254,12 @@ class SandboxConfig(SettingsModel):
     """`auto` takes Docker where its engine answers, else the subprocess backend if
     `minimum_isolation` allows that and neither `runtime` nor `image` is named."""
 
-    minimum_isolation: IsolationLevel = "namespaces"
+    minimum_isolation: IsolationLevel = "confined"
     """The weakest isolation level that is accepted. Nothing weaker is ever used."""
+
+    strongest_isolation: Literal["kernel", "confined"] = "kernel"
+    """The strongest isolation level that is tried. `confined` makes such cells on every
+    machine, those with namespaces or Docker too; `kernel` takes the best there is."""
 
     minimum_enforcement: Enforcer = "affinity"
     """The weakest enforcer of a limit that is accepted (`Usage.enforced_by`)."""
@@ -366,6 +377,12 @@ class SandboxConfig(SettingsModel):
                 f"the subprocess backend never gives {self.minimum_isolation!r} "
                 "isolation; use backend='docker'"
             )
+        weakest = LEVELS.index(self.minimum_isolation)
+        only_confined = self.strongest_isolation == "confined"
+        if only_confined and weakest > LEVELS.index("confined"):
+            raise ValueError("minimum_isolation is more than strongest_isolation")
+        if only_confined and (self.backend == "docker" or self.names_docker):
+            raise ValueError("Docker has no 'confined' cells; use backend='subprocess'")
         if self.backend == "subprocess" and self.names_docker:
             named = f"runtime {self.runtime!r}" if self.runtime else "image"
             raise ValueError(

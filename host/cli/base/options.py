@@ -80,7 +80,7 @@ Packages = Annotated[
 Isolation = Annotated[
     str,
     typer.Option(
-        help="The weakest accepted: kernel, container, namespaces or process."
+        help="The weakest accepted: kernel, container, namespaces, confined or process."
     ),
 ]
 BackendOption = Annotated[str, typer.Option(help="auto, docker or subprocess.")]

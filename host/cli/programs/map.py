@@ -69,7 +69,7 @@ def map(  # noqa: A001 - the command is called so
     package: Packages = None,
     image: Image = None,
     runtime: Runtime = None,
-    isolation: Isolation = "namespaces",
+    isolation: Isolation = "confined",
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Run on the nodes of [cluster].")
     ] = False,

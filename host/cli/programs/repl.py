@@ -26,8 +26,10 @@ def repl(
     runtime: Runtime = None,
     isolation: Annotated[
         str,
-        typer.Option(help="The weakest accepted: kernel, container or namespaces."),
-    ] = "namespaces",
+        typer.Option(
+            help="The weakest accepted: kernel, container, namespaces or confined."
+        ),
+    ] = "confined",
     history: Annotated[
         Path | None,
         typer.Option(

@@ -83,7 +83,7 @@ def run(
     out: _Out = None,
     image: Image = None,
     runtime: Runtime = None,
-    isolation: Isolation = "namespaces",
+    isolation: Isolation = "confined",
     allow_host: AllowHost = None,
     as_json: _AsJson = False,
 ) -> None:

@@ -24,7 +24,7 @@ profile = "production"
 # Cells, in which code runs; they have no network.
 [sandbox]
 backend = "auto"                  # docker, subprocess, or auto: the best here
-minimum_isolation = "namespaces"  # nothing weaker is ever used
+minimum_isolation = "confined"    # nothing weaker is ever used
 # image = "python:3.12-slim"
 [sandbox.limits]
 wall_seconds = 30.0

@@ -34,14 +34,15 @@ class ResourceAccounting:
     Args:
         cgroup: Open descriptors of the cgroup's `oom` and `cpu` files; None in a
             container, where they are looked for.
+        adopts: True if every process of the cell is below this one.
     """
 
     INTERVAL_SECONDS = 0.05
 
-    def __init__(self, cgroup: dict[str, int] | None) -> None:
+    def __init__(self, cgroup: dict[str, int] | None, adopts: bool) -> None:
         self._files = self._container_files() if cgroup is None else cgroup
         self._children = self._children_file()
-        self._owns_namespace = os.getpid() == 1
+        self._adopts = adopts
         self._only: int | None = None
         self._baseline = 0
         self._cpu_before = self._own_before = 0.0
@@ -76,7 +77,7 @@ class ResourceAccounting:
             pid: The program's process, the only one to watch without a PID namespace.
             request: The request to run; its limits decide what is counted.
         """
-        self._only = None if self._owns_namespace else pid
+        self._only = None if self._adopts else pid
         # Resident size of each fork at its start, for kernels without `smaps_rollup`.
         watched = request["watch_memory_bytes"]
         self._baseline = _resident_bytes("self") if watched else 0
@@ -86,7 +87,7 @@ class ResourceAccounting:
         counted = alone or request["cpu_seconds"]
         self._cpu_before = self._read_cpu_seconds() if counted else 0.0
         self._charged, self._samples = 0.0, None
-        if request["cpu_seconds"] and self._owns_namespace and "cpu" not in self._files:
+        if request["cpu_seconds"] and self._adopts and "cpu" not in self._files:
             cpus = len(os.sched_getaffinity(0))
             self._samples = CpuSamples(time.monotonic(), cpus)
 
@@ -169,11 +170,7 @@ class ResourceAccounting:
     def _processes(self) -> list[str]:
         if self._only is not None:
             return [str(self._only)]
-        try:
-            names = os.listdir("/proc")
-        except OSError:
-            return []
-        return [name for name in names if name.isdigit() and name != "1"]
+        return [str(pid) for pid in process_tree.others()]
 
     def totals(self) -> dict[str, Any]:
         """Return the CPU time of the cell so far, and the memory of its processes."""

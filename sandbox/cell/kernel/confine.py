@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import functools
 import math
 import os
 import resource
 import sys
 
+from ..wire.contract import SHARED_USER
 from . import seccomp
 
 TYPE_CHECKING = False
@@ -36,7 +38,13 @@ class ConfineError(Exception):
     """A required layer of isolation does not hold."""
 
 
-def seal(*, own_user: bool, renews: str = "") -> list[str]:
+def seal(
+    *,
+    own_user: bool,
+    renews: str = "",
+    confined: str = "",
+    rules: int | None = None,
+) -> list[str]:
     """Confine a cell's first process as every process of the cell will be.
 
     Its forks inherit this. One filter of system calls serves all runs of a cell, as the
@@ -46,6 +54,8 @@ def seal(*, own_user: bool, renews: str = "") -> list[str]:
         own_user: True if programs run as `CELL_UID`, not as the host's user.
         renews: How this process makes the cell new for each program. Its filter allows
             that, and each program installs the narrower one as well.
+        confined: The user of programs of a cell without namespaces; else empty.
+        rules: Rules of Landlock for this process; None without them.
 
     Returns:
         The names of the layers that hold.
@@ -53,11 +63,28 @@ def seal(*, own_user: bool, renews: str = "") -> list[str]:
     refuse_cores()
     held: list[str] = []
     _try(held, "no_new_privileges", _no_new_privileges)
+    if rules is not None:
+        _try(held, "landlock", lambda: _enter_rules(rules))
+    install = functools.partial(
+        seccomp.install, own_user=own_user, renews=renews, confined=confined
+    )
     if renews:
-        seccomp.install(own_user=own_user, renews=renews)
+        install()
     else:
-        _try(held, "seccomp", lambda: seccomp.install(own_user=own_user))
+        _try(held, "seccomp", install)
     return held
+
+
+def narrow(settings: dict[str, Any]) -> None:
+    """Enter the rules of programs, in a fork of a process that was sealed.
+
+    It comes first in the fork, which then closes their descriptor with all others.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    if settings["rules"] >= 0:
+        _enter_rules(settings["rules"])
 
 
 def refuse_cores() -> None:
@@ -96,11 +123,14 @@ def confine(settings: dict[str, Any], *, closes_later: bool = False) -> list[str
         held.append("seccomp")
     uid = settings["uid"]
     if uid is not None and os.getuid() != uid:
+        _give_streams(uid)
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
         held.append("own_uid")
     _try(held, "no_capabilities", _drop_capabilities)
+    if settings["confined"] == SHARED_USER:
+        seccomp.refuse_shared(settings["supervisor"])
     _allow_own_proc()
     # A container engine may have set up a layer that this Python cannot.
     held += [name for name in settings["require"] if name not in held and _stands(name)]
@@ -108,6 +138,16 @@ def confine(settings: dict[str, Any], *, closes_later: bool = False) -> list[str
     if missing:
         raise ConfineError("missing layers: " + ", ".join(map(_with_reason, missing)))
     return held
+
+
+def _give_streams(uid: int) -> None:
+    """Let a user open its own standard streams anew, by `/dev/stderr`."""
+    for fd in (1, 2):
+        try:
+            os.fchown(fd, uid, uid)
+        except OSError:
+            # A container need not let its supervisor do that.
+            return
 
 
 def limit_memory(address_space: int) -> None:
@@ -219,6 +259,12 @@ def _drop_capabilities() -> None:
     from . import linux
 
     linux.drop_capabilities()
+
+
+def _enter_rules(rules: int) -> None:
+    from . import landlock
+
+    landlock.enter(rules)
 
 
 def _no_new_privileges() -> None:

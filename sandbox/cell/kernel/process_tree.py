@@ -1,10 +1,33 @@
-"""The processes below a process."""
+"""The processes of a cell, from its first one, and those below any process."""
 
 from __future__ import annotations
 
 import os
 
+_ALL = -1
 _LISTS = os.path.exists("/proc/thread-self/children")
+
+
+def others() -> list[int]:
+    """Return every process of the cell but its first one, which calls this."""
+    own = os.getpid()
+    if own != 1:
+        return descendants(own)
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return []
+    return [int(name) for name in names if name.isdigit() and name != "1"]
+
+
+def signal_others(number: int) -> None:
+    """Send a signal to all of `others`; in a PID namespace the kernel misses none."""
+    for pid in [_ALL] if os.getpid() == 1 else others():
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            # It has ended meanwhile; or there is none.
+            continue
 
 
 def descendants(parent: int) -> list[int]:

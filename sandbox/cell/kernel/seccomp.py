@@ -20,7 +20,8 @@ import functools
 import os
 import struct
 
-from ..wire.contract import CELL_UID, MOUNTS
+from ..wire.contract import CELL_UID, MOUNTS, SHARED_USER
+from . import confined_calls
 from .bpf import EINVAL, ENOSYS, EPERM, assemble, given, outside, rule, within
 
 TYPE_CHECKING = False
@@ -224,6 +225,7 @@ _NO_IPV6 = rule("socket", _EAFNOSUPPORT, within(0, _IPV6))
 # Ports in TIME_WAIT, counters, addresses of peers.
 _NO_LASTING_SOCKETS = rule("socket", _EAFNOSUPPORT, _INET)
 
+_NO_FILTERS = tuple(each for each in RULES if each.call == "prctl")
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 # machine -> (column of the table, AUDIT_ARCH_* of <linux/audit.h>)
 _MACHINES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}
@@ -246,7 +248,12 @@ def _calls(table: str, machine: str) -> dict[str, int]:
 
 
 def bpf_program(
-    machine: str, *, ipv6: bool = True, own_user: bool = True, renews: str = ""
+    machine: str,
+    *,
+    ipv6: bool = True,
+    own_user: bool = True,
+    renews: str = "",
+    confined: str = "",
 ) -> bytes:
     """Return the filter for `machine` as `struct sock_filter` records.
 
@@ -256,6 +263,7 @@ def bpf_program(
         own_user: True if programs run as `CELL_UID`, not as the host's user.
         renews: How a supervisor makes its cell new for each program; the filter is
             then for itself, and not for programs.
+        confined: The user of a cell without namespaces; empty for any other cell.
 
     Raises:
         KeyError: There is no list for this machine.
@@ -264,8 +272,12 @@ def bpf_program(
     rules = (*(() if ipv6 else (_NO_IPV6,)), *RULES, *(USER_RULES if own_user else ()))
     if renews == MOUNTS:
         calls.update(_calls(_RENEWAL_TABLE, machine))
-    if renews:
-        # Its programs put up `closing_program`, by the one option that this closes.
+    if confined:
+        calls = {name: calls[name] for name in calls.keys() - confined_calls.CLOSED}
+        rules = tuple(each for each in rules if each.call in calls)
+        rules = (*confined_calls.RULES, *rules)
+    if renews or confined == SHARED_USER:
+        # Its programs put up a narrower one, by the one option that this closes.
         rules = tuple(each for each in rules if each.call != "prctl")
     return assemble(_MACHINES[machine][1], calls, rules, _LAST_KNOWN_CALL)
 
@@ -282,12 +294,34 @@ def closing_program(machine: str, *, lasting: bool = False) -> bytes:
     Raises:
         KeyError: There is no list for this machine.
     """
-    allowed, closed = allowed_calls(machine), _calls(_RENEWAL_TABLE, machine)
-    rules = [each for each in RULES if each.call == "prctl"]
+    closed = _calls(_RENEWAL_TABLE, machine)
+    rules = _NO_FILTERS
     if lasting:
-        closed.update({name: allowed[name] for name in _LASTING_CALLS})
-        rules.append(_NO_LASTING_SOCKETS)
-    return _all_but(machine, rules, set(closed.values()), allowed)
+        closed.update(_named(_LASTING_CALLS, machine))
+        rules = (*rules, _NO_LASTING_SOCKETS)
+    return _all_but(machine, rules, set(closed.values()), allowed_calls(machine))
+
+
+def shared_program(machine: str, supervisor: int) -> bytes:
+    """Return the filter of programs whose user the machine has, too.
+
+    It comes on top of the one of a `confined` supervisor.
+
+    Args:
+        machine: As `os.uname` calls it.
+        supervisor: The process that they must not reach.
+
+    Raises:
+        KeyError: There is no list for this machine.
+    """
+    closed = _named(confined_calls.SHARED_CLOSED, machine)
+    rules = (*_NO_FILTERS, *confined_calls.shared_rules(supervisor))
+    return _all_but(machine, rules, set(closed.values()), allowed_calls(machine))
+
+
+def _named(names: Iterable[str], machine: str) -> dict[str, int]:
+    allowed = allowed_calls(machine)
+    return {name: allowed[name] for name in names if name in allowed}
 
 
 def _all_but(
@@ -317,17 +351,18 @@ def of_rules(
     return _fprog(_all_but(machine, rules, set(), known))
 
 
-def install(*, own_user: bool, renews: str = "") -> None:
+def install(*, own_user: bool, renews: str = "", confined: str = "") -> None:
     """Install the filter on this process and its forks. It needs no_new_privs.
 
     Args:
         own_user: True if programs run as `CELL_UID`, not as the host's user.
         renews: As in `bpf_program`.
+        confined: As in `bpf_program`.
 
     Raises:
         OSError: The kernel refused the filter, or there is none for this machine.
     """
-    _put_up(prepared(own_user, renews))
+    _put_up(prepared(own_user, renews, confined))
 
 
 def close(*, lasting: bool = False) -> None:
@@ -342,6 +377,18 @@ def close(*, lasting: bool = False) -> None:
     _put_up(prepared_closing(lasting))
 
 
+def refuse_shared(supervisor: int) -> None:
+    """Put `shared_program` on this process, whose parent has the filter for that.
+
+    Args:
+        supervisor: As in `shared_program`.
+
+    Raises:
+        OSError: The kernel refused the filter, or there is none for this machine.
+    """
+    _put_up(prepared_shared(supervisor))
+
+
 def _put_up(filter_: Filter) -> None:
     import ctypes
 
@@ -351,24 +398,37 @@ def _put_up(filter_: Filter) -> None:
 
 
 @functools.lru_cache(maxsize=None)
-def prepared(own_user: bool, renews: str, /) -> Filter:
+def prepared(own_user: bool, renews: str, confined: str, /) -> Filter:
     """Return the `struct sock_fprog` of this machine, and what it points to.
 
     Args:
         own_user: As in `bpf_program`.
         renews: As in `bpf_program`.
+        confined: As in `bpf_program`.
 
     Raises:
         OSError: There is none for this machine.
     """
-    ipv6 = _has_ipv6()
-    return _fprog(bpf_program(_machine(), ipv6=ipv6, own_user=own_user, renews=renews))
+    program = bpf_program(
+        _machine(),
+        ipv6=_has_ipv6(),
+        own_user=own_user,
+        renews=renews,
+        confined=confined,
+    )
+    return _fprog(program)
 
 
 @functools.lru_cache(maxsize=None)
 def prepared_closing(lasting: bool, /) -> Filter:
     """Return the same for `closing_program`. Raises OSError."""
     return _fprog(closing_program(_machine(), lasting=lasting))
+
+
+@functools.lru_cache(maxsize=None)
+def prepared_shared(supervisor: int, /) -> Filter:
+    """Return the same for `shared_program`. Raises OSError."""
+    return _fprog(shared_program(_machine(), supervisor))
 
 
 def _machine() -> str:

@@ -1,14 +1,13 @@
-"""The launcher: makes cells on this machine out of namespaces.
+"""The launcher: makes cells on this machine, without any daemon.
 
 Theory of operation. The host starts one launcher with a clean environment and
 talks to it over a SEQPACKET socket; each request carries the socket of a new
-cell. The launcher builds, once, a private read-only root with all that an
-interpreter needs, and moves into it. For each cell it clones a child into new
-user, mount, pid, net, ipc and uts namespaces, puts it into a cgroup of its own
-where possible, maps its uids, and lets it continue. The child makes that cgroup the
-root of its cgroup namespace, mounts its own /proc and scratch space, and becomes the
-cell's supervisor. Cells end with the launcher. The launcher ends when the host ends or
-closes its end of the socket. It never reads a byte that untrusted code wrote.
+cell. The launcher prepares, once, the walls that cells have here: those of namespaces,
+or where the kernel refuses these, of Landlock. For each cell it forks a child, puts it
+into a cgroup of its own where possible, and lets it continue. The child finishes its
+walls and becomes the cell's supervisor. Cells end with the launcher. The launcher ends
+when the host ends or closes its end of the socket. It never reads a byte that untrusted
+code wrote.
 """
 
 from __future__ import annotations
@@ -25,31 +24,25 @@ import sys
 from ..kernel import linux, signals
 from ..kernel.confine import refuse_cores
 from ..kernel.descriptors import move_fds, receive_fds, send_fds
-from ..kernel.shares import Shares
 from ..program import main as runner
 from ..program import values
 from ..supervisor import main as supervisor
 from ..supervisor.supervisor import Supervisor
 from ..wire.channel import SupervisorChannel
 from ..wire.frames import encode
-from . import root_filesystem
 from .cgroups import CellGroup, GroupMaker
+from .confined import ConfinedWalls
+from .namespaces import NamespacesRefusedError, NamespaceWalls
 from .open_files import TooFewFilesError, raise_open_files
-from .users import CellUsers
+from .root_filesystem import MountError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, Union
+
+    Walls = Union[NamespaceWalls, ConfinedWalls]
 
 
-_NAMESPACES = (
-    linux.CLONE_NEWUSER
-    | linux.CLONE_NEWNS
-    | linux.CLONE_NEWPID
-    | linux.CLONE_NEWNET
-    | linux.CLONE_NEWIPC
-    | linux.CLONE_NEWUTS
-)
 # OOM kills of ended cells that are remembered, at most.
 _MAX_ENDED = 512
 _MAX_REQUEST = 64 * 1024
@@ -70,14 +63,14 @@ def main(control_fd: int) -> NoReturn:
         try:
             raise_open_files()
             launcher = Launcher(control, json.loads(message), fds[0])
-        except (root_filesystem.MountError, TooFewFilesError) as error:
+        except (MountError, TooFewFilesError) as error:
             control.send(json.dumps({"refused": str(error)}).encode())
             os._exit(70)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             control.send(json.dumps({"error": why}).encode())
             os._exit(70)
-        control.send(json.dumps({"ready": True}).encode())
+        control.send(json.dumps({"ready": True, **launcher.found}).encode())
         launcher.serve()
     finally:
         os._exit(0)
@@ -112,7 +105,8 @@ class Launcher:
 
     Args:
         control: The control socket.
-        setup: Root file system, mounts, cgroups, and the kind of the first cell.
+        setup: The levels to try, the strongest first; what their walls need; cgroups,
+            and the kind of the first cell.
         host: A pidfd of the host process.
 
     Raises:
@@ -125,7 +119,6 @@ class Launcher:
     ) -> None:
         self._control = control
         self._host = host
-        self._cell_uid: int = setup["cell_uid"]
         self._groups: dict[int, CellGroup | None] = {}
         self._maker = GroupMaker(setup["cgroups"]) if setup["cgroups"] else None
         # Of ended cells, by their first process; the host asks at once if at all.
@@ -133,14 +126,12 @@ class Launcher:
         self._prepared: PreparedCell | None = None
         self._kind: dict[str, Any] = setup["cell"]
         refuse_cores()
-        self._users = CellUsers(self._cell_uid)
-        self._shares = Shares(self._users.separate)
-        root_filesystem.build(
-            setup["show"], setup["mounts"], setup["workdir"], self._cell_uid
-        )
-        self._masks = root_filesystem.masks()
+        self._walls, why = _put_up(setup)
+        self.found = {"level": self._walls.level, "why": why}
+        """The level of the cells, and why it is not a stronger one."""
+
         # Imports and memory that cells share are loaded before the first clone.
-        _warm_up(self._kind["settings"]["renews"])
+        _warm_up(self._kind["settings"]["renews"], self._walls.confined)
         runner.get_ready(self._kind["settings"])
         gc.collect()
         gc.freeze()
@@ -191,6 +182,7 @@ class Launcher:
         answer = {"id": request["id"]}
         if "cell" not in request:
             # The host asks how a cell ended, or checks that this process answers.
+            self._reap()
             answer["oom_kills"] = self._oom_kills_of(request.get("ended"))
             self._send(answer, [])
             return True
@@ -247,9 +239,8 @@ class Launcher:
         """
         group = self._maker.make(kind["limits"]) if self._maker else None
         ours, theirs = socket.socketpair()
-        first_uid = self._users.next_uid()
         try:
-            pid = self._shares.clone(_NAMESPACES, first_uid)
+            pid = self._walls.clone()
         except OSError:
             if group is not None:
                 group.remove()
@@ -264,7 +255,7 @@ class Launcher:
             if group is not None:
                 group.add(pid)
                 group.close()
-            self._users.map_ids(pid, first_uid)
+            self._walls.admit(pid)
             ours.send(b"!")
             return PreparedCell(_key(kind), pid, linux.pidfd_open(pid), ours)
         except OSError:
@@ -278,24 +269,20 @@ class Launcher:
         try:
             if start.recv(1) != b"!":
                 os._exit(70)
-            if self._users.separate:
-                os.setgroups([])
-                os.setresgid(0, 0, 0)
-                os.setresuid(0, 0, 0)
-            # A process that changed its user cannot open its own files in /proc.
-            linux.prctl(linux.PR_SET_DUMPABLE, 1)
+            self._walls.enter()
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-            self._shares.limit()
             files = group.files if group else {}
             why = ""
+            settings = kind["settings"]
             try:
-                files.update(self._finish_namespaces(kind))
+                settings, own = self._walls.finish(kind)
+                files.update(own)
             except OSError as error:
                 why = f"cell set-up failed: {error}"
             start, counters = _keep_only(start, files)
-            process = Supervisor(counters, ready=True)
+            process = Supervisor(counters, ready=True, adopts=True)
             if not why:
-                process.prepare(kind["settings"])
+                process.prepare(settings)
             message, channels = receive_fds(start, 1, 1)
             if not message:
                 os._exit(70)
@@ -310,18 +297,6 @@ class Launcher:
         finally:
             os._exit(70)
 
-    def _finish_namespaces(self, kind: dict[str, Any]) -> dict[str, int]:
-        # Only now: its root is the cgroup that this process is in at the time.
-        linux.unshare(linux.CLONE_NEWCGROUP)
-        linux.set_hostname("cell")
-        linux.bring_up_loopback()
-        return root_filesystem.finish(
-            self._masks,
-            kind["limits"]["disk_mb"],
-            self._cell_uid,
-            renews=bool(kind["settings"]["renews"]),
-        )
-
     def _reap(self) -> None:
         while True:
             try:
@@ -333,7 +308,11 @@ class Launcher:
             self._remove_group(pid)
 
     def _remove_group(self, pid: int) -> None:
-        group = self._groups.pop(pid, None)
+        if pid not in self._groups:
+            # Some walls have this process adopt what cells leave.
+            return
+        group = self._groups.pop(pid)
+        self._walls.clear(pid)
         if self._maker is not None and group is not None:
             if kills := group.oom_kills():
                 self._oom_kills[pid] = kills
@@ -357,6 +336,7 @@ class Launcher:
             os.kill(pid, signal.SIGKILL)
         while self._groups:
             self._remove_group(os.waitpid(-1, 0)[0])
+        self._walls.close()
         if self._maker is not None:
             self._maker.remove_parents()
 
@@ -376,7 +356,25 @@ def _key(kind: dict[str, Any]) -> str:
     return json.dumps(kind, sort_keys=True)
 
 
-def _warm_up(renews: str) -> None:
+def _put_up(setup: dict[str, Any]) -> tuple[Walls, str]:
+    """Return the strongest walls that the kernel gives, and why not stronger ones.
+
+    Raises:
+        MountError: A path of the host cannot be mounted.
+        OSError: This machine gives none of those that were asked for.
+    """
+    first, *others = setup["levels"]
+    if first == ConfinedWalls.level:
+        return ConfinedWalls(setup), ""
+    try:
+        return NamespaceWalls(setup), ""
+    except NamespacesRefusedError as error:
+        if not others:
+            raise
+        return ConfinedWalls(setup), f"{error.strerror}"
+
+
+def _warm_up(renews: str, confined: str) -> None:
     """Import and touch all that every program's process will use."""
     import site
 
@@ -386,7 +384,7 @@ def _warm_up(renews: str) -> None:
     sys.path += [path for path in site.getsitepackages() if os.path.isdir(path)]
     site.setquit()
     site.sethelper()
-    seccomp.prepared(True, renews)
+    seccomp.prepared(not confined, renews, confined)
     if renews:
         seccomp.prepared_closing(False)
     values.report([1])

@@ -2,9 +2,9 @@
 
 Theory of operation. The first process of a PID namespace can signal all others at once,
 and none of them can refuse SIGSTOP. The kernel counts signals to all as sent to a
-process that is being forked, too. But one that still runs can wake another one, so all
-are stopped anew until each thread is seen stopped, several times in a row. Processes
-that were stopped before stay so.
+process that is being forked, too. Elsewhere it signals one after the other. But one
+that still runs can wake another one, so all are stopped anew until each thread is seen
+stopped, several times in a row. Processes that were stopped before stay so.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import signal
 import time
 
+from ..kernel import process_tree
 from .process import stat_of
 
 _STOPPED = b"T"
@@ -39,12 +40,12 @@ class Pause:
         if self._began is not None:
             return True
         self._stopped_before = {
-            pid for pid in _others() if stat_of(pid)[:1] == [_STOPPED]
+            pid for pid in process_tree.others() if stat_of(pid)[:1] == [_STOPPED]
         }
         self._began = time.monotonic()
         still = 0
         while still < _ROUNDS:
-            _signal(-1, signal.SIGSTOP)
+            process_tree.signal_others(signal.SIGSTOP)
             still = still + 1 if _all_still() else 0
             # Where this process itself stood still, the time proves nothing.
             if not still and self.seconds > _SECONDS:
@@ -57,12 +58,14 @@ class Pause:
         if self._began is None:
             return
         self._began = None
-        for pid in sorted(set(_others()) - self._stopped_before, reverse=True):
+        stopped = set(process_tree.others()) - self._stopped_before
+        for pid in sorted(stopped, reverse=True):
             _signal(pid, signal.SIGCONT)
 
 
 def _all_still() -> bool:
-    return all(state in _STILL for pid in _others() for state in _states_of(pid))
+    others = process_tree.others()
+    return all(state in _STILL for pid in others for state in _states_of(pid))
 
 
 def _states_of(pid: int) -> list[bytes]:
@@ -74,15 +77,9 @@ def _states_of(pid: int) -> list[bytes]:
     return [field for each in threads for field in stat_of(pid, each)[:1]]
 
 
-def _others() -> list[int]:
-    own = os.getpid()
-    found = (int(name) for name in os.listdir("/proc") if name.isdigit())
-    return [pid for pid in found if pid != own]
-
-
 def _signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        # It has ended meanwhile; or there is none.
+        # It has ended meanwhile.
         return

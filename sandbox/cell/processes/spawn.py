@@ -8,7 +8,7 @@ import struct
 import termios
 
 from ..kernel import signals
-from ..kernel.confine import ConfineError, confine, limit_memory
+from ..kernel.confine import ConfineError, confine, limit_memory, narrow
 from ..kernel.descriptors import move_fds
 from .process import Process
 
@@ -99,6 +99,7 @@ def _become(
 ) -> NoReturn:
     """Become the command, in a fresh fork; or tell why not, and end."""
     try:
+        narrow(settings)
         signals.forget_parent()
         signals.as_new()
         os.setsid()

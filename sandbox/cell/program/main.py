@@ -18,7 +18,7 @@ import time
 import types
 
 from ..kernel import seccomp, signals
-from ..kernel.confine import ConfineError, confine, limit_memory, set_rlimits
+from ..kernel.confine import ConfineError, confine, limit_memory, narrow, set_rlimits
 from ..kernel.descriptors import move_fds
 from ..wire.contract import ANSWER, FILE_NAME, FOLDERS, FORK, RESULT_FD, WARM_UP
 from . import displays, ending, execution, host_tools, node, stateful
@@ -78,6 +78,15 @@ def get_ready(settings: dict[str, Any]) -> None:
         os.close(fd)
 
 
+def move(settings: dict[str, Any]) -> None:
+    """Have programs begin in another work dir than `get_ready` was told."""
+    global _home
+    before, _home = os.path.realpath(_home), settings["workdir"]
+    os.environ.clear()
+    os.environ.update(settings["env"])
+    sys.path[:] = [stateful.moved(path, before, _home) for path in sys.path]
+
+
 @contextlib.contextmanager
 def _descriptors(sources: list[int]) -> Iterator[None]:
     """Have these as the descriptors 0, 1, 2, ... for a while."""
@@ -93,6 +102,7 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
     """Become the program's process, in a fresh fork."""
     code = 70
     try:
+        narrow(settings)
         _attach_pipes(pipes)
         closes = settings["renews"] == FOLDERS
         held = confine(settings, closes_later=closes)

@@ -17,7 +17,7 @@ from ..kernel.descriptors import move_fds, receive_fds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Iterable
 
 
 _FIRST_FILE = 5
@@ -120,11 +120,11 @@ def refuse_threads(allowed: bool, announcement: dict[str, Any]) -> None:
 def shared_files() -> list[str]:
     """Return a warning for each open file that the branch shares with its origin."""
     found = []
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) < _FIRST_FILE:
+    for fd in _open_descriptors():
+        if fd < _FIRST_FILE:
             continue
         try:
-            target = os.readlink("/proc/self/fd/" + name)
+            target = os.readlink("/proc/self/fd/%d" % fd)
         except OSError:
             continue
         if target.startswith("/") and not target.startswith("/proc/"):
@@ -132,15 +132,25 @@ def shared_files() -> list[str]:
     return found
 
 
+def _open_descriptors() -> Iterable[int]:
+    try:
+        return map(int, os.listdir("/proc/self/fd"))
+    except OSError:
+        # Landlock lets a process look at each of them, and not list them.
+        return range(os.sysconf("SC_OPEN_MAX"))
+
+
 def move_to_copy(source: str, target: str, announcement: dict[str, Any]) -> None:
     """Copy the work dir, and change to the same folder in the copy."""
     here = os.getcwd()
     inside = os.path.relpath(here, source)
     os.makedirs(target, mode=0o700)
+    # Not by `fchmod`, which needs a helper where programs have the host's user.
+    umask = os.umask(0)
     copied = 0
     for folder, folders, files in os.walk(source):
         place_in = os.path.join(target, os.path.relpath(folder, source))
-        os.makedirs(place_in, exist_ok=True)
+        os.makedirs(place_in, mode=0o755, exist_ok=True)
         for name in files + [each for each in folders if _is_link(folder, each)]:
             copied += 1
             if copied > _MAX_COPIED:
@@ -148,15 +158,17 @@ def move_to_copy(source: str, target: str, announcement: dict[str, Any]) -> None
             _copy(
                 os.path.join(folder, name), os.path.join(place_in, name), announcement
             )
+    os.umask(umask)
     os.chdir(target if inside.startswith("..") else os.path.join(target, inside))
     if inside.startswith(".."):
         announcement["warnings"].append(
             f"the current folder {here} is not in the work dir"
         )
-    sys.path[:] = [_moved(path, source, target) for path in sys.path]
+    sys.path[:] = [moved(path, source, target) for path in sys.path]
 
 
-def _moved(path: str, source: str, target: str) -> str:
+def moved(path: str, source: str, target: str) -> str:
+    """Return the path of the same thing in a copy of a folder."""
     inside = path == source or path.startswith(source + "/")
     return target + path[len(source) :] if inside else path
 
@@ -172,10 +184,10 @@ def _copy(source: str, target: str, announcement: dict[str, Any]) -> None:
             os.symlink(os.readlink(source), target)
     elif stat.S_ISREG(found.st_mode):
         read_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
-        write_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        mode = stat.S_IMODE(found.st_mode)
+        write_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         while os.sendfile(write_fd, read_fd, None, 1 << 30):
             pass
-        os.fchmod(write_fd, stat.S_IMODE(found.st_mode))
         os.close(read_fd)
         os.close(write_fd)
     else:

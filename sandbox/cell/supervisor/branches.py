@@ -26,9 +26,14 @@ _MAX_WARNINGS = 100
 
 
 class Branches:
-    """Processes that keep state between runs, by the name of their branch."""
+    """Processes that keep state between runs, by the name of their branch.
 
-    def __init__(self) -> None:
+    Args:
+        tmp: The folder that holds the work dirs of forks.
+    """
+
+    def __init__(self, tmp: str) -> None:
+        self._tmp = tmp
         self._children: dict[str, Child] = {}
         self._running: tuple[str, str] | None = None
         self._made = 0
@@ -90,7 +95,7 @@ class Branches:
         self._made += 1
         wanted = {
             "from": source.folder,
-            "to": f"{BRANCHES}/{self._made}",
+            "to": f"{self._tmp}/{BRANCHES}/{self._made}",
             "allow_threads": request["allow_threads"],
         }
         child, pipes = open_pipes()

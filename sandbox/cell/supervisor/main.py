@@ -10,8 +10,8 @@ a run. The child cannot reach the channel (its descriptors are closed before it 
 anything), cannot signal PID 1 (another uid, or the kernel's protection of a
 namespace's first process) and cannot trace it (not dumpable).
 
-In the `process` isolation of last resort there is no PID namespace: there the
-supervisor kills the child's process group instead.
+Without a PID namespace it adopts what programs leave, and all of the cell is below it.
+In the `process` isolation of last resort it kills the child's process group alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 
-from ..kernel import signals
+from ..kernel import process_tree, signals
 from ..wire.channel import HostGone, SupervisorChannel
 from ..wire.frames import FrameError
 from .supervisor import Supervisor
@@ -49,6 +49,5 @@ def serve(supervisor: Supervisor, channel: SupervisorChannel) -> NoReturn:
 
 
 def _end() -> NoReturn:
-    if os.getpid() == 1:
-        os.kill(-1, signal.SIGKILL)
+    process_tree.signal_others(signal.SIGKILL)
     os._exit(0)

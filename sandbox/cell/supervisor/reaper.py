@@ -7,6 +7,7 @@ import select
 import signal
 import time
 
+from ..kernel import process_tree
 from .child import drain
 
 TYPE_CHECKING = False
@@ -24,21 +25,21 @@ _KILL_SECONDS = 1.0
 class Reaper:
     """Ends processes, so that no run finds one of an earlier run.
 
-    In a PID namespace every process but this one can be killed at once. Without one
+    Where every process of the cell is below this one all can be killed at once. Else
     only the process group of a program is.
 
     Args:
         accounting: Lists the children of this process.
         wake_fd: Readable, and not blocking, when a child may have ended.
-        owns_namespace: True if this process is PID 1 of a namespace.
+        adopts: True if every process of the cell is below this one.
     """
 
     def __init__(
-        self, accounting: ResourceAccounting, wake_fd: int, owns_namespace: bool
+        self, accounting: ResourceAccounting, wake_fd: int, adopts: bool
     ) -> None:
         self._accounting = accounting
         self._wake_fd = wake_fd
-        self._owns_namespace = owns_namespace
+        self._adopts = adopts
         self.pending = False
         """True if processes were killed that may not have ended yet."""
 
@@ -54,11 +55,11 @@ class Reaper:
         give_up = time.monotonic() + _KILL_SECONDS
         while True:
             try:
-                if not self._owns_namespace:
+                if not self._adopts:
                     if not run.ended:
                         os.killpg(child.pid, signal.SIGKILL)
                 elif alone or time.monotonic() > give_up:
-                    os.kill(-1, signal.SIGKILL)
+                    process_tree.signal_others(signal.SIGKILL)
                 else:
                     strays = run.strays(known)
                     if run.is_over and not strays:
@@ -84,7 +85,7 @@ class Reaper:
     def _try_once(self, known: set[int]) -> bool:
         left = [pid for pid in self._accounting.children() if pid not in known]
         for pid in left:
-            if self._owns_namespace:
+            if self._adopts:
                 os.kill(pid, signal.SIGKILL)
         try:
             while left and os.waitpid(-1, os.WNOHANG)[0]:

@@ -63,30 +63,39 @@ class Supervisor:
     reads from them is checked, or passed on unread.
 
     Args:
-        cgroup: Open descriptors of the cell's accounts, of this process's own
-            `oom_score_adj`, if programs cannot write to theirs, and of the last process
-            number, if several programs use the cell; None to look for the accounts.
+        descriptors: Those of the cell's accounts, of this process's own
+            `oom_score_adj`, if programs cannot write to theirs, of the last process
+            number, if several programs use the cell, and of rules for this process and
+            for programs; None to look for the accounts.
         ready: True if `runner.get_ready` was called before this process was forked.
+        adopts: True if all that programs leave becomes this process's child.
     """
 
+    _branches: Branches
     _channel: SupervisorChannel
     _processes: ProcessRelay
 
     def __init__(
-        self, cgroup: dict[str, int] | None = None, *, ready: bool = False
+        self,
+        descriptors: dict[str, int] | None = None,
+        *,
+        ready: bool = False,
+        adopts: bool = False,
     ) -> None:
         self._ready = ready
-        self._owns_namespace = os.getpid() == 1
+        adopts = adopts or os.getpid() == 1
         self._child: Child | None = None
-        self._branches = Branches()
         self._wake_r, self._wake_w = os.pipe()
         self._settings: dict[str, Any] = {}
         self._held: list[str] = []
-        self._oom_score = cgroup.pop("oom_score", None) if cgroup else None
-        self._last_pid = cgroup.pop("last_pid", None) if cgroup else None
+        own = descriptors if descriptors is not None else {}
+        self._oom_score = own.pop("oom_score", None)
+        self._last_pid = own.pop("last_pid", None)
+        self._rules = own.pop("rules", None)
+        self._program_rules = own.pop("program_rules", -1)
         self._slate: CleanSlate | None = None
-        self._accounting = ResourceAccounting(cgroup)
-        self._reaper = Reaper(self._accounting, self._wake_r, self._owns_namespace)
+        self._accounting = ResourceAccounting(descriptors, adopts)
+        self._reaper = Reaper(self._accounting, self._wake_r, adopts)
         self._egress: EgressRelay | None = None
         self._pause = Pause()
         self._artifacts = artifacts.Seen()
@@ -105,15 +114,26 @@ class Supervisor:
 
             self._slate = CleanSlate(settings, self._last_pid)
         self._held += confine.seal(
-            own_user=settings["uid"] is not None, renews=settings["renews"]
+            own_user=settings["uid"] is not None and not settings["confined"],
+            renews=settings["renews"],
+            confined=settings["confined"],
+            rules=self._rules,
         )
-        first_to_go = self._oom_score is not None
-        self._settings = {**settings, "held": self._held, "first_to_go": first_to_go}
+        self._settings = {
+            **settings,
+            "held": self._held,
+            "first_to_go": self._oom_score is not None,
+            "rules": self._program_rules,
+            "supervisor": os.getpid(),
+        }
+        self._branches = Branches(self._settings["tmp"])
         if self._settings["aliases"]:
             aliases.make(self._settings["aliases"])
         if not self._ready:
             runner.get_ready(self._settings)
             gc.collect()
+        elif settings["confined"]:
+            runner.move(self._settings)
         gc.freeze()
         self._fork()
 
@@ -252,7 +272,7 @@ class Supervisor:
 
     def _serve_files(self, frame: Frame) -> None:
         folder = self._branches.folder(frame.header["branch"]) or self._workdir
-        uid, owns_root = self._settings["uid"], self._owns_namespace
+        uid, owns_root = self._settings["uid"], os.getpid() == 1
         self._channel.send(*files.answer(frame, folder, uid, owns_root=owns_root))
 
     @property

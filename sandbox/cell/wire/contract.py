@@ -76,8 +76,11 @@ PIECE_BYTES = 128 * 1024
 ARTIFACTS = "artifacts"
 """The folder of the work dir whose files come back with the result."""
 
-BRANCHES = "/tmp/.branches"
-"""The folder of the work dirs of forked sessions."""
+BRANCHES = ".branches"
+"""The folder of the work dirs of forked sessions, in the cell's /tmp."""
+
+OWN_USER, SHARED_USER = "own", "shared"
+"""The user of the programs of a `confined` cell: nobody else has it, or the host."""
 
 RENEWAL_SECONDS = 0.05
 """Seconds in which a cell must be made new for the next program. When they are over the

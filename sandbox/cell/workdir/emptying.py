@@ -46,7 +46,7 @@ class Folders:
                     os.chmod(path, before["mode"] & 0o7777)
                     for name in _attributes(path):
                         os.removexattr(path, name)
-                _remove_all_in(path, until)
+                remove_all_in(path, until)
                 os.utime(path)
                 if _state(path) != before:
                     raise OSError(errno.ENOTEMPTY, "something is left", path)
@@ -74,8 +74,16 @@ def _attributes(path: str) -> list[str]:
         raise
 
 
-def _remove_all_in(path: str, until: float) -> None:
-    """Remove all files and folders, of any depth, without a path that grows."""
+def remove_all_in(path: str, until: float) -> None:
+    """Remove all files and folders, of any depth, without a path that grows.
+
+    Args:
+        path: The folder that they are in.
+        until: When to give up, by `time.monotonic`.
+
+    Raises:
+        OSError: Something is left, or the time is over.
+    """
     here = os.open(path, DIRECTORY)
     try:
         # For each step down the folders that are yet to be removed.

@@ -90,11 +90,9 @@ def open_folder(folder: str, parts: list[str]) -> int:
 
 def _open_top(folder: str) -> int:
     """Open a work dir. A branch's is opened by steps: the program may replace them."""
-    if not folder.startswith(BRANCHES + "/"):
-        return os.open(folder, DIRECTORY)
-    _, root, *steps = folder.split("/")
-    fd = os.open("/" + root, DIRECTORY)
-    for step in steps:
+    tmp, branch, number = folder.rpartition(f"/{BRANCHES}/")
+    fd = os.open(tmp if branch else folder, DIRECTORY)
+    for step in (BRANCHES, number) if branch else ():
         fd = _step(fd, step)
     return fd
 

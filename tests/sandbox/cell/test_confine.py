@@ -10,11 +10,12 @@ import pytest
 _PROGRAM = """
 import sys
 from toolcell.sandbox.cell.kernel import confine, seccomp
-def refuse(*, own_user):
+def refuse(**_):
     {refusal}
 seccomp.install = refuse
 held = confine.seal(own_user=False)
 settings = {{"rlimits": {{}}, "held": held, "uid": None, "renews": ""}}
+settings["confined"] = ""
 settings.update(require=["seccomp"], first_to_go=False)
 try:
     confine.confine(settings)
@@ -24,7 +25,7 @@ except confine.ConfineError as error:
 _ASSEMBLES_NOTHING = """
 from toolcell.sandbox.cell.kernel import seccomp
 from toolcell.sandbox.cell.launcher import main
-main._warm_up("mounts")
+main._warm_up("mounts", "")
 seccomp.assemble = None
 seccomp._put_up = print
 seccomp.install(own_user=True, renews="mounts")

@@ -1,0 +1,256 @@
+"""Walls of cells where the kernel gives no namespaces: Landlock, filters, a user.
+
+Theory of operation. A cell is a process tree: its first process adopts what its
+programs leave, and the launcher what that leaves, so that both can end all of it. The
+first process enters rules of Landlock with the cell's own folders, and programs enter
+narrower ones. They all share the machine's network, its numbers of processes and its
+paths; system calls that lead to others there are refused. As root each cell has a user
+of its own; else all have this process's.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+
+from ..kernel import landlock, linux, process_tree
+from ..wire import aliases
+from ..wire.contract import OWN_USER, SHARED_USER
+from ..workdir.emptying import remove_all_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Path = tuple[int, int]
+
+_SETTINGS = (
+    *("/etc/group", "/etc/host.conf", "/etc/hosts", "/etc/locale.alias"),
+    *("/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd", "/etc/timezone"),
+    *("/etc/debian_version", "/etc/ca-certificates"),
+)
+# What a machine says about itself, and nothing about its processes.
+_MACHINE = (
+    *("/proc/cpuinfo", "/proc/filesystems", "/proc/loadavg", "/proc/meminfo"),
+    *("/proc/stat", "/proc/uptime", "/proc/version"),
+    *("/proc/sys/fs", "/proc/sys/kernel", "/proc/sys/vm", "/sys/devices/system/cpu"),
+)
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_TERMINALS = ("/dev/tty", "/dev/ptmx", "/dev/pts")
+_WRITTEN = landlock.READ_FILE | landlock.WRITE_FILE | landlock.TRUNCATE
+_ON_TERMINALS = _WRITTEN | landlock.IOCTL_DEV
+# The C library's path for semaphores is fixed. Names of others cannot be listed there.
+_SHARED_MEMORY = _WRITTEN | landlock.MAKE_REG | landlock.REMOVE_FILE
+
+# CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_KILL, CAP_SETGID, CAP_SETUID
+_CHOWN, _OVERRIDE, _KILL, _SETGID, _SETUID = (1 << each for each in (0, 1, 5, 6, 7))
+_FIRST_UID = 1_900_000_000
+_SLOTS = 1024
+_KILL_SECONDS = 5.0
+_KILL_AGAIN_SECONDS = 0.002
+
+
+class ConfinedWalls:
+    """Puts cells behind rules that each process enters itself.
+
+    Args:
+        setup: `show`, the paths that programs may read; `mounts`, others, which keep
+            their own paths; `folder`, the place of the cells' folders.
+
+    Raises:
+        OSError: The kernel lacks a part of it; the message names that.
+    """
+
+    level = "confined"
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self._version = landlock.version()
+        self._base: str = setup["folder"]
+        # Users of cells may pass through it, and not list it.
+        os.makedirs(self._base, exist_ok=True)
+        os.chmod(self._base, 0o711)  # noqa: S103
+        self._bin = os.path.join(self._base, "bin")
+        if not os.path.exists(self._bin):
+            aliases.make(self._bin)
+        self._node: str = setup["node"]
+        self._uids = _FIRST_UID + os.getpid() % 65_536 * _SLOTS
+        self.separate = _may_give_users() and _reaches_python(self._uids)
+        if not self.separate and self._version < landlock.SCOPES_SINCE:
+            raise OSError(
+                f"Landlock of version {self._version} does not keep signals inside, and"
+                " there is no user of its own for each cell"
+            )
+        self.confined = OWN_USER if self.separate else SHARED_USER
+        self._made = 0
+        self._folder, self._uid = "", os.geteuid()
+        # By first process.
+        self._folders: dict[int, str] = {}
+        self._paths = self._open_paths(setup)
+        self._proc = os.open("/proc", os.O_PATH)
+        # The launcher adopts what a cell leaves.
+        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+
+    def _open_paths(self, setup: dict[str, Any]) -> list[Path]:
+        wanted = [(path, landlock.RUN) for path in (*setup["show"], self._bin)]
+        for source, _, read_only in setup["mounts"]:
+            wanted.append((source, landlock.RUN if read_only else landlock.OWN))
+        wanted += [(path, landlock.READ) for path in (*_SETTINGS, *_MACHINE)]
+        wanted += [(path, _WRITTEN) for path in _DEVICES]
+        wanted += [(path, _ON_TERMINALS) for path in _TERMINALS]
+        wanted.append(("/dev/shm", _SHARED_MEMORY))
+        opened = []
+        for path, rights in wanted:
+            try:
+                opened.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights))
+            except OSError:
+                # A machine need not have all of them.
+                continue
+        return opened
+
+    def clone(self) -> int:
+        """Fork a cell; return its first process, and 0 in that. Raises OSError."""
+        self._made += 1
+        if self.separate:
+            self._uid = self._uids + self._made % _SLOTS
+        # Nobody else can guess it.
+        self._folder = os.path.join(self._base, secrets.token_hex(8))
+        os.mkdir(self._folder, 0o711)
+        for name in ("work", "tmp"):
+            path = os.path.join(self._folder, name)
+            os.mkdir(path, 0o700)
+            os.chown(path, self._uid, self._uid if self.separate else -1)
+        pid = os.fork()
+        if pid:
+            self._folders[pid] = self._folder
+        return pid
+
+    def admit(self, pid: int) -> None:
+        """Do what a new cell cannot do for itself: there is nothing."""
+
+    def enter(self) -> None:
+        """Begin the walls, in the first process. Raises OSError."""
+        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+
+    def finish(self, kind: dict[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        """Finish the walls; return the supervisor's settings, and its descriptors.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+        settings = self._settings(kind)
+        outer = landlock.Rules(self._version, scoped=True)
+        inner = landlock.Rules(self._version)
+        outer.allow(self._proc, landlock.READ)
+        for rules in (outer, inner):
+            for path, rights in self._paths:
+                rules.allow(path, rights)
+            for name in (settings["workdir"], settings["tmp"]):
+                path = os.open(name, os.O_PATH)
+                rules.allow(path, landlock.OWN)
+                os.close(path)
+        oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+        if self.separate:
+            linux.drop_capabilities(_CHOWN | _KILL | _SETGID | _SETUID)
+        else:
+            linux.drop_capabilities()
+        return settings, {
+            "oom_score": oom_score,
+            "rules": outer.fd,
+            "program_rules": inner.fd,
+        }
+
+    def _settings(self, kind: dict[str, Any]) -> dict[str, Any]:
+        """Return a cell's settings, with its own paths in place of those of mounts."""
+        settings = kind["settings"]
+        work, tmp = (os.path.join(self._folder, name) for name in ("work", "tmp"))
+        moved = {
+            settings["workdir"]: work,
+            "/tmp": tmp,
+            aliases.FOLDER: self._bin,
+            os.path.dirname(settings["node"]): os.path.dirname(self._node),
+        }
+        env = dict(settings["env"])
+        for name in ("HOME", "TMPDIR", "PATH"):
+            parts = [moved.get(part, part) for part in env[name].split(os.pathsep)]
+            env[name] = os.pathsep.join(filter(None, parts))
+        own = ["landlock", "own_uid"] if self.separate else ["landlock"]
+        return {
+            **settings,
+            "workdir": work,
+            "tmp": tmp,
+            "env": env,
+            "node": self._node,
+            "uid": self._uid,
+            "confined": self.confined,
+            "require": [*settings["require"], *own],
+        }
+
+    def clear(self, pid: int) -> None:
+        """End and remove what is left of a cell whose first process has ended."""
+        folder = self._folders.pop(pid, None)
+        if folder is not None:
+            self._end_orphans()
+            _remove(folder)
+
+    def _end_orphans(self) -> None:
+        """Kill the processes that this one has adopted, until none is left."""
+        give_up = time.monotonic() + _KILL_SECONDS
+        while time.monotonic() < give_up:
+            left = set(process_tree.children(os.getpid())).difference(self._folders)
+            if not left:
+                return
+            for pid in left:
+                for each in (pid, *process_tree.descendants(pid)):
+                    _kill(each)
+            for pid in left:
+                os.waitpid(pid, os.WNOHANG)
+            time.sleep(_KILL_AGAIN_SECONDS)
+
+    def close(self) -> None:
+        """Remove what is left when all cells have ended."""
+        self._end_orphans()
+        _remove(self._base)
+
+
+def _may_give_users() -> bool:
+    """Return True if this process has the capabilities for users of cells."""
+    needed = _CHOWN | _OVERRIDE | _KILL | _SETGID | _SETUID
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        fields = dict(line.split(":", 1) for line in file)
+    return os.geteuid() == 0 and int(fields["CapEff"], 16) & needed == needed
+
+
+def _reaches_python(uid: int) -> bool:
+    """Return True if another user may start this interpreter and read its library."""
+    import sys
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            reaches = os.access(sys.executable, os.X_OK)
+            reaches = reaches and os.access(os.path.dirname(os.__file__), os.R_OK)
+            os._exit(0 if reaches else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder whose programs have ended; what cannot be removed stays."""
+    try:
+        remove_all_in(folder, time.monotonic() + _KILL_SECONDS)
+        os.rmdir(folder)
+    except OSError:
+        return

@@ -1,0 +1,106 @@
+"""Walls of cells made of namespaces.
+
+Theory of operation. The launcher builds, once, a private read-only root with all that
+an interpreter needs, and moves into it. It clones each cell into new user, mount, pid,
+net, ipc and uts namespaces and maps its uids. The child makes its cgroup the root of
+its cgroup namespace, and mounts its own /proc and scratch space. When the first process
+is killed the kernel kills the whole PID namespace.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..kernel import linux
+from ..kernel.shares import Shares
+from . import root_filesystem
+from .users import CellUsers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_NAMESPACES = (
+    linux.CLONE_NEWUSER
+    | linux.CLONE_NEWNS
+    | linux.CLONE_NEWPID
+    | linux.CLONE_NEWNET
+    | linux.CLONE_NEWIPC
+    | linux.CLONE_NEWUTS
+)
+
+
+class NamespacesRefusedError(OSError):
+    """The kernel gives this process no namespaces; nothing was changed."""
+
+
+class NamespaceWalls:
+    """Puts cells into namespaces of their own.
+
+    Args:
+        setup: The uid of programs, the paths to show, the mounts and the work dir.
+
+    Raises:
+        NamespacesRefusedError: The kernel gives none.
+        MountError: A path of the host cannot be mounted.
+        OSError: This machine cannot make such cells.
+    """
+
+    level = "namespaces"
+    confined = ""
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self._cell_uid: int = setup["cell_uid"]
+        try:
+            self._users = CellUsers(self._cell_uid)
+        except OSError as error:
+            raise NamespacesRefusedError(error.errno, error.strerror) from None
+        self._shares = Shares(self._users.separate)
+        self._first_uid = 0
+        root_filesystem.build(
+            setup["show"], setup["mounts"], setup["workdir"], self._cell_uid
+        )
+        self._masks = root_filesystem.masks()
+
+    def clone(self) -> int:
+        """Fork a cell; return its first process, and 0 in that. Raises OSError."""
+        self._first_uid = self._users.next_uid()
+        return self._shares.clone(_NAMESPACES, self._first_uid)
+
+    def admit(self, pid: int) -> None:
+        """Do what a new cell cannot do for itself. Raises OSError."""
+        self._users.map_ids(pid, self._first_uid)
+
+    def enter(self) -> None:
+        """Begin the walls, in the first process. Raises OSError."""
+        if self._users.separate:
+            os.setgroups([])
+            os.setresgid(0, 0, 0)
+            os.setresuid(0, 0, 0)
+        # A process that changed its user cannot open its own files in /proc.
+        linux.prctl(linux.PR_SET_DUMPABLE, 1)
+        self._shares.limit()
+
+    def finish(self, kind: dict[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        """Finish the walls; return the supervisor's settings, and its descriptors.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+        # Only now: its root is the cgroup that this process is in at the time.
+        linux.unshare(linux.CLONE_NEWCGROUP)
+        linux.set_hostname("cell")
+        linux.bring_up_loopback()
+        descriptors = root_filesystem.finish(
+            self._masks,
+            kind["limits"]["disk_mb"],
+            self._cell_uid,
+            renews=bool(kind["settings"]["renews"]),
+        )
+        return kind["settings"], descriptors
+
+    def clear(self, pid: int) -> None:
+        """Remove what is left of a cell whose first process has ended: nothing is."""
+
+    def close(self) -> None:
+        """Remove what is left when all cells have ended: nothing is."""
