@@ -187,7 +187,7 @@ def _raised(report: RunReport, exception: dict[str, Any]) -> tuple[Status, bool]
         return "out_of_memory", False
     if exception["type"] == "MemoryError":
         return "out_of_memory", True
-    if exception.get("errno") == errno.ENOSPC:
+    if exception.get("errno") in (errno.ENOSPC, errno.EFBIG):
         return "disk_limit", True
     return "error", False
 

@@ -33,6 +33,7 @@ _REASONS: tuple[Status, ...] = (
     "cpu_limit",
     "out_of_memory",
     "output_limit",
+    "disk_limit",
     "cancelled",
 )
 # 16 for the members of a report besides its value.

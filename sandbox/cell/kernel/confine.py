@@ -22,6 +22,7 @@ _RLIMITS = {
     "processes": resource.RLIMIT_NPROC,
     "open_files": resource.RLIMIT_NOFILE,
     "cpu": resource.RLIMIT_CPU,
+    "file_bytes": resource.RLIMIT_FSIZE,
 }
 
 

@@ -10,6 +10,7 @@ of its own; else all have this process's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -42,7 +43,8 @@ _TERMINALS = ("/dev/tty", "/dev/ptmx", "/dev/pts")
 _WRITTEN = landlock.READ_FILE | landlock.WRITE_FILE | landlock.TRUNCATE
 _ON_TERMINALS = _WRITTEN | landlock.IOCTL_DEV
 # The C library's path for semaphores is fixed. Names of others cannot be listed there.
-_SHARED_MEMORY = _WRITTEN | landlock.MAKE_REG | landlock.REMOVE_FILE
+_SHARED_MEMORY = "/dev/shm"
+_IN_SHARED_MEMORY = _WRITTEN | landlock.MAKE_REG | landlock.REMOVE_FILE
 
 # CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_KILL, CAP_SETGID, CAP_SETUID
 _CHOWN, _OVERRIDE, _KILL, _SETGID, _SETUID = (1 << each for each in (0, 1, 5, 6, 7))
@@ -85,10 +87,11 @@ class ConfinedWalls:
         self.confined = OWN_USER if self.separate else SHARED_USER
         self._made = 0
         self._folder, self._uid = "", os.geteuid()
-        # By first process.
-        self._folders: dict[int, str] = {}
+        # Folder and user by first process.
+        self._cells: dict[int, tuple[str, int]] = {}
         self._paths = self._open_paths(setup)
         self._proc = os.open("/proc", os.O_PATH)
+        self._shared_memory = _opened(_SHARED_MEMORY)
         # The launcher adopts what a cell leaves.
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
 
@@ -99,15 +102,9 @@ class ConfinedWalls:
         wanted += [(path, landlock.READ) for path in (*_SETTINGS, *_MACHINE)]
         wanted += [(path, _WRITTEN) for path in _DEVICES]
         wanted += [(path, _ON_TERMINALS) for path in _TERMINALS]
-        wanted.append(("/dev/shm", _SHARED_MEMORY))
-        opened = []
-        for path, rights in wanted:
-            try:
-                opened.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights))
-            except OSError:
-                # A machine need not have all of them.
-                continue
-        return opened
+        wanted.append((_SHARED_MEMORY, _IN_SHARED_MEMORY))
+        opened = ((_opened(path), rights) for path, rights in wanted)
+        return [(path, rights) for path, rights in opened if path is not None]
 
     def clone(self) -> int:
         """Fork a cell; return its first process, and 0 in that. Raises OSError."""
@@ -123,7 +120,7 @@ class ConfinedWalls:
             os.chown(path, self._uid, self._uid if self.separate else -1)
         pid = os.fork()
         if pid:
-            self._folders[pid] = self._folder
+            self._cells[pid] = self._folder, self._uid
         return pid
 
     def admit(self, pid: int) -> None:
@@ -143,6 +140,8 @@ class ConfinedWalls:
         outer = landlock.Rules(self._version, scoped=True)
         inner = landlock.Rules(self._version)
         outer.allow(self._proc, landlock.READ)
+        if self._shared_memory is not None:
+            outer.allow(self._shared_memory, landlock.READ)
         for rules in (outer, inner):
             for path, rights in self._paths:
                 rules.allow(path, rights)
@@ -152,7 +151,8 @@ class ConfinedWalls:
                 os.close(path)
         oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR)
         if self.separate:
-            linux.drop_capabilities(_CHOWN | _KILL | _SETGID | _SETUID)
+            # To look into each folder, and to become the programs' user.
+            linux.drop_capabilities(_CHOWN | _KILL | _OVERRIDE | _SETGID | _SETUID)
         else:
             linux.drop_capabilities()
         return settings, {
@@ -185,20 +185,22 @@ class ConfinedWalls:
             "uid": self._uid,
             "confined": self.confined,
             "require": [*settings["require"], *own],
+            "rlimits": {**settings["rlimits"], "file_bytes": settings["disk_mb"] << 20},
         }
 
     def clear(self, pid: int) -> None:
         """End and remove what is left of a cell whose first process has ended."""
-        folder = self._folders.pop(pid, None)
-        if folder is not None:
-            self._end_orphans()
-            _remove(folder)
+        folder, uid = self._cells.pop(pid)
+        self._end_orphans()
+        _remove(folder)
+        if self.separate:
+            _remove_shared_memory(uid)
 
     def _end_orphans(self) -> None:
         """Kill the processes that this one has adopted, until none is left."""
         give_up = time.monotonic() + _KILL_SECONDS
         while time.monotonic() < give_up:
-            left = set(process_tree.children(os.getpid())).difference(self._folders)
+            left = set(process_tree.children(os.getpid())).difference(self._cells)
             if not left:
                 return
             for pid in left:
@@ -212,6 +214,14 @@ class ConfinedWalls:
         """Remove what is left when all cells have ended."""
         self._end_orphans()
         _remove(self._base)
+
+
+def _opened(path: str) -> int | None:
+    """Open a path to make a rule about it; None where a machine lacks it."""
+    try:
+        return os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None
 
 
 def _may_give_users() -> bool:
@@ -245,6 +255,14 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
+
+
+def _remove_shared_memory(uid: int) -> None:
+    """Remove what a user, which no process has any more, left in shared memory."""
+    with contextlib.suppress(OSError), os.scandir(_SHARED_MEMORY) as entries:
+        for entry in entries:
+            if entry.stat(follow_symlinks=False).st_uid == uid:
+                os.unlink(entry.path)
 
 
 def _remove(folder: str) -> None:

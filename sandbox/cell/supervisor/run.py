@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import resource
     from typing import Any, Callable
 
+    from ..accounting.disk import DiskWatch
     from ..accounting.usage import ResourceAccounting
     from ..processes.relay import ProcessRelay
     from ..relays.egress_relay import EgressRelay
@@ -55,6 +56,7 @@ class Run:
         accounting: Counts the resources of this run.
         wake_fd: Readable when a signal has arrived.
         egress: Relays the program's connections; None without a network.
+        disk: Measures what programs write; None where a file system bounds that.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Run:
         accounting: ResourceAccounting,
         wake_fd: int,
         egress: EgressRelay | None = None,
+        disk: DiskWatch | None = None,
     ) -> None:
         self._channel = channel
         self._child = child
@@ -72,6 +75,7 @@ class Run:
         self._accounting = accounting
         self._wake_fd = wake_fd
         self._egress = egress
+        self._disk = disk
         self._live = bool(request["branch"])
         self._output = ProgramOutput(child, request)
         self._reason: str | None = None
@@ -96,6 +100,8 @@ class Run:
         """Send the child its request; a child that is already dead is noticed later."""
         request = self._request
         self._accounting.begin(self._child.pid, request)
+        if self._disk is not None:
+            self._disk.begin()
         size = request["code_bytes"]
         if size is None:
             size = len(frame.payload)
@@ -230,6 +236,8 @@ class Run:
         seconds = self._deadline - time.monotonic()
         if self._accounting.must_watch(self._request):
             seconds = min(seconds, self._accounting.next_check_in())
+        if self._disk is not None:
+            seconds = min(seconds, self._disk.due_in())
         return max(min(seconds, self._output.flush_due_in()), 0.0)
 
     def _keep_limits(self) -> None:
@@ -249,6 +257,8 @@ class Run:
             self._reason = "timeout"
         elif self._accounting.must_watch(self._request):
             self._reason = self._accounting.exceeded(self._request)
+        if self._reason is None and self._disk is not None and self._disk.is_full():
+            self._reason = "disk_limit"
 
     def _await_room(self, write_fd: int) -> bool:
         """Wait for the host to read; False once the program has ended, or must end."""

@@ -17,7 +17,7 @@ from ..processes.relay import ProcessRelay
 from ..program import main as runner
 from ..wire import aliases
 from ..wire.channel import HostGone, SupervisorChannel
-from ..wire.contract import ARTIFACTS, BESIDE, RENEWAL_SECONDS
+from ..wire.contract import ARTIFACTS, BESIDE, OWN_USER, RENEWAL_SECONDS
 from ..wire.frames import (
     PROTOCOL_VERSION,
     RUN_DEFAULTS,
@@ -36,6 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..accounting.disk import DiskWatch
     from ..relays.egress_relay import EgressRelay
     from .clean_slate import CleanSlate
 
@@ -97,6 +98,7 @@ class Supervisor:
         self._accounting = ResourceAccounting(descriptors, adopts)
         self._reaper = Reaper(self._accounting, self._wake_r, adopts)
         self._egress: EgressRelay | None = None
+        self._disk: DiskWatch | None = None
         self._pause = Pause()
         self._artifacts = artifacts.Seen()
 
@@ -127,6 +129,8 @@ class Supervisor:
             "supervisor": os.getpid(),
         }
         self._branches = Branches(self._settings["tmp"])
+        if settings["confined"]:
+            self._watch_disk()
         if self._settings["aliases"]:
             aliases.make(self._settings["aliases"])
         if not self._ready:
@@ -303,6 +307,16 @@ class Supervisor:
             # Without ctypes the other uid of the child is the protection.
             pass
 
+    def _watch_disk(self) -> None:
+        from ..accounting.disk import DiskWatch
+
+        settings = self._settings
+        own = settings["confined"] == OWN_USER
+        folders = [settings["workdir"], settings["tmp"]]
+        self._disk = DiskWatch(
+            folders, settings["disk_mb"], settings["uid"] if own else None
+        )
+
     def _fork(self) -> None:
         """Fork the process of the next run."""
         child, pipes = open_pipes()
@@ -332,7 +346,13 @@ class Supervisor:
         assert child is not None
         egress = self._egress_for(frame.header)
         run = Run(
-            self._channel, child, frame.header, self._accounting, self._wake_r, egress
+            self._channel,
+            child,
+            frame.header,
+            self._accounting,
+            self._wake_r,
+            egress,
+            self._disk,
         )
         run.commands = self._processes, self._exec
         run.hand_over(frame)

@@ -34,7 +34,7 @@ def test_what_init_writes_is_safe_and_never_overwritten(command: Command) -> Non
     again = command("init")
 
     assert config.profile == "production"
-    assert config.sandbox.minimum_isolation == "namespaces"
+    assert config.sandbox.minimum_isolation == "confined"
     assert config.sandbox.network.mode == "none"
     assert config.tools.python == ()
     assert config.audit.path is not None

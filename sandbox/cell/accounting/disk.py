@@ -1,0 +1,111 @@
+"""The files of a cell whose folders are the machine's: measured again and again.
+
+No file system of its own bounds them there. One file cannot be larger than all may be
+together, by a limit of each process; how much all are is seen here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+import time
+
+_LEAST_SECONDS = 0.05
+# Of the time that a look takes, so that looking costs a tenth of a CPU at most.
+_REST = 10
+# What an entry counts at least, so that a cell has 256 files for each MiB.
+_LEAST_BYTES = 4096
+_MAX_DEPTH = 100
+_SHARED_MEMORY = "/dev/shm"
+_BLOCK = 512
+_FOLDER = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class DiskWatch:
+    """Looks whether a folder of a cell holds too much.
+
+    Args:
+        folders: The folders that programs can write to; each may hold as much.
+        disk_mb: What one may hold, in MiB.
+        uid: The programs' user, if nobody else has it: what it has in shared memory
+            counts, too.
+    """
+
+    def __init__(self, folders: list[str], disk_mb: int, uid: int | None) -> None:
+        self._folders = folders
+        self._uid = uid
+        self._limit = self._allowed = disk_mb << 20
+        self._was_full = False
+        self._due = 0.0
+
+    def begin(self) -> None:
+        """Begin a run. What filled a folder before it may stay, and cannot grow."""
+        self._allowed = (
+            max(self._used(), self._limit) if self._was_full else self._limit
+        )
+        self._was_full = False
+
+    def due_in(self) -> float:
+        """Return the seconds until the next look."""
+        return max(self._due - time.monotonic(), 0.0)
+
+    def is_full(self) -> bool:
+        """Look, if it is time for that; True if a folder holds too much."""
+        began = time.monotonic()
+        if began < self._due:
+            return False
+        self._was_full = self._used() > self._allowed
+        now = time.monotonic()
+        self._due = now + max(_LEAST_SECONDS, (now - began) * _REST)
+        return self._was_full
+
+    def _used(self) -> int:
+        """Return the bytes of the fullest folder."""
+        used = [_measured(os.open(path, _FOLDER), 0) for path in self._folders]
+        if self._uid is not None:
+            used.append(_shared_memory(self._uid))
+        return max(used)
+
+
+def _measured(folder: int, depth: int) -> int:
+    """Measure an open folder step by step, so never through a link; close it."""
+    total = 0 if depth < _MAX_DEPTH else sys.maxsize
+    try:
+        for name, found in _entries(folder):
+            total += max(found.st_blocks * _BLOCK, _LEAST_BYTES)
+            if stat.S_ISDIR(found.st_mode) and depth < _MAX_DEPTH:
+                with contextlib.suppress(OSError):
+                    inner = os.open(name, _FOLDER, dir_fd=folder)
+                    total += _measured(inner, depth + 1)
+    finally:
+        os.close(folder)
+    return total
+
+
+def _shared_memory(uid: int) -> int:
+    if not os.path.isdir(_SHARED_MEMORY):
+        return 0
+    folder = os.open(_SHARED_MEMORY, _FOLDER)
+    try:
+        own = [found for _, found in _entries(folder) if found.st_uid == uid]
+    finally:
+        os.close(folder)
+    return sum(found.st_blocks for found in own) * _BLOCK
+
+
+def _entries(folder: int) -> list[tuple[str, os.stat_result]]:
+    """Return the entries of a folder, whatever its owner has made of its mode."""
+    itself = f"/proc/self/fd/{folder}"
+    found = []
+    try:
+        if not os.access(itself, os.R_OK | os.X_OK):
+            os.chmod(itself, 0o700)
+        with os.scandir(itself) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((entry.name, entry.stat(follow_symlinks=False)))
+    except OSError:
+        return []
+    return found
