@@ -8,7 +8,8 @@ import os
 from typing import Any
 
 from ..cell.kernel.bpf import Test
-from ..cell.kernel.seccomp import RULES, allowed_calls
+from ..cell.kernel.calls import allowed_calls
+from ..cell.kernel.seccomp import RULES
 from ..cell.wire import aliases, terminals
 from ..cell.wire.contract import CELL_UID
 from ..config.mount_rules import Bind

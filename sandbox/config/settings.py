@@ -377,12 +377,10 @@ class SandboxConfig(SettingsModel):
                 f"the subprocess backend never gives {self.minimum_isolation!r} "
                 "isolation; use backend='docker'"
             )
-        weakest = LEVELS.index(self.minimum_isolation)
-        only_confined = self.strongest_isolation == "confined"
-        if only_confined and weakest > LEVELS.index("confined"):
-            raise ValueError("minimum_isolation is more than strongest_isolation")
-        if only_confined and (self.backend == "docker" or self.names_docker):
-            raise ValueError("Docker has no 'confined' cells; use backend='subprocess'")
+        weak = self.minimum_isolation in ("confined", "process")
+        docker = self.backend == "docker" or self.names_docker
+        if self.strongest_isolation == "confined" and (docker or not weak):
+            raise ValueError("more than strongest_isolation='confined' is asked for")
         if self.backend == "subprocess" and self.names_docker:
             named = f"runtime {self.runtime!r}" if self.runtime else "image"
             raise ValueError(

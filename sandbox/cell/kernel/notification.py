@@ -25,6 +25,7 @@ import struct
 
 from . import seccomp
 from .bpf import ENOSYS, EPERM, NOTIFY, SyscallRule, outside, rule, within
+from .calls import allowed_calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def notified(machine: str, served: FrozenSet[str]) -> dict[int, str]:
     Raises:
         KeyError: This machine is not known.
     """
-    known = seccomp.allowed_calls(machine)
+    known = allowed_calls(machine)
     names = [name for word in sorted(served) for name in _NOTIFIED[word].split()]
     return {known[name]: name for name in names if name in known}
 

@@ -10,10 +10,10 @@ import struct
 
 import pytest
 
+from toolcell.sandbox.cell.kernel.calls import allowed_calls
 from toolcell.sandbox.cell.kernel.seccomp import (
     RULES,
     USER_RULES,
-    allowed_calls,
     bpf_program,
     closing_program,
 )

@@ -12,7 +12,7 @@ import pytest
 
 from toolcell.sandbox import SandboxManager, Session
 from toolcell.sandbox.backends.container_spec import seccomp_profile
-from toolcell.sandbox.cell.kernel.seccomp import allowed_calls
+from toolcell.sandbox.cell.kernel.calls import allowed_calls
 
 from ...conftest import BackendRow, missing
 from ...support.attack_programs import reach_supervisor
