@@ -119,6 +119,7 @@ def _made(kind: type[_M], **fields: Any) -> _M:
     return put_together(kind, fields, set(fields))
 
 
+_NAMED_ARTIFACTS = 10
 _WHOLE = _made(Truncated, stdout=0, stderr=0)
 
 
@@ -136,7 +137,11 @@ def _warnings(report: RunReport) -> tuple[str, ...]:
     if report.malformed_outputs:
         found.append(f"{report.malformed_outputs} outputs were malformed, and dropped")
     if report.artifacts_left:
-        found.append("artifacts left out: " + ", ".join(report.artifacts_left[:10]))
+        named = ", ".join(report.artifacts_left[:_NAMED_ARTIFACTS])
+        more = len(report.artifacts_left) - _NAMED_ARTIFACTS + report.artifacts_more
+        found.append(
+            f"artifacts left out: {named}" + (f" and {more:,} more" if more > 0 else "")
+        )
     return (*found, *report.warnings)
 
 

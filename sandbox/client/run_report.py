@@ -81,6 +81,9 @@ class RunReport:
     lost: str | None = None
     artifacts: list[Artifact] = field(default_factory=list)
     artifacts_left: tuple[str, ...] = ()
+    artifacts_more: int = 0
+    """The number of artifacts that were left out, beside those that are named."""
+
     collecting: bool = False
     """True while files that the program left are yet to come."""
 
@@ -152,6 +155,7 @@ class RunReport:
             self._add_piece(header["name"], _whole(header["size"]), payload)
         elif header["type"] == "collected":
             self.artifacts_left = tuple(str(each) for each in header["left"])
+            self.artifacts_more = _whole(header["more"])
             self.collecting = False
         else:
             raise FrameError(f"unexpected frame {header['type'][:40]!r}")

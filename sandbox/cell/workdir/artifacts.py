@@ -27,9 +27,10 @@ _TICK_NS = 50_000_000
 class _Known:
     """The state of a file when it was last examined."""
 
-    __slots__ = ("checksum", "settled", "state")
+    __slots__ = ("checksum", "kind", "settled", "state")
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, kind: str, state: State) -> None:
+        self.kind = kind
         self.state = state
         # A change within the same tick of the file system's clock would not show.
         self.settled = time.time_ns() - state[-1] > _TICK_NS
@@ -37,7 +38,10 @@ class _Known:
 
 
 class Seen:
-    """The artifacts that the host knows of, by work dir: only changed ones are sent."""
+    """The artifacts that the host knows of, by work dir: only changed ones are sent.
+
+    Links and devices are never sent, and named when they are new.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, _Known]] = {}
@@ -65,6 +69,10 @@ class Seen:
         news = {}
         for name, known in now.items():
             old = before.get(name)
+            if known.kind != "file":
+                if old is None or old.kind != known.kind:
+                    left.add(f"{name} (a {known.kind})")
+                continue
             if old is None or old.state != known.state:
                 news[name] = known
                 continue
@@ -102,7 +110,7 @@ def send(folder: str, uid: int | None, channel: SupervisorChannel, seen: Seen) -
         os.close(fd)
         # The time that the host takes to read is not charged to the program.
         until += time.monotonic() - began
-    channel.send(encode({"type": "collected", "left": left.names}))
+    channel.send(encode({"type": "collected", "left": left.names, "more": left.more}))
 
 
 def _look(
@@ -111,14 +119,17 @@ def _look(
     try:
         with acting_as(uid):
             tree = Tree(folder, [ARTIFACTS], until, left, _state)
-    except (OSError, FileProblem):
+    except FileNotFoundError:
+        return {}
+    except (OSError, FileProblem) as error:
+        left.add(f"{ARTIFACTS}: {error}")
         return {}
     if not tree.whole:
         left.add(f"what is beyond {MAX_LISTED} entries or {COLLECT_SECONDS:g} seconds")
     return {
-        tree.path(number): _Known(state)
+        tree.path(number): _Known(kind, state)
         for number, (_, _, kind, state) in enumerate(tree.found, 1)
-        if kind == "file"
+        if kind != "folder"
     }
 
 

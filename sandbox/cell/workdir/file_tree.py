@@ -23,10 +23,16 @@ collected from the entries seen so far."""
 
 
 class LeftOut:
-    """Names of files that were left out, bounded in number and size."""
+    """Names of files that were left out, bounded in number and size.
+
+    Attributes:
+        names: The first names.
+        more: The number of further ones.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.more = 0
         self._room = _MAX_NAMED_BYTES
 
     def add(self, name: str) -> None:
@@ -35,6 +41,8 @@ class LeftOut:
         self._room -= len(text.encode())
         if self._room >= 0 and len(self.names) < _MAX_NAMED:
             self.names.append(text)
+        else:
+            self.more += 1
 
 
 class Tree:
@@ -80,6 +88,8 @@ class Tree:
             if kind == "folder" and self.whole:
                 try:
                     self._look_into(number)
+                except PermissionError:
+                    self._left.add(self.path(number) + "/")
                 except (OSError, FileProblem):
                     # Gone, or something else by now.
                     continue

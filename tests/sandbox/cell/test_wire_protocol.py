@@ -129,7 +129,7 @@ async def test_artifacts_follow_the_verdict_in_pieces() -> None:
         piece("a", 5, b"22"),
         piece("shrunk", 5, b"one"),
         piece("empty", 0, b""),
-        encode({"type": "collected", "left": ["shrunk"]}),
+        encode({"type": "collected", "left": ["shrunk"], "more": 0}),
     )
 
     assert [(each.name, each.data) for each in result.artifacts] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,49 @@ async def test_odd_artifacts_cost_no_result(
     assert warning.startswith("artifacts left out: ")
     assert named in warning
     assert len(warning) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("left", "warning"),
+    [
+        pytest.param(
+            "for n in range(1000): open(f'artifacts/{n:04}', 'w').close()",
+            r"artifacts left out: 0064, .*, 0073 and 926 more",
+            id="QF1 many",
+        ),
+        pytest.param(
+            "open('artifacts/a', 'w').close()\nos.symlink('a', 'artifacts/latest')",
+            r"artifacts left out: latest \(a link\)",
+            id="QF2 a link",
+        ),
+        pytest.param(
+            "os.mkdir('artifacts/d')\nopen('artifacts/d/x', 'w').close()\n"
+            "os.chmod('artifacts/d', 0)",
+            r"artifacts left out: d/",
+            id="QF2 a folder that nobody may list",
+        ),
+        pytest.param(
+            "os.rename('artifacts', 'out')\nos.symlink('out', 'artifacts')",
+            r"artifacts left out: artifacts: .*",
+            id="QF2 the folder is a link",
+        ),
+    ],
+)
+@pytest.mark.promise("P-19")
+async def test_nothing_is_left_out_without_a_word(
+    sandbox: SandboxManager, left: str, warning: str
+) -> None:
+    result = await sandbox.run(f"import os\nos.mkdir('artifacts')\n{left}")
+
+    assert result.status == "ok", result.stderr
+    assert re.fullmatch(warning, "\n".join(result.warnings))
+
+
+async def test_a_link_is_named_once(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        code = "import os\nos.mkdir('artifacts')\nos.symlink('a', 'artifacts/l')"
+        assert len((await session.run(code)).warnings) == 1
+        assert (await session.run("1")).warnings == ()
 
 
 @pytest.mark.attack(28)
