@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
 import itertools
 import json
 import os
+import shutil
 import stat
+import sys
+import tempfile
+import zlib
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import IO, Annotated, Any, Self
+from typing import IO, Annotated, Any, Self, cast
 
-from pydantic import Field, JsonValue, StrictInt, StrictStr
+from pydantic import (
+    Field,
+    JsonValue,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+)
 
 from toolcell.core import ErrorInfo, InvalidInputError, ToolcellError
 from toolcell.core.models import FrozenModel
@@ -29,6 +42,9 @@ _BEGINNING = b'{"id": '
 """Of each line of results."""
 
 _JobId = Annotated[StrictStr, Field(max_length=1000)] | StrictInt
+_ID = TypeAdapter[str | int | None](_JobId | None)
+_KIND_BYTES = 65_536
+_MAX_UNUSED = 20
 
 
 class ProgramLine(FrozenModel):
@@ -52,29 +68,41 @@ class ProgramLine(FrozenModel):
 class ProgramsFile:
     """A file with a program in each line, read as it is needed.
 
+    It may be compressed by gzip. What can be read only once, such as a pipe, is copied
+    to a temporary file first.
+
     Args:
-        path: The file.
+        path: The file; `-` is standard input.
 
     Raises:
-        InvalidInputError: It cannot be read.
+        InvalidInputError: It cannot be read, or has no JSON object in each line.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        with self._open() as file:
-            self.size = sum(1 for _ in _numbered_lines(file))
-            """Programs in it; blank lines are none."""
-
-    def _open(self) -> IO[bytes]:
-        if self._path.exists() and not self._path.is_file():
-            raise _not_plain(self._path)
+        self._file = _opened(path)
         try:
-            return self._path.open("rb")
-        except OSError as error:
+            _check_kind(path, self._file.read(_KIND_BYTES))
+            self.size = sum(1 for _ in self._lines())
+            """Programs in it; blank lines are none."""
+        except (OSError, EOFError, zlib.error) as error:
             raise InvalidInputError(
-                f"cannot read {self._path}: {error.strerror}",
-                hint="name a file with one JSON object in each line",
+                f"cannot read {path}: {error}", hint="name a whole file"
             ) from None
+
+        self.unused: set[str] = set()
+        """Fields of lines that say nothing to us, 20 at most."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def _lines(self) -> Iterator[tuple[int, bytes | None]]:
+        self._file.seek(0)
+        if self._file.read(len(BOM_UTF8)) != BOM_UTF8:
+            self._file.seek(0)
+        return _numbered_lines(self._file)
 
     def without_result(self, results: ResultsFile) -> Iterator[Job]:
         """Yield what has no result yet, as jobs whose `id` is the number of the line.
@@ -82,34 +110,80 @@ class ProgramsFile:
         A line that is no program gets its result at once.
         """
         seen: set[str | int] = set()
-        with self._open() as file:
-            for number, text in _numbered_lines(file):
-                if number in results.lines:
+        for number, text in self._lines():
+            if number in results.lines:
+                continue
+            line: ProgramLine | InvalidInputError
+            id_: str | int | None = None
+            try:
+                fields = _read_fields(text)
+                id_ = _id_of(fields)
+                if id_ in seen:
+                    id_ = None
+                    raise InvalidInputError(
+                        f"the id {fields['id']!r} stands in an earlier line",
+                        hint="give each program an id of its own",
+                    )
+                line = ProgramLine.model_validate(self._used(fields))
+            except InvalidInputError as error:
+                line = error
+            if id_ is not None:
+                seen.add(id_)
+                if id_ in results.ids:
                     continue
-                try:
-                    line = _read_line(text)
-                    if line.id in seen:
-                        raise InvalidInputError(
-                            f"the id {line.id!r} stands in an earlier line",
-                            hint="give each program an id of its own",
-                        )
-                except InvalidInputError as error:
-                    why = ErrorInfo.of(error)
-                    results.add(JobResult(index=number - 1, id=number, error=why))
-                    continue
-                if line.id is not None:
-                    seen.add(line.id)
-                    if line.id in results.ids:
-                        continue
-                    results.expect(number, line.id)
-                yield Job(
-                    line.code,
-                    id=number,
-                    inputs=line.inputs,
-                    language=line.language,  # type: ignore[arg-type] # checked by run
-                    files=line.files,
-                    limits=line.limits,
-                )
+                results.expect(number, id_)
+            if isinstance(line, InvalidInputError):
+                why = ErrorInfo.of(line)
+                results.add(JobResult(index=number - 1, id=number, error=why))
+                continue
+            yield Job(
+                line.code,
+                id=number,
+                inputs=line.inputs,
+                language=line.language,  # type: ignore[arg-type] # checked by run
+                files=line.files,
+                limits=line.limits,
+            )
+
+    def _used(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a program; data sets have others beside them."""
+        others = fields.keys() - ProgramLine.model_fields.keys()
+        self.unused |= set(sorted(others)[: _MAX_UNUSED - len(self.unused)])
+        return {name: each for name, each in fields.items() if name not in others}
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Return a file that can be read again and again. Raises InvalidInputError."""
+    try:
+        file = sys.stdin.buffer if str(path) == "-" else path.open("rb")
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            with file:
+                copy = tempfile.TemporaryFile()
+                shutil.copyfileobj(file, copy)
+            file = cast(IO[bytes], copy)
+        file.seek(0)
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot read {path}: {error.strerror}",
+            hint="name a file with one JSON object in each line",
+        ) from None
+    return cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
+
+
+def _check_kind(path: Path, start: bytes) -> None:
+    """Check that a file may have a program in each line. Raises InvalidInputError."""
+    if start.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        raise InvalidInputError(
+            f"{path} is text in UTF-16", hint="write it in UTF-8, as JSON is"
+        )
+    first = start.removeprefix(BOM_UTF8).lstrip().partition(b"\n")[0].strip()
+    if first in (b"[", b"{") or first.startswith(b"[{"):
+        raise InvalidInputError(
+            f"{path} is one JSON text and not one in each line",
+            hint="`jq -c '.[]'` makes lines of an array",
+        )
 
 
 def _not_plain(path: Path) -> InvalidInputError:
@@ -132,7 +206,7 @@ def _numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
             yield number, text
 
 
-def _read_line(text: bytes | None) -> ProgramLine:
+def _read_fields(text: bytes | None) -> dict[str, Any]:
     if text is None:
         raise InvalidInputError(
             f"the line has more than {MAX_LINE_BYTES} bytes",
@@ -148,7 +222,15 @@ def _read_line(text: bytes | None) -> ProgramLine:
         raise InvalidInputError(
             "the line is no JSON object", hint='write it like {"id": 1, "code": "1"}'
         )
-    return ProgramLine.model_validate(value)
+    return value
+
+
+def _id_of(fields: dict[str, Any]) -> str | int | None:
+    """Return the id of a line; None if it has none that can be one."""
+    try:
+        return _ID.validate_python(fields.get("id"))
+    except ValidationError:
+        return None
 
 
 class ResultsFile:
@@ -158,7 +240,7 @@ class ResultsFile:
     process left is read first, and a last line that it did not finish is cut off.
 
     Args:
-        path: The file; it is made where there is none.
+        path: The file; it is made where there is none, and read again, so `-` is none.
 
     Raises:
         InvalidInputError: It cannot be written, holds something else, or another
@@ -232,6 +314,8 @@ class ResultsFile:
         self._count(record)
 
     def _open(self) -> FileIO:
+        if str(self._path) == "-":
+            raise _not_plain(self._path)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(self._path, flags, 0o600)

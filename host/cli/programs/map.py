@@ -52,7 +52,10 @@ _CELLS = (
 def map(  # noqa: A001 - the command is called so
     context: typer.Context,
     programs: Annotated[
-        Path, typer.Argument(readable=False, help="A JSON object in each line.")
+        Path,
+        typer.Argument(
+            readable=False, help="A JSON object in each line; - is standard input."
+        ),
     ],
     out: Annotated[
         Path, typer.Option(readable=False, help="Takes a result in each line.")
@@ -102,8 +105,7 @@ def map(  # noqa: A001 - the command is called so
     if cluster:
         _require_no_cells(context)
     opened = partial(_on_cluster, config) if cluster else partial(_here, cells)
-    source = ProgramsFile(programs)
-    with ResultsFile(out) as results:
+    with ProgramsFile(programs) as source, ResultsFile(out) as results:
         try:
             with rate_bar(source.size, results.size, quiet=as_json) as show:
                 notices = run_async(_map, opened, source, results, concurrency, show)
@@ -114,7 +116,7 @@ def map(  # noqa: A001 - the command is called so
                 as_json=as_json,
             )
             raise
-    _end(source, results, notices, as_json=as_json)
+        _end(source, results, notices, as_json=as_json)
 
 
 def _end(
@@ -124,6 +126,9 @@ def _end(
     *,
     as_json: bool,
 ) -> None:
+    if source.unused:
+        unused = ", ".join(sorted(source.unused))
+        notices = (*notices, f"fields that are not used: {unused}")
     for line in notices:
         print_notice(line, as_json=as_json)
     if as_json:

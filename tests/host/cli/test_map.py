@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
 import re
 import signal
@@ -102,7 +103,6 @@ BAD = {
     "nonsense": "not JSON",
     "[1]": "no JSON object",
     '{"id": "b"}': "Field required",
-    '{"code": "1", "cod": "1"}': "Extra inputs",
     '{"code": "1", "code": "2"}': "given twice",
     '{"id": true, "code": "1"}': "id",
     '{"id": "a", "code": "1"}': "stands in an earlier line",
@@ -124,8 +124,59 @@ def test_a_line_that_cannot_be_run_ends_nothing(
     found = {each["line"]: each for each in read(tmp_path)}
     for line, why in enumerate(BAD.values(), 3):
         assert why in found[line]["error"]["message"]
-        assert found[line]["id"] is None
+        assert found[line]["id"] == ("b" if "Field required" in why else None)
     assert 2 not in found
+
+
+@pytest.mark.parametrize(
+    "begin", [b"", b"\xef\xbb\xbf", b"gzip", b"\xef\xbb\xbfgzip", b"pipe"]
+)
+def test_programs_come_in_every_usual_form_qp1_qp2_jb1(
+    tmp_path: Path, begin: bytes
+) -> None:
+    """With a mark of UTF-8, compressed, through a pipe, and with columns of others."""
+    rows = [{"id": n, "prompt": "add", "code": f"1 + {n}"} for n in (1, 2)]
+    text = begin.removesuffix(b"gzip").removeprefix(b"pipe")
+    text += b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    if begin.endswith(b"gzip"):
+        text = gzip.compress(text)
+    (tmp_path / "p").write_bytes(text)
+
+    piped = begin == b"pipe"
+    done = subprocess.run(
+        [TOOLCELL, "map", "-" if piped else "p", "--out", "r", *SUBPROCESS],
+        input=text if piped else b"",
+        capture_output=True,
+        cwd=tmp_path,
+    )
+
+    assert done.stdout == b"2 results: 2 ok\n", done.stderr
+    assert b"fields that are not used: prompt\n" in done.stderr
+    found = map(json.loads, (tmp_path / "r").read_text().splitlines())
+    assert sorted((each["id"], each["result"]["value"]) for each in found) == [
+        (1, 2),
+        (2, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b'[{"code": "1"}]', "one JSON text"),
+        (b'[\n  {"code": "1"}\n]\n', "one JSON text"),
+        (b'{\n  "code": "1"\n}\n', "one JSON text"),
+        ('{"code": "1"}\n'.encode("utf-16"), "UTF-16"),
+        (gzip.compress(b'{"code": "1"}\n' * 99, mtime=0)[:-9], "cannot read"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_as_a_whole_qp5(
+    command: Command, tmp_path: Path, text: bytes, why: str
+) -> None:
+    (tmp_path / "programs.jsonl").write_bytes(text)
+
+    done = command(*ARGUMENTS, *SUBPROCESS)
+
+    assert (done.code, why in done.err) == (2, True), done.err
 
 
 def test_a_line_that_is_too_long_is_not_run(
@@ -186,8 +237,8 @@ def test_files_that_cannot_be_used_are_told(command: Command, tmp_path: Path) ->
     assert (folder.code, "cannot write ." in folder.err) == (2, True)
     device = command("map", "programs.jsonl", "--out", "/dev/null", *SUBPROCESS)
     assert (device.code, "not a plain file" in device.err) == (2, True)
-    source = command("map", "/dev/null", "--out", "results.jsonl", *SUBPROCESS)
-    assert (source.code, "not a plain file" in source.err) == (2, True)
+    stdout = command("map", "programs.jsonl", "--out", "-", *SUBPROCESS)
+    assert (stdout.code, "not a plain file" in stdout.err) == (2, True)
 
 
 def test_two_processes_do_not_write_one_file(command: Command, tmp_path: Path) -> None:
