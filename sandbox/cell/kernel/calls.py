@@ -77,6 +77,8 @@ write 1 64; writev 20 66
 # What a supervisor calls between two programs of its cell: namespaces, mounts.
 _RENEWAL_TABLE = "mount 165 40; umount2 166 39; unshare 272 97"
 
+_SECCOMP = "seccomp 317 277"
+
 # machine -> (column of the table, AUDIT_ARCH_* of <linux/audit.h>)
 MACHINES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}
 
@@ -99,6 +101,11 @@ def _calls(table: str, machine: str) -> dict[str, int]:
 def renewal_calls(machine: str) -> dict[str, int]:
     """Return what a supervisor also calls to make its cell new, by name."""
     return _calls(_RENEWAL_TABLE, machine)
+
+
+def seccomp_call(machine: str) -> dict[str, int]:
+    """Return the call by which a program's filter gets a listener, by name."""
+    return _calls(_SECCOMP, machine)
 
 
 def named_calls(names: Iterable[str], machine: str) -> dict[str, int]:

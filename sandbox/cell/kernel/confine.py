@@ -9,12 +9,13 @@ import os
 import resource
 import sys
 
-from ..wire.contract import SHARED_USER
 from . import seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
+
+    from .bpf import SyscallRule
 
 
 _RLIMITS = {
@@ -130,8 +131,8 @@ def confine(settings: dict[str, Any], *, closes_later: bool = False) -> list[str
         os.setresuid(uid, uid, uid)
         held.append("own_uid")
     _try(held, "no_capabilities", _drop_capabilities)
-    if settings["confined"] == SHARED_USER:
-        seccomp.refuse_shared(settings["supervisor"])
+    if settings["confined"]:
+        _await_notifier(settings)
     _allow_own_proc()
     # A container engine may have set up a layer that this Python cannot.
     held += [name for name in settings["require"] if name not in held and _stands(name)]
@@ -260,6 +261,30 @@ def _drop_capabilities() -> None:
     from . import linux
 
     linux.drop_capabilities()
+
+
+def get_ready(settings: dict[str, Any]) -> None:
+    """Assemble, before any fork, the filter that programs put up."""
+    if settings["confined"]:
+        from . import notification
+
+        notification.prepared(*_notified(settings))
+
+
+def _await_notifier(settings: dict[str, Any]) -> None:
+    """Have some calls of this process and its forks wait for the notifier's answer."""
+    from . import notification
+
+    notification.install(settings["notifier"], *_notified(settings))
+
+
+def _notified(
+    settings: dict[str, Any],
+) -> tuple[frozenset[str], tuple[SyscallRule, ...]]:
+    """Return what the notifier serves, and rules that protect it."""
+    from .confined_calls import protecting
+
+    return frozenset(settings["served"]), protecting(*settings["keepers"])
 
 
 def _enter_rules(rules: int) -> None:

@@ -6,15 +6,16 @@ machine's there. Landlock closes files; the rules here close what it does not kn
 
 from __future__ import annotations
 
-from .bpf import EPERM, outside, rule, within
+from .bpf import EINVAL, EPERM, outside, rule, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .bpf import SyscallRule
 
-_UNIX, _IPV4, _IPV6 = 1, 2, 10
-_STREAM, _DATAGRAM, _RAW, _TYPE_MASK = 1, 2, 3, 0xF
-_EOPNOTSUPP, _EAFNOSUPPORT = 95, 97
+_IPV4, _IPV6 = 2, 10
+_STREAM, _TYPE_MASK = 1, 0xF
+_EAFNOSUPPORT = 97
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP = 4, 22
 _PRIO_PROCESS = 0
 _ALL = 0xFFFF_FFFF
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
@@ -44,10 +45,13 @@ RULES: tuple[SyscallRule, ...] = (
     # Nobody else's priority.
     rule("setpriority", EPERM, outside(0, _PRIO_PROCESS)),
     rule("setpriority", EPERM, outside(1, 0)),
-    # No way to servers of the machine, nor to be one.
-    rule("socket", _EAFNOSUPPORT, within(0, _UNIX, _IPV4, _IPV6)),
-    # A socket without a peer could be given one.
-    rule("socketpair", _EOPNOTSUPP, within(1, _DATAGRAM, _RAW, mask=_TYPE_MASK)),
+    # Datagrams would go wherever a program wants, and nobody would see the address.
+    rule(
+        "socket",
+        _EAFNOSUPPORT,
+        within(0, _IPV4, _IPV6),
+        outside(1, _STREAM, mask=_TYPE_MASK),
+    ),
     *(
         rule("ioctl", EPERM, within(1, group, mask=_GROUP), outside(1, *telling))
         for group, telling in _FILE_REQUESTS
@@ -55,35 +59,29 @@ RULES: tuple[SyscallRule, ...] = (
 )
 """Exceptions to the list that come before the usual ones."""
 
-_ATTRIBUTES = (
-    *("chmod", "fchmod", "fchmodat", "fchmodat2"),
-    *("chown", "fchown", "fchownat", "lchown"),
-    *("utime", "utimes", "utimensat", "futimesat"),
-    *("setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
-    *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
-)
-SHARED_CLOSED = (
-    *_ATTRIBUTES,
-    *("rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"),
-)
-"""Calls that reach files and processes of the machine's user, where programs have the
-same. Landlock does not know attributes of files."""
 
-
-def shared_rules(supervisor: int) -> tuple[SyscallRule, ...]:
-    """Return rules for programs whose supervisor has the same user.
+def protecting(*keepers: int) -> tuple[SyscallRule, ...]:
+    """Return rules that keep signals of programs from processes of their cell.
 
     Args:
-        supervisor: It; it leads a process group.
+        keepers: Those which may have the programs' user.
     """
-    apart = (supervisor, _ALL + 1 - supervisor)
+    apart = [each for pid in keepers for each in (pid, _ALL + 1 - pid)]
     return (
-        # All processes; for a program its supervisor is among them.
+        # All processes: these would be among them.
         rule("kill", EPERM, within(0, *apart, _ALL)),
-        rule("tkill", EPERM, within(0, supervisor)),
-        rule("tgkill", EPERM, within(0, supervisor)),
+        rule("tkill", EPERM, within(0, *keepers)),
+        rule("tgkill", EPERM, within(0, *keepers)),
+        rule("rt_sigqueueinfo", EPERM, within(0, *apart, _ALL)),
+        rule("rt_tgsigqueueinfo", EPERM, within(0, *keepers)),
+        # A descriptor of a process does not say which one it is.
+        rule("pidfd_send_signal", EPERM),
         # The signals of descriptors.
         rule("fcntl", EPERM, within(1, _F_SETSIG, _F_SETOWN_EX)),
         rule("fcntl", EPERM, within(1, _F_SETOWN), within(2, *apart)),
         rule("ioctl", EPERM, within(1, _FIOSETOWN, _SIOCSPGRP)),
+        # Who cannot be looked at cannot be served, or measured.
+        rule("prctl", 0, within(0, _PR_SET_DUMPABLE), within(1, 0)),
+        # No more filters.
+        rule("prctl", EINVAL, within(0, _PR_SET_SECCOMP)),
     )

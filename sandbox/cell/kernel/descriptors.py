@@ -7,6 +7,9 @@ import fcntl
 import os
 import socket
 
+_HIGHEST = 1024
+_FIRST_ASIDE = 16
+
 
 def send_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None:
     """Send bytes and descriptors in one message. Raises OSError."""
@@ -24,6 +27,22 @@ def receive_fds(sock: socket.socket, size: int, count: int) -> tuple[bytes, list
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(packed[: len(packed) - len(packed) % fds.itemsize])
     return data, fds.tolist()
+
+
+def put_aside(fd: int) -> int:
+    """Give a descriptor a number that none of a program's own gets; return it."""
+    aside = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_ASIDE)
+    os.close(fd)
+    return aside
+
+
+def close_from(first: int, but: int = -1) -> None:
+    """Close all descriptors from a number on, but for one."""
+    if but < first:
+        os.closerange(first, _HIGHEST)
+    else:
+        os.closerange(first, but)
+        os.closerange(but + 1, _HIGHEST)
 
 
 def move_fds(sources: list[int], inherited: int) -> None:

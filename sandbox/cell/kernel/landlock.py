@@ -31,8 +31,9 @@ _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _HANDLED = ((1, MAKE_SYM * 2 - 1), (2, REFER), (3, TRUNCATE), (5, IOCTL_DEV))
 # Abstract sockets, and signals, of processes outside.
 _SCOPES = 1 | 2
-SCOPES_SINCE = 6
-"""The version that keeps signals and abstract sockets inside."""
+TRUNCATE_SINCE, SCOPES_SINCE = 3, 6
+"""The versions that bound truncation by path, and that keep signals and abstract
+sockets inside."""
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1

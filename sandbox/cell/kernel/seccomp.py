@@ -20,10 +20,17 @@ import functools
 import os
 import struct
 
-from ..wire.contract import CELL_UID, MOUNTS, SHARED_USER
+from ..wire.contract import CELL_UID, MOUNTS
 from . import confined_calls
 from .bpf import EINVAL, ENOSYS, EPERM, assemble, given, outside, rule, within
-from .calls import MACHINES, allowed_calls, audit_arch, named_calls, renewal_calls
+from .calls import (
+    MACHINES,
+    allowed_calls,
+    audit_arch,
+    named_calls,
+    renewal_calls,
+    seccomp_call,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -190,7 +197,8 @@ def bpf_program(
         calls = {name: calls[name] for name in calls.keys() - confined_calls.CLOSED}
         rules = tuple(each for each in rules if each.call in calls)
         rules = (*confined_calls.RULES, *rules)
-    if renews or confined == SHARED_USER:
+        calls.update(seccomp_call(machine))
+    if renews or confined:
         # Its programs put up a narrower one, by the one option that this closes.
         rules = tuple(each for each in rules if each.call != "prctl")
     return assemble(audit_arch(machine), calls, rules, _LAST_KNOWN_CALL)
@@ -213,23 +221,6 @@ def closing_program(machine: str, *, lasting: bool = False) -> bytes:
     if lasting:
         closed.update(named_calls(_LASTING_CALLS, machine))
         rules = (*rules, _NO_LASTING_SOCKETS)
-    return _all_but(machine, rules, set(closed.values()), allowed_calls(machine))
-
-
-def shared_program(machine: str, supervisor: int) -> bytes:
-    """Return the filter of programs whose user the machine has, too.
-
-    It comes on top of the one of a `confined` supervisor.
-
-    Args:
-        machine: As `os.uname` calls it.
-        supervisor: The process that they must not reach.
-
-    Raises:
-        KeyError: There is no list for this machine.
-    """
-    closed = named_calls(confined_calls.SHARED_CLOSED, machine)
-    rules = (*_NO_FILTERS, *confined_calls.shared_rules(supervisor))
     return _all_but(machine, rules, set(closed.values()), allowed_calls(machine))
 
 
@@ -286,18 +277,6 @@ def close(*, lasting: bool = False) -> None:
     _put_up(prepared_closing(lasting))
 
 
-def refuse_shared(supervisor: int) -> None:
-    """Put `shared_program` on this process, whose parent has the filter for that.
-
-    Args:
-        supervisor: As in `shared_program`.
-
-    Raises:
-        OSError: The kernel refused the filter, or there is none for this machine.
-    """
-    _put_up(prepared_shared(supervisor))
-
-
 def _put_up(filter_: Filter) -> None:
     import ctypes
 
@@ -332,12 +311,6 @@ def prepared(own_user: bool, renews: str, confined: str, /) -> Filter:
 def prepared_closing(lasting: bool, /) -> Filter:
     """Return the same for `closing_program`. Raises OSError."""
     return _fprog(closing_program(_machine(), lasting=lasting))
-
-
-@functools.lru_cache(maxsize=None)
-def prepared_shared(supervisor: int, /) -> Filter:
-    """Return the same for `shared_program`. Raises OSError."""
-    return _fprog(shared_program(_machine(), supervisor))
 
 
 def _machine() -> str:

@@ -2,10 +2,10 @@
 
 Theory of operation. A cell is a process tree: its first process adopts what its
 programs leave, and the launcher what that leaves, so that both can end all of it. The
-first process enters rules of Landlock with the cell's own folders, and programs enter
-narrower ones. They all share the machine's network, its numbers of processes and its
-paths; system calls that lead to others there are refused. As root each cell has a user
-of its own; else all have this process's.
+first process enters rules of Landlock with the cell's own folders, the supervisor and
+then programs narrower ones. They all share the machine's network, its numbers of
+processes and its paths; system calls that lead to others there are refused, or answered
+by the notifier. As root each cell has a user of its own; else all have this process's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import secrets
 import signal
 import time
 
-from ..kernel import landlock, linux, process_tree
+from ..kernel import landlock, linux, notification, process_tree
+from ..notifier import main as notifier
 from ..wire import aliases
 from ..wire.contract import OWN_USER, SHARED_USER
 from ..workdir.emptying import remove_all_in
@@ -79,11 +80,6 @@ class ConfinedWalls:
         self._node: str = setup["node"]
         self._uids = _FIRST_UID + os.getpid() % 65_536 * _SLOTS
         self.separate = _may_give_users() and _reaches_python(self._uids)
-        if not self.separate and self._version < landlock.SCOPES_SINCE:
-            raise OSError(
-                f"Landlock of version {self._version} does not keep signals inside, and"
-                " there is no user of its own for each cell"
-            )
         self.confined = OWN_USER if self.separate else SHARED_USER
         self._made = 0
         self._folder, self._uid = "", os.geteuid()
@@ -127,8 +123,9 @@ class ConfinedWalls:
         """Do what a new cell cannot do for itself: there is nothing."""
 
     def enter(self) -> None:
-        """Begin the walls, in the first process. Raises OSError."""
-        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        """Begin the walls, in the first process."""
+        # A group of signals of its own.
+        os.setsid()
 
     def finish(self, kind: dict[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
         """Finish the walls; return the supervisor's settings, and its descriptors.
@@ -137,18 +134,15 @@ class ConfinedWalls:
             OSError: The kernel refused.
         """
         settings = self._settings(kind)
-        outer = landlock.Rules(self._version, scoped=True)
-        inner = landlock.Rules(self._version)
-        outer.allow(self._proc, landlock.READ)
-        if self._shared_memory is not None:
-            outer.allow(self._shared_memory, landlock.READ)
-        for rules in (outer, inner):
-            for path, rights in self._paths:
-                rules.allow(path, rights)
-            for name in (settings["workdir"], settings["tmp"]):
-                path = os.open(name, os.O_PATH)
-                rules.allow(path, landlock.OWN)
-                os.close(path)
+        folders = [settings["workdir"], settings["tmp"]]
+        rules = self._rules(folders)
+        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        # What the notifier reads of programs is open to those who share its rules.
+        landlock.enter(rules["all"].fd)
+        uid = self._uid if self.separate else None
+        channel = notifier.start(frozenset(settings["served"]), folders, uid)
+        # This is the supervisor now, a child of the notifier.
+        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
         oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR)
         if self.separate:
             # To look into each folder, and to become the programs' user.
@@ -157,9 +151,28 @@ class ConfinedWalls:
             linux.drop_capabilities()
         return settings, {
             "oom_score": oom_score,
-            "rules": outer.fd,
-            "program_rules": inner.fd,
+            "notifier": channel,
+            "rules": rules["supervisor"].fd,
+            "program_rules": rules["programs"].fd,
         }
+
+    def _rules(self, folders: list[str]) -> dict[str, landlock.Rules]:
+        """Return the rules of all processes of a cell, and narrower ones."""
+        everybody = landlock.Rules(self._version, scoped=True)
+        supervisor = landlock.Rules(self._version)
+        programs = landlock.Rules(self._version)
+        everybody.allow(self._proc, landlock.READ | landlock.WRITE_FILE)
+        supervisor.allow(self._proc, landlock.READ)
+        own = [(os.open(path, os.O_PATH), landlock.OWN) for path in folders]
+        for rules in (everybody, supervisor, programs):
+            for path, rights in (*self._paths, *own):
+                rules.allow(path, rights)
+        for rules in (everybody, supervisor):
+            if self._shared_memory is not None:
+                rules.allow(self._shared_memory, landlock.READ)
+        for path, _ in own:
+            os.close(path)
+        return {"all": everybody, "supervisor": supervisor, "programs": programs}
 
     def _settings(self, kind: dict[str, Any]) -> dict[str, Any]:
         """Return a cell's settings, with its own paths in place of those of mounts."""
@@ -184,9 +197,21 @@ class ConfinedWalls:
             "node": self._node,
             "uid": self._uid,
             "confined": self.confined,
+            "served": sorted(self._served()),
             "require": [*settings["require"], *own],
             "rlimits": {**settings["rlimits"], "file_bytes": settings["disk_mb"] << 20},
         }
+
+    def _served(self) -> set[str]:
+        """Return what the notifier has to answer, as no other layer bounds it."""
+        served = {notification.SOCKETS, notification.NETWORK}
+        if not self.separate:
+            served.add(notification.ATTRIBUTES)
+            if self._version < landlock.SCOPES_SINCE:
+                served.add(notification.SIGNALS)
+            if self._version < landlock.TRUNCATE_SINCE:
+                served.add(notification.TRUNCATE)
+        return served
 
     def clear(self, pid: int) -> None:
         """End and remove what is left of a cell whose first process has ended."""

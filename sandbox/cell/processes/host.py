@@ -45,7 +45,7 @@ MAX_PROCESSES = 64
 def main(sock_fd: int, settings: dict[str, Any], oom: int) -> NoReturn:
     """Be the process host, in a fresh fork of the supervisor, until the cell ends."""
     try:
-        _drop_descriptors({sock_fd, oom, settings["rules"]})
+        _drop_descriptors({sock_fd, oom, settings["rules"], settings["notifier"]})
         _adopt_orphans()
         ProcessHost(socket.socket(fileno=sock_fd), settings, oom).serve()
     except BaseException:

@@ -9,7 +9,7 @@ import termios
 
 from ..kernel import signals
 from ..kernel.confine import ConfineError, confine, limit_memory, narrow
-from ..kernel.descriptors import move_fds
+from ..kernel.descriptors import close_from, move_fds
 from .process import Process
 
 TYPE_CHECKING = False
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _SETUP_FD = 3
-_HIGHEST_FD = 1024
 _MAX_REASON_BYTES = 1000
 
 
@@ -104,7 +103,7 @@ def _become(
         signals.as_new()
         os.setsid()
         move_fds(fds, _SETUP_FD)
-        os.closerange(_SETUP_FD + 1, _HIGHEST_FD)
+        close_from(_SETUP_FD + 1, but=settings["notifier"])
         if request["pty"]:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.umask(0o022)

@@ -19,7 +19,7 @@ import types
 
 from ..kernel import seccomp, signals
 from ..kernel.confine import ConfineError, confine, limit_memory, narrow, set_rlimits
-from ..kernel.descriptors import move_fds
+from ..kernel.descriptors import close_from, move_fds
 from ..wire.contract import ANSWER, FILE_NAME, FOLDERS, FORK, RESULT_FD, WARM_UP
 from . import displays, ending, execution, host_tools, node, stateful
 from .requests import frame_request, read_request
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 REQUEST_FD = 4
-_HIGHEST_FD = 1024
 # The program's work dir: a branch has another one than the cell.
 _home = ""
 # Bytes that a program may add to the address space; 0 where a cgroup holds memory.
@@ -103,7 +102,7 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
     code = 70
     try:
         narrow(settings)
-        _attach_pipes(pipes)
+        _attach_pipes(pipes, settings["notifier"])
         closes = settings["renews"] == FOLDERS
         held = confine(settings, closes_later=closes)
         # Only the program's own uid may enter.
@@ -133,13 +132,13 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
         os._exit(code)
 
 
-def _attach_pipes(pipes: Pipes) -> None:
+def _attach_pipes(pipes: Pipes, notifier: int) -> None:
     signals.forget_parent()
     signals.await_program()
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     move_fds([null, pipes.stdout, pipes.stderr, pipes.result, pipes.request], RESULT_FD)
-    os.closerange(REQUEST_FD + 1, _HIGHEST_FD)
+    close_from(REQUEST_FD + 1, but=notifier)
     os.umask(0o022)
 
 

@@ -12,6 +12,7 @@ import time
 
 from ..accounting.usage import ResourceAccounting
 from ..kernel import confine
+from ..kernel.descriptors import put_aside
 from ..processes.pause import Pause
 from ..processes.relay import ProcessRelay
 from ..program import main as runner
@@ -94,6 +95,7 @@ class Supervisor:
         self._last_pid = own.pop("last_pid", None)
         self._rules = own.pop("rules", None)
         self._program_rules = own.pop("program_rules", -1)
+        self._notifier = put_aside(own.pop("notifier")) if "notifier" in own else -1
         self._slate: CleanSlate | None = None
         self._accounting = ResourceAccounting(descriptors, adopts)
         self._reaper = Reaper(self._accounting, self._wake_r, adopts)
@@ -126,8 +128,10 @@ class Supervisor:
             "held": self._held,
             "first_to_go": self._oom_score is not None,
             "rules": self._program_rules,
-            "supervisor": os.getpid(),
+            "notifier": self._notifier,
+            "keepers": [os.getpid(), os.getppid()],
         }
+        confine.get_ready(self._settings)
         self._branches = Branches(self._settings["tmp"])
         if settings["confined"]:
             self._watch_disk()
