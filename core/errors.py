@@ -117,7 +117,7 @@ class PackageError(SandboxError):
     """A package may not be installed, cannot be found, or does not fit.
 
     `details["reason"]` is `not_allowed`, `not_found`, `no_wheel`, `conflict`,
-    `unreachable`, `timeout`, `not_a_file` or `failed`.
+    `unreachable`, `refused`, `timeout`, `not_a_file` or `failed`.
     """
 
     kind = "sandbox.package"

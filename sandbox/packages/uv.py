@@ -34,6 +34,8 @@ _MAX_MESSAGE_CHARACTERS = 1500
 # They would lead uv to another interpreter or project.
 _DROPPED = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_PROJECT")
 _CAUSES = (
+    # uv takes an index that refuses it for one that has no such package.
+    ("refused", re.compile(r"401 Unauthorized|403 Forbidden")),
     ("not_found", re.compile(r"was not found in the|there (is|are) no versions? of")),
     ("no_wheel", re.compile(r"no usable wheels|no wheels with a matching")),
     ("unreachable", re.compile(r"Failed to fetch|error sending request|client error")),
@@ -42,6 +44,8 @@ _CAUSES = (
 # Lines that the raised error repeats.
 _OF_FAILURES = ("error: ", "cause: ", "hint: ", "And because ")
 _HINTS = {
+    "refused": "give package_rules.index_url, or uv's own settings, credentials that "
+    "the index takes",
     "not_found": "check the spelling and the version",
     "no_wheel": "packages are installed from wheels only; name those that are to be "
     "built from their source, in a cell, in package_rules.build of SandboxConfig",
@@ -257,7 +261,8 @@ def _failure(stderr: str) -> PackageError:
     reason = next((name for name, mark in _CAUSES if mark.search(stderr)), "failed")
     lines = [line.strip() for line in stderr.splitlines()]
     start = next((i for i, line in enumerate(lines) if line.startswith("error:")), 0)
-    message = " ".join(lines[start:]).partition(" hint: ")[0].replace(" cause: ", ": ")
+    problem, _, hint = " ".join(lines[start:]).partition(" hint: ")
+    message = hint if reason == "refused" else problem.replace(" cause: ", ": ")
     message = message[:_MAX_MESSAGE_CHARACTERS].removeprefix("error: ")
     return PackageError(
         f"packages cannot be installed: {message}",

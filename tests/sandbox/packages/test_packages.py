@@ -8,7 +8,9 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import anyio
@@ -270,6 +272,33 @@ async def test_an_index_that_does_not_answer(
         assert await reason(0.5) == "timeout"
 
     assert not list((tmp_path / "building").iterdir())
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_an_index_that_refuses_is_no_misspelt_package_qp13(
+    tmp_path: Path, status: int
+) -> None:
+    class Refuses(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
+    threading.Thread(target=server.serve_forever).start()
+    try:
+        address = f"http://user:swordfish@127.0.0.1:{server.server_port}/"
+        rules = PackageRules(
+            allow=("kind",), index_url=address, folder=str(tmp_path / "store")
+        )
+        async with SandboxManager(SUBPROCESS.config(package_rules=rules)) as manager:
+            with pytest.raises(PackageError, match=str(status)) as caught:
+                await manager.install(["kind"])
+    finally:
+        server.shutdown()
+        server.server_close()
+
+    assert caught.value.details["reason"] == "refused"
+    assert "not found" not in str(caught.value)
+    assert "swordfish" not in str(caught.value)
 
 
 async def test_a_set_that_is_too_large_is_not_kept(
