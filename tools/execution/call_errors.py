@@ -15,7 +15,9 @@ from toolcell.core import (
 
 from ..hooks.hook import CallCancelledError
 from .attempt import FailureStatus
-from .sandboxed import TRY_OTHERS
+
+TRY_OTHERS = "try other arguments or another tool; the host's record has the cause"
+"""The hint for a tool that failed by a fault of its own."""
 
 
 def masked(name: str, error: BaseException) -> ToolExecutionError:

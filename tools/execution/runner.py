@@ -14,24 +14,27 @@ from pydantic import JsonValue
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from toolcell.core import (
+    CallFailedError,
     ConfigError,
     ToolExecutionError,
     ToolNotFoundError,
     ToolTimeoutError,
 )
-from toolcell.sandbox import Limits, Network, Sandbox
+from toolcell.sandbox import ExecutionResult, Limits, Network, OpaqueValue, Sandbox
 
 from ..definition.context import ToolContext
+from ..definition.function_tool import FunctionTool
 from ..definition.tool import Tool
+from ..definition.transfer import build_cell_call
 from ..definition.validation import Arguments
 from ..registry.registry import ToolRegistry
-from .call_errors import cancelled_itself
+from .call_errors import TRY_OTHERS, cancelled_itself
 from .call_state import CallState, current_call
-from .sandboxed import content_of, run_in_cell
 from .stepping import CALLERS_TASK, AnyCoroutine, ScopeFactory, TaskCancels, run_until
 from .threads import Workers
 
 _MEASURED = ("wall_ms", "cpu_ms", "bytes")
+_OUT_OF_TIME = ("timeout", "cpu_limit")
 _PLAIN = (str, int, bool, type(None))
 # What Python writes as text without being asked to: 4,300 digits.
 _MAX_INT_BITS = 14_284
@@ -230,3 +233,63 @@ def as_json(name: str, value: Any) -> JsonValue:
             hint="its function has to return None, bool, int, float, str, list or dict",
         ) from error
     return content
+
+
+async def run_in_cell(
+    sandbox: Sandbox, tool: Tool, arguments: Arguments, seconds: float
+) -> tuple[ExecutionResult, float]:
+    """Return the run of a tool's function in a new cell, and the seconds it had.
+
+    A program and JSON go in, JSON comes out: the host loads nothing that a cell sends.
+
+    Raises:
+        ConfigError: The function cannot be sent into a cell.
+        SandboxError: It could not be run.
+    """
+    if not isinstance(tool, FunctionTool):
+        raise ConfigError(
+            f"{tool.name} is no function and cannot run in a cell",
+            hint="leave out `sandboxed`, or make a tool of a function",
+        )
+    program = build_cell_call(tool.name, tool.function, arguments.json)
+    wall = min(seconds, sandbox.config.limits.wall_seconds)
+    limits = Limits(wall_seconds=wall)
+    result = await sandbox.run(program.code, inputs=program.inputs, limits=limits)
+    return result, wall
+
+
+def content_of(name: str, result: ExecutionResult, seconds: float) -> JsonValue:
+    """Return the value of a run that ended well.
+
+    Raises:
+        ToolTimeoutError: The run was killed at its deadline.
+        ToolExecutionError: The run ended in another way, or its value is not JSON.
+    """
+    if result.status in _OUT_OF_TIME:
+        raise ToolTimeoutError(
+            f"{name} was stopped after {seconds:g} s ({result.status})",
+            hint="ask for less in one call, or give the tool more seconds",
+            details={"run_status": result.status},
+        ) from _program_error(name, result)
+    if result.status != "ok":
+        what = result.exception.type if result.exception else result.status
+        raise ToolExecutionError(
+            f"{name} failed ({what})",
+            hint=TRY_OTHERS,
+            details={"run_status": result.status},
+        ) from _program_error(name, result)
+    if isinstance(result.value, OpaqueValue):
+        raise ToolExecutionError(
+            f"{name} returned what is not JSON",
+            hint="its function has to return None, bool, int, float, str, list or dict",
+        )
+    value: Any = result.value
+    return value  # type: ignore[no-any-return]
+
+
+def _program_error(name: str, result: ExecutionResult) -> CallFailedError:
+    """Return the program's own text, for the record and not for the model."""
+    text = result.exception.traceback if result.exception else result.stderr
+    return CallFailedError(
+        f"{name} in its cell:\n{text}", result=result, hint=TRY_OTHERS
+    )
