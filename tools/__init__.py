@@ -18,6 +18,7 @@ from .execution.executor import (
     ToolExecutor,
 )
 from .execution.failure_policies import CircuitBreaker, RetryPolicy
+from .execution.operation import Operation
 from .execution.result_stream import ResultStream
 from .export.providers import to_anthropic, to_mcp, to_openai
 from .foreign.definition import ForeignDefinition
@@ -27,7 +28,7 @@ from .hooks.hook import CallCancelledError, Hook, Invocation, Proceed
 from .hooks.logging import LoggingHook
 from .hooks.redaction import RedactionHook
 from .hooks.result_size import FolderResultStore, ResultSizeHook
-from .hooks.watcher import CallStage, CallWatch, CallWatcher, MakeCall
+from .hooks.watcher import CallStage, CallWatch, CallWatcher
 from .mcp_client.definition import MCPDefinition
 from .mcp_client.http import MCPEndpoint
 from .mcp_client.pins import MCPPins
@@ -77,7 +78,6 @@ __all__ = [
     "MCPEndpoint",
     "MCPPins",
     "MCPToolset",
-    "MakeCall",
     "MemoryIdempotency",
     "MemoryRecords",
     "NumberedRecord",
@@ -86,6 +86,7 @@ __all__ = [
     "OpenAPIPins",
     "OpenAPIToolset",
     "PinChange",
+    "Operation",
     "Proceed",
     "ProgramCall",
     "Progress",

@@ -8,14 +8,13 @@ from typing import Any, Literal
 
 import anyio
 
-from toolcell.core import InvalidInputError, ToolCall, ToolResult, ToolStatus
+from toolcell.core import InvalidInputError, ToolCall, ToolStatus
 from toolcell.guard import Redactor
 from toolcell.tools import (
     CallCancelledError,
     CallStage,
     CallWatch,
     CallWatcher,
-    MakeCall,
 )
 
 from .events import (
@@ -122,13 +121,17 @@ class LiveCall(CallWatch):
         self.call = call
         self.deadline = None if seconds is None else self._calls.clock() + seconds
 
+    def end(self, status: ToolStatus) -> None:
+        """Take note of its end; `CallWatch.end`."""
+        self._calls.take_out(self, status)
+
 
 class LiveCalls(CallWatcher):
     """The calls of a host that live: those that agents make, and those inside them.
 
     A call is here from its arrival to its end: while it waits for a place or a person,
-    and while it runs. Of one batch those are that have begun. Calls of the sandbox API
-    are here, too.
+    and while it runs. Of one batch those are that have begun. Acts that are no
+    calls of tools are here, too.
 
     Args:
         notices: Tells of them.
@@ -141,48 +144,21 @@ class LiveCalls(CallWatcher):
         self._calls: dict[int, LiveCall] = {}
         self._last = 0
 
-    async def around_call(
-        self, call: ToolCall, run_id: str | None, session: str | None, make: MakeCall
-    ) -> ToolResult:
-        """Follow a call; `CallWatcher.around_call`.
-
-        Raises:
-            CallCancelledError: A person cancelled it.
-        """
-        with anyio.CancelScope() as scope:
-            live = self.begin(call, run_id, session, scope.cancel)
-            status: ToolStatus = "cancelled"
-            try:
-                result = await make(live)
-                status = result.status
-                return result
-            finally:
-                self.end(live, status)
-        assert live.cancelled_as is not None
-        raise live.cancelled_as
-
     def begin(
         self,
         call: ToolCall,
         run_id: str | None,
-        session: str | None = None,
-        stop: Callable[[], object] | None = None,
+        session: str | None,
+        stop: Callable[[], object] | None,
     ) -> LiveCall:
-        """Add a call that arrived; `end` takes it out.
-
-        Args:
-            call: The call.
-            run_id: The agent's run.
-            session: The client's session.
-            stop: Ends it, soon after it returns; None: it cannot be ended by itself.
-        """
+        """Add a call that arrived; `CallWatcher.begin`."""
         self._last += 1
         now = self.clock()
         live = LiveCall(self, self._last, call, run_id, session, now, stop)
         self._calls[live.number] = live
         return live
 
-    def end(self, call: LiveCall, status: ToolStatus) -> None:
+    def take_out(self, call: LiveCall, status: ToolStatus) -> None:
         """Take out a call that has a result."""
         del self._calls[call.number]
         call.state, call.status = "ended", status

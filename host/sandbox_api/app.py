@@ -27,6 +27,7 @@ from ..config.host_config import HostConfig
 from ..mcp_http.listening import listen, uvicorn_server
 from ..mcp_http.tokens import open_tokens
 from ..runtime.host import Host
+from ..sandbox_acts.act import Acts
 from ..sandbox_http.access import Access, Operation, is_for_control, named_sandbox
 from ..sandbox_http.connect_rpc import answer_streaming, answer_unary, connect_error
 from ..sandbox_http.errors import APIError, as_api_error, gone
@@ -36,9 +37,8 @@ from ..sandbox_state.snapshots import Snapshots, open_snapshots
 from .control import Control
 from .files import Files
 from .filesystem_service import FilesystemService
-from .guarded import GuardedCalls
 from .interpreter import Interpreter
-from .ports import Ports
+from .ports import Ports, raw_path
 from .process_service import ProcessService
 from .snapshots import SnapshotControl
 from .sockets import Sockets
@@ -73,7 +73,7 @@ class SandboxAPI:
         access: Knows tokens.
         sandboxes: The open sandboxes.
         snapshots: What sandboxes can be made from.
-        calls: Admits what clients do.
+        acts: Leads what clients do through the guard.
     """
 
     def __init__(
@@ -82,28 +82,28 @@ class SandboxAPI:
         access: Access,
         sandboxes: Sandboxes,
         snapshots: Snapshots,
-        calls: GuardedCalls,
+        acts: Acts,
     ) -> None:
         settings = config.sandbox_api
         self._settings = settings
         self._access = access
         self._sandboxes = sandboxes
-        self._control = Control(settings, access, sandboxes, snapshots, calls)
-        kept = SnapshotControl(settings, sandboxes, snapshots, calls, self._control)
+        self._control = Control(settings, access, sandboxes, snapshots, acts)
+        kept = SnapshotControl(settings, sandboxes, snapshots, acts, self._control)
         self._routes = [
             (Route(path, handler, methods=[method]), handler)
             for method, path, handler in (*self._control.routes, *kept.routes)
         ]
-        self._processes = ProcessService(settings, calls)
-        self._files = Files(settings, calls)
-        self._code = Interpreter(settings, calls)
-        self._ports = Ports(settings, calls)
-        self._sockets = Sockets(settings, calls)
-        watchers = Watchers(settings, calls)
+        self._processes = ProcessService(settings, acts)
+        self._files = Files(settings, acts)
+        self._code = Interpreter(settings, acts)
+        self._ports = Ports(settings, acts)
+        self._sockets = Sockets(settings, acts)
+        watchers = Watchers(settings, acts)
         services = {
             "process.Process": self._processes.unary,
             "filesystem.Filesystem": {
-                **FilesystemService(calls).unary,
+                **FilesystemService(acts).unary,
                 **watchers.unary,
             },
         }
@@ -169,7 +169,7 @@ class SandboxAPI:
         Raises:
             APIError: It names two, or none that could be.
         """
-        headers, path = request.headers, request.url.path
+        headers, path = request.headers, raw_path(request)
         found = [self._by_host(headers, path), _by_path(path)]
         # Old clients name the sandbox to the control plane, too.
         if not (has_key := is_for_control(headers)):
@@ -328,13 +328,6 @@ async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
         SandboxUnavailableError: There are no cells to be had.
     """
     config = host.config
-    calls = GuardedCalls(
-        host.guard,
-        config.sandbox_api.approval_seconds,
-        host.executor.records,
-        host.redactor,
-        host.live_calls,
-    )
     with open_tokens(config) as tokens:
         snapshots = open_snapshots(config)
         # Cells of a cluster are the nodes', whoever asks for them; those of this
@@ -342,7 +335,9 @@ async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
         shared = host.sandbox if config.cluster is not None else None
         notices = host.notices
         async with Sandboxes(config, host.environ, notices, shared) as sandboxes:
-            yield SandboxAPI(config, Access(tokens), sandboxes, snapshots, calls)
+            settings = config.sandbox_api
+            acts = Acts(host.executor, settings, sandboxes, snapshots)
+            yield SandboxAPI(config, Access(tokens), sandboxes, snapshots, acts)
 
 
 async def serve_sandboxes(

@@ -12,21 +12,26 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from toolcell.core import ConfigError
-from toolcell.sandbox import Network
-
 from ..config.sandbox_api import SandboxAPIConfig
 from ..mcp_http.tokens import Token
+from ..sandbox_acts.act import Acts
+from ..sandbox_acts.creation import CREATE, CreateArguments, check_template
+from ..sandbox_acts.lifetimes import (
+    PAUSE,
+    RESUME,
+    SET_TIMEOUT,
+    PauseArguments,
+    ResumeArguments,
+    TimeoutArguments,
+)
+from ..sandbox_acts.networks import ALL_HOSTS, SET_NETWORK, SetNetworkArguments
 from ..sandbox_http.access import Access
 from ..sandbox_http.bodies import body, page, parsed
 from ..sandbox_http.errors import APIError
-from ..sandbox_state.sandbox import Lifecycle, Sandbox
+from ..sandbox_state.sandbox import Sandbox
 from ..sandbox_state.sandboxes import Sandboxes
-from ..sandbox_state.snapshots import Snapshot, Snapshots
-from .guarded import GuardedCalls
+from ..sandbox_state.snapshots import Snapshots
 from .process_service import Message
-
-_ALL_HOSTS = {"0.0.0.0/0", "*"}
 
 
 class NetworkRequest(Message):
@@ -38,27 +43,17 @@ class NetworkRequest(Message):
         default=None, alias="allow_internet_access"
     )
 
-    def narrowing(self) -> Network | None:
-        """Return the network that is asked for; None: that of the configuration.
+    def shown(self) -> dict[str, Any]:
+        """Return the arguments of an act that stand for it.
 
         Raises:
             APIError: It cannot be had.
         """
         denied = set(self.deny_out or ())
-        if self.allow_internet_access is False or denied & _ALL_HOSTS:
-            denied -= _ALL_HOSTS
-            wanted: Network | None = Network.none
-        else:
-            wanted = None
-        if denied:
+        if denied - ALL_HOSTS:
             raise APIError(501, "single hosts cannot be denied; name those to allow")
-        if self.allow_out and not set(self.allow_out) & _ALL_HOSTS:
-            hosts = [each if ":" in each else f"{each}:443" for each in self.allow_out]
-            try:
-                return Network.allow(hosts)
-            except ConfigError as error:
-                raise APIError(400, error.message) from None
-        return wanted
+        access = False if denied else self.allow_internet_access
+        return {"allow_internet_access": access, "allow_out": self.allow_out}
 
 
 class AutoResume(Message):
@@ -109,7 +104,7 @@ class Control:
         access: Knows tokens.
         sandboxes: The open sandboxes.
         snapshots: What sandboxes can be made from, besides templates.
-        calls: Admits what clients do.
+        acts: Leads what clients do through the guard.
     """
 
     def __init__(
@@ -118,13 +113,13 @@ class Control:
         access: Access,
         sandboxes: Sandboxes,
         snapshots: Snapshots,
-        calls: GuardedCalls,
+        acts: Acts,
     ) -> None:
         self._settings = settings
         self._access = access
         self._sandboxes = sandboxes
         self._snapshots = snapshots
-        self._calls = calls
+        self._acts = acts
         one = "/sandboxes/{sandbox_id}"
         self.routes: list[tuple[str, str, Handler]] = [
             ("POST", "/sandboxes", self._create),
@@ -156,73 +151,28 @@ class Control:
             network = NetworkRequest(allow_internet_access=False)
         snapshot = self._snapshots.find(token, wanted.template_id)
         if snapshot is None:
-            self._check_template(wanted.template_id)
-        sandbox = await self.create(token, wanted, network.narrowing(), snapshot)
-        return JSONResponse(self.with_access(sandbox), status_code=201)
-
-    def _check_template(self, name: str) -> None:
-        templates = self._settings.templates
-        if name not in templates:
-            known = ", ".join(templates)
-            raise APIError(404, f"there is no template {name!r}; there are {known}")
-
-    async def create(
-        self,
-        token: Token,
-        wanted: CreateRequest,
-        network: Network | None,
-        snapshot: Snapshot | None,
-    ) -> Sandbox:
-        """Make a sandbox, as a call of its token's agent.
-
-        Args:
-            token: Its owner.
-            wanted: What the client asks for.
-            network: Its network, within that of the configuration; None: that one.
-            snapshot: The files that it begins with.
-
-        Raises:
-            APIError: It would live too long, or there are too many.
-            GuardDeniedError: The guard refuses it.
-            ToolcellError: It cannot be opened, or would reach further than it may.
-        """
-        call = {
-            "template": wanted.template_id,
-            "timeout": wanted.timeout,
-            "auto_pause": wanted.auto_pause,
-            "env": wanted.env_vars,
-            "metadata": wanted.metadata,
-            "allow_internet_access": wanted.allow_internet_access,
-            "allow_out": None if wanted.network is None else wanted.network.allow_out,
-        }
-        seconds = wanted.timeout
-        async with self._calls.begun(
-            "create", call, agent_id=token.agent_id, run_id=f"token-{token.id}"
-        ):
-            return await self._sandboxes.create(
-                token,
-                template=wanted.template_id,
-                lifecycle=Lifecycle(
-                    self._settings.timeout_seconds if seconds is None else seconds,
-                    pauses=wanted.auto_pause,
-                    wakes_up=wanted.auto_resume.enabled,
-                ),
-                env={**({} if snapshot is None else snapshot.env), **wanted.env_vars},
-                metadata=wanted.metadata,
-                network=network,
-                archive=None if snapshot is None else self._snapshots.archive(snapshot),
-            )
+            check_template(self._settings.templates, wanted.template_id)
+        asked = CreateArguments(
+            template=wanted.template_id,
+            snapshot=None if snapshot is None else snapshot.id,
+            timeout=wanted.timeout,
+            auto_pause=wanted.auto_pause,
+            auto_resume=wanted.auto_resume.enabled,
+            env=wanted.env_vars,
+            metadata=wanted.metadata,
+            **network.shown(),
+        )
+        async with self._acts.do(CREATE, token, asked) as sandbox:
+            return JSONResponse(self.with_access(sandbox), status_code=201)
 
     async def _connect(self, request: Request, token: Token) -> Response:
         sandbox = self._of(request, token)
         wanted = await self._read(TimeoutRequest, request)
         if sandbox.state == "paused":
-            async with self._calls.of(sandbox, "pause", {"operation": "resume"}):
-                await self._sandboxes.resume(sandbox, wanted.timeout)
-        else:
+            await self._resume(sandbox, wanted.timeout)
+        elif self._sandboxes.end_at(wanted.timeout) > sandbox.end_at:
             # Connecting never shortens a life.
-            end_at = self._sandboxes.end_at(wanted.timeout)
-            sandbox.set_end(max(end_at, sandbox.end_at))
+            await self._set_end(sandbox, wanted.timeout)
         return JSONResponse(self.with_access(sandbox))
 
     async def wake(self, sandbox: Sandbox) -> None:
@@ -231,8 +181,17 @@ class Control:
         Raises:
             GuardDeniedError: The guard refuses it.
         """
-        async with self._calls.of(sandbox, "pause", {"operation": "resume"}):
-            await self._sandboxes.resume(sandbox, sandbox.lifecycle.seconds)
+        await self._resume(sandbox, sandbox.lifecycle.seconds)
+
+    async def _resume(self, sandbox: Sandbox, seconds: int | None) -> None:
+        wanted = ResumeArguments(sandbox_id=sandbox.id, timeout=seconds)
+        async with self._acts.do(RESUME, sandbox.token, wanted):
+            pass
+
+    async def _set_end(self, sandbox: Sandbox, seconds: int | None) -> None:
+        wanted = TimeoutArguments(sandbox_id=sandbox.id, timeout=seconds)
+        async with self._acts.do(SET_TIMEOUT, sandbox.token, wanted):
+            pass
 
     async def _show(self, request: Request, token: Token) -> Response:
         return JSONResponse(self.with_access(self._of(request, token)))
@@ -254,26 +213,23 @@ class Control:
         wanted = await self._read(PauseRequest, request)
         if not wanted.memory:
             raise _keeps_memory()
-        async with self._calls.of(sandbox, "pause", {"operation": "pause"}):
-            await self._sandboxes.pause(sandbox)
+        asked = PauseArguments(sandbox_id=sandbox.id)
+        async with self._acts.do(PAUSE, token, asked):
+            pass
         return Response(status_code=204)
 
     async def _set_timeout(self, request: Request, token: Token) -> Response:
         sandbox = self._of(request, token)
         wanted = await self._read(TimeoutRequest, request)
-        sandbox.set_end(self._sandboxes.end_at(wanted.timeout))
+        await self._set_end(sandbox, wanted.timeout)
         return Response(status_code=204)
 
     async def _set_network(self, request: Request, token: Token) -> Response:
         sandbox = self._of(request, token)
         wanted = await self._read(NetworkRequest, request)
-        call = {
-            "allow_out": wanted.allow_out,
-            "allow_internet_access": wanted.allow_internet_access,
-        }
-        async with self._calls.of(sandbox, "network", call):
-            network = self._sandboxes.narrowed(wanted.narrowing())
-            await sandbox.session.set_network(network)
+        asked = SetNetworkArguments(sandbox_id=sandbox.id, **wanted.shown())
+        async with self._acts.do(SET_NETWORK, token, asked):
+            pass
         return Response(status_code=204)
 
     async def _list(self, request: Request, token: Token) -> Response:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,14 +15,13 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from toolcell.sandbox import SandboxProcess
-
 from ..config.sandbox_api import SandboxAPIConfig
+from ..sandbox_acts.act import Acts
+from ..sandbox_acts.cell_files import resolved
+from ..sandbox_acts.files import READ, WRITE, ReadArguments, WriteArguments, Written
 from ..sandbox_http.bodies import Streamed, pieces
 from ..sandbox_http.errors import APIError
 from ..sandbox_state.sandbox import Sandbox
-from .cell_files import CellFiles, resolved
-from .guarded import GuardedCalls
 
 _MAX_PARTS = 1_000
 _METADATA_PREFIX = "x-metadata-"
@@ -34,12 +33,12 @@ class Files:
 
     Args:
         settings: The limits.
-        calls: Admits each file.
+        acts: Leads each file through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, calls: GuardedCalls) -> None:
+    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
         self._settings = settings
-        self._calls = calls
+        self._acts = acts
 
     async def download(self, request: Request, sandbox: Sandbox) -> Response:
         """Answer with the bytes of a file.
@@ -48,15 +47,10 @@ class Files:
             APIError: There is no such file, or it may not be read.
         """
         path = self._path(request, sandbox, request.query_params.get("path", ""))
-        stack = AsyncExitStack()
-        call = {"path": path, "operation": "read"}
+        wanted = ReadArguments(sandbox_id=sandbox.id, path=path)
         async with AsyncExitStack() as opening:
-            permit = await opening.enter_async_context(
-                self._calls.of(sandbox, "read", call)
-            )
-            path = str(permit.call.arguments["path"])
-            data = CellFiles(sandbox.session).read(path, self._settings.max_file_bytes)
-            await opening.enter_async_context(aclosing(data))
+            act = self._acts.do(READ, sandbox.token, wanted)
+            data = await opening.enter_async_context(act)
             first = await anext(data, b"")
             stack = opening.pop_all()
 
@@ -91,11 +85,10 @@ class Files:
         path: str,
         data: AsyncGenerator[bytes, None],
     ) -> dict[str, Any]:
-        async with AsyncExitStack() as stack:
-            process, info = await self._open(request, sandbox, path, stack)
+        async with self._open(request, sandbox, path) as written:
             async for piece in data:
-                await process.write(piece)
-        return info
+                await written.process.write(piece)
+        return _info(written)
 
     async def _parts(
         self,
@@ -109,42 +102,37 @@ class Files:
         if not boundary:
             raise APIError(400, "multipart/form-data needs a boundary")
         form = _Form(boundary)
-        written: list[dict[str, Any]] = []
+        written: list[Written] = []
         stack = AsyncExitStack()
-        process: SandboxProcess | None = None
+        open_file: Written | None = None
         async with stack:
             async for piece in data:
                 for event in form.feed(piece):
                     if isinstance(event, bytes):
-                        if process is not None:
-                            await process.write(event)
+                        if open_file is not None:
+                            await open_file.process.write(event)
                         continue
                     await stack.aclose()
-                    process = None
-                    if event is not None and len(written) < _MAX_PARTS:
-                        name = path or event
-                        process, info = await self._open(request, sandbox, name, stack)
-                        written.append(info)
+                    open_file = None
+                    if event is not None:
+                        opening = self._open(request, sandbox, path or event)
+                        open_file = await stack.enter_async_context(opening)
+                        written.append(open_file)
         if not form.is_over:
             raise APIError(400, "the form breaks off")
         if not written:
             raise APIError(400, "the form holds no file")
-        return written
+        return [_info(each) for each in written]
 
-    async def _open(
-        self, request: Request, sandbox: Sandbox, path: str, stack: AsyncExitStack
-    ) -> tuple[SandboxProcess, dict[str, Any]]:
-        """Return a process whose input becomes the file, and the file's description."""
-        path = self._path(request, sandbox, path)
-        metadata = _metadata(request)
-        call: dict[str, Any] = {"path": path, "operation": "write"}
-        info: dict[str, Any] = {"type": "file"}
-        if metadata:
-            call["metadata"] = info["metadata"] = metadata
-        permit = await stack.enter_async_context(self._calls.of(sandbox, "write", call))
-        path = str(permit.call.arguments["path"])
-        process = await stack.enter_async_context(_writing(sandbox, path, metadata))
-        return process, {"name": posixpath.basename(path), "path": path, **info}
+    def _open(
+        self, request: Request, sandbox: Sandbox, path: str
+    ) -> AbstractAsyncContextManager[Written]:
+        wanted = WriteArguments(
+            sandbox_id=sandbox.id,
+            path=self._path(request, sandbox, path),
+            metadata=_metadata(request),
+        )
+        return self._acts.do(WRITE, sandbox.token, wanted)
 
     def _path(self, request: Request, sandbox: Sandbox, path: str) -> str:
         check_user(request.query_params.get("username"), self._settings.user)
@@ -153,17 +141,10 @@ class Files:
         return resolved(path, sandbox.home)
 
 
-@asynccontextmanager
-async def _writing(
-    sandbox: Sandbox, path: str, metadata: dict[str, str]
-) -> AsyncIterator[SandboxProcess]:
-    """Write a file, then its metadata in place of what it had."""
-    files = CellFiles(sandbox.session)
-    async with files.writing(path) as process:
-        yield process
-    if metadata or sandbox.has_metadata:
-        await files.set_metadata(path, metadata)
-        sandbox.has_metadata = True
+def _info(written: Written) -> dict[str, Any]:
+    path = written.path
+    info = {"name": posixpath.basename(path), "path": path, "type": "file"}
+    return info | ({"metadata": written.metadata} if written.metadata else {})
 
 
 def _metadata(request: Request) -> dict[str, str]:

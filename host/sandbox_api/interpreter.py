@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import codecs
 import json
-import secrets
-import shlex
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, aclosing
-from functools import partial
 from typing import Any
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -21,7 +18,6 @@ from toolcell.sandbox import (
     Displayed,
     ExecutionResult,
     Finished,
-    Language,
     OpaqueValue,
     Output,
     Stderr,
@@ -29,22 +25,20 @@ from toolcell.sandbox import (
 )
 
 from ..config.sandbox_api import SandboxAPIConfig
+from ..sandbox_acts.act import Acts
+from ..sandbox_acts.cell_files import resolved
+from ..sandbox_acts.code import (
+    CODE,
+    Code,
+    CodeArguments,
+    known_context,
+    new_context,
+)
 from ..sandbox_http.bodies import Streamed, body, parsed
 from ..sandbox_http.errors import APIError, as_api_error
 from ..sandbox_state.sandbox import CodeContext, Sandbox
-from .call_records import AdmittedCall
-from .cell_files import resolved
-from .guarded import GuardedCalls
 from .process_service import Message
 
-_LANGUAGES: Mapping[str, Language] = {
-    "python": "python",
-    "bash": "bash",
-    "javascript": "node",
-    "js": "node",
-    "typescript": "node",
-    "ts": "node",
-}
 _MEDIA = "application/x-ndjson"
 _KINDS = {
     "text/plain": "text",
@@ -81,12 +75,12 @@ class Interpreter:
 
     Args:
         settings: The limits.
-        calls: Admits each program.
+        acts: Leads each program through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, calls: GuardedCalls) -> None:
+    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
         self._settings = settings
-        self._calls = calls
+        self._acts = acts
 
     async def execute(self, request: Request, sandbox: Sandbox) -> Response:
         """Run code, and stream what it says and shows as lines of JSON.
@@ -96,34 +90,31 @@ class Interpreter:
             GuardDeniedError: The guard refuses it.
         """
         data = await body(request, self._settings.max_body_bytes)
-        wanted = parsed(ExecuteRequest, data)
-        if wanted.context_id and wanted.language:
+        asked = parsed(ExecuteRequest, data)
+        if asked.context_id and asked.language:
             raise APIError(400, "name a context or a language, not both")
-        if wanted.context_id:
-            context = _known(sandbox, wanted.context_id)
-        else:
-            context = await self._default(sandbox, wanted.language or "python")
-        call = {
-            "code": wanted.code,
-            "language": context.language,
-            "context_id": context.id,
-            "env": wanted.env_vars or {},
-        }
+        language = asked.language or "python"
+        if asked.context_id:
+            language = known_context(sandbox, asked.context_id).language
+        wanted = CodeArguments(
+            sandbox_id=sandbox.id,
+            code=asked.code,
+            language=language,
+            context_id=asked.context_id or None,
+            env=asked.env_vars or {},
+        )
         async with AsyncExitStack() as opening:
-            seconds = sandbox.session.limits.wall_seconds
-            permit = await opening.enter_async_context(
-                self._calls.of(sandbox, "code", call, seconds=seconds)
-            )
-            stack = opening.pop_all()
-        lines = _lines(_run(sandbox, context, permit))
-        return Streamed(lines, _MEDIA, release=stack.aclose)
+            act = self._acts.do(CODE, sandbox.token, wanted)
+            code = await opening.enter_async_context(act)
+            release = opening.pop_all().aclose
+        return Streamed(_lines(_run(code)), _MEDIA, release=release)
 
     async def create(self, request: Request, sandbox: Sandbox) -> Response:
         """Make a context."""
         data = await body(request, self._settings.max_body_bytes)
         wanted = parsed(ContextRequest, data)
         cwd = resolved(wanted.cwd or "", sandbox.home)
-        context = await self._made(sandbox, wanted.language or "python", cwd)
+        context = await new_context(sandbox, wanted.language or "python", cwd)
         return JSONResponse(_shown(context))
 
     async def list(self, request: Request, sandbox: Sandbox) -> Response:
@@ -133,7 +124,7 @@ class Interpreter:
 
     async def remove(self, sandbox: Sandbox, context_id: str) -> Response:
         """End a context."""
-        context = _known(sandbox, context_id)
+        context = known_context(sandbox, context_id)
         del sandbox.contexts[context.id]
         async with context.turn:
             await context.session.aclose()
@@ -141,79 +132,28 @@ class Interpreter:
 
     async def restart(self, sandbox: Sandbox, context_id: str) -> Response:
         """End the interpreter of a context, and give it a new one."""
-        context = _known(sandbox, context_id)
+        context = known_context(sandbox, context_id)
         async with context.turn:
             await context.session.aclose()
             context.session = await sandbox.session.context()
             context.runs, context.is_in_place = 0, False
         return JSONResponse(_shown(context))
 
-    async def _default(self, sandbox: Sandbox, language: str) -> CodeContext:
-        for context in sandbox.contexts.values():
-            if context.is_default and context.language == language:
-                return context
-        context = await self._made(sandbox, language, sandbox.home)
-        context.is_default = True
-        return context
 
-    async def _made(self, sandbox: Sandbox, language: str, cwd: str) -> CodeContext:
-        if language not in _LANGUAGES:
-            known = ", ".join(_LANGUAGES)
-            raise APIError(400, f"there is no language {language!r}; there are {known}")
-        session = await sandbox.session.context()
-        context = CodeContext(
-            id=secrets.token_hex(16), language=language, cwd=cwd, session=session
-        )
-        sandbox.contexts[context.id] = context
-        return context
-
-
-async def _run(
-    sandbox: Sandbox, context: CodeContext, permit: AdmittedCall
-) -> AsyncGenerator[dict[str, Any], None]:
+async def _run(code: Code) -> AsyncGenerator[dict[str, Any], None]:
     """Yield what a program says and shows, then its end."""
-    arguments = permit.call.arguments
-    env: Any = arguments["env"]
-    variables = {**sandbox.base_env, **env}
     said = _Output()
-    async with context.turn:
-        interrupt = context.session.interrupt
-        permit.live.stop = partial(sandbox.work.start_soon, interrupt)
-        code = await _in_place(context, str(arguments["code"]))
-        context.runs += 1
-        program = context.session.stream(
-            code,
-            language=_LANGUAGES[context.language],
-            secrets={name: SecretStr(str(v)) for name, v in variables.items()},
-        )
-        async with aclosing(program) as events:
-            async for event in events:
-                match event:
-                    case Stdout(data=data) | Stderr(data=data):
-                        name = "stdout" if isinstance(event, Stdout) else "stderr"
-                        yield said.line(name, data)
-                    case Displayed(output=output):
-                        yield _result_of(output)
-                    case Finished(result=result):
-                        context.is_in_place &= result.state != "lost"
-                        await permit.settle(result)
-                        for last in _last(result, context.runs):
-                            yield last
-
-
-async def _in_place(context: CodeContext, code: str) -> str:
-    """Lead the context into its folder; return the code to run there."""
-    if context.language == "bash":
-        return f"cd -- {shlex.quote(context.cwd)} && {code}"
-    if context.language != "python":
-        return f"process.chdir({json.dumps(context.cwd)}); {code}"
-    if not context.is_in_place:
-        move = f"__import__('os').chdir({context.cwd!r})"
-        result = await context.session.run(move)
-        if result.status != "ok":
-            raise APIError(400, f"there is no folder {context.cwd}")
-        context.is_in_place = True
-    return code
+    async with aclosing(code.events()) as events:
+        async for event in events:
+            match event:
+                case Stdout(data=data) | Stderr(data=data):
+                    name = "stdout" if isinstance(event, Stdout) else "stderr"
+                    yield said.line(name, data)
+                case Displayed(output=output):
+                    yield _result_of(output)
+                case Finished(result=result):
+                    for last in _last(result, code.context.runs):
+                        yield last
 
 
 class _Output:
@@ -278,13 +218,6 @@ async def _lines(
             words = {"name": told.code, "value": told.message, "traceback": ""}
             yield json.dumps({"type": "error", **words}).encode() + b"\n"
     yield b'{"type": "end_of_execution"}\n'
-
-
-def _known(sandbox: Sandbox, context_id: str) -> CodeContext:
-    sandbox.session  # noqa: B018 - an ended one has none
-    if (found := sandbox.contexts.get(context_id)) is None:
-        raise APIError(404, f"there is no context {context_id[:64]}")
-    return found
 
 
 def _shown(context: CodeContext) -> dict[str, str]:

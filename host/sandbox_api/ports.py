@@ -11,14 +11,13 @@ from anyio.abc import ByteStream
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from toolcell.core import InvalidInputError
-
 from ..config.sandbox_api import SandboxAPIConfig
+from ..sandbox_acts.act import Acts, as_arguments
+from ..sandbox_acts.ports import CONNECT, PortArguments, Server
 from ..sandbox_http.access import ACCESS_HEADERS, KEY_HEADER
 from ..sandbox_http.bodies import Streamed, pieces
 from ..sandbox_http.errors import APIError
 from ..sandbox_state.sandbox import Sandbox
-from .guarded import GuardedCalls
 
 _OF_ONE_CONNECTION = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
@@ -33,12 +32,12 @@ class Ports:
 
     Args:
         settings: The limits.
-        calls: Admits each request.
+        acts: Leads each request through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, calls: GuardedCalls) -> None:
+    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
         self._settings = settings
-        self._calls = calls
+        self._acts = acts
 
     async def forward(
         self, request: Request, sandbox: Sandbox, port: int, path: str
@@ -49,14 +48,13 @@ class Ports:
             APIError: Nothing listens there, or it speaks no HTTP.
             GuardDeniedError: The guard refuses it.
         """
-        call = {"port": port, "method": request.method, "path": path}
+        wanted = port_arguments(request, sandbox, port, path, request.method)
         async with AsyncExitStack() as opening:
-            await opening.enter_async_context(self._calls.of(sandbox, "port", call))
-            stream = await connected(sandbox, port)
-            opening.push_async_callback(stream.aclose)
-            server = _Server(stream)
+            act = self._acts.do(CONNECT, sandbox.token, wanted)
+            reached = await opening.enter_async_context(act)
+            server = _Server(reached.stream)
             try:
-                await server.send(_head(request, port, path))
+                await server.send(_head(request, reached))
                 if any(name in request.headers for name in _BODY):
                     body = pieces(request, self._settings.max_file_bytes)
                     async with aclosing(body):
@@ -73,7 +71,7 @@ class Ports:
             for name, value in head.headers
             if name.decode("latin-1") not in _OF_ONE_CONNECTION
         ]
-        if path != request.url.path:
+        if path != raw_path(request):
             # Its pages are of another origin than this server's.
             answer.raw_headers.append(
                 (b"content-security-policy", b"sandbox allow-scripts")
@@ -114,13 +112,24 @@ class _Server:
         return event
 
 
-async def connected(sandbox: Sandbox, port: int) -> ByteStream:
-    """Return a connection to a server in a sandbox. Raises APIError: there is none."""
-    try:
-        return await sandbox.session.connect(port)
-    except InvalidInputError as error:
-        # Clients look for these words.
-        raise APIError(502, f"the port is not open: {error.message}") from None
+def port_arguments(
+    request: HTTPConnection, sandbox: Sandbox, port: int, path: str, method: str
+) -> PortArguments:
+    """Return the arguments of a request to a server. Raises APIError."""
+    return as_arguments(
+        PortArguments,
+        sandbox_id=sandbox.id,
+        port=port,
+        method=method,
+        path=path,
+        query=request.scope["query_string"].decode("latin-1"),
+    )
+
+
+def raw_path(request: HTTPConnection) -> str:
+    """Return the path as it came; a server behind a port gets it so."""
+    raw: bytes = request.scope["raw_path"]
+    return raw.partition(b"?")[0].decode("latin-1")
 
 
 def headers_for(request: HTTPConnection) -> list[tuple[str, str]]:
@@ -132,14 +141,9 @@ def headers_for(request: HTTPConnection) -> list[tuple[str, str]]:
     ]
 
 
-def _head(request: Request, port: int, path: str) -> h11.Request:
-    query = request.url.query
+def _head(request: Request, reached: Server) -> h11.Request:
     own = headers_for(request)
     if "transfer-encoding" in request.headers:
         own.append(("transfer-encoding", "chunked"))
-    headers = [("host", f"localhost:{port}"), *own, ("connection", "close")]
-    return h11.Request(
-        method=request.method,
-        target=f"{path}?{query}" if query else path,
-        headers=headers,
-    )
+    headers = [("host", f"localhost:{reached.port}"), *own, ("connection", "close")]
+    return h11.Request(method=reached.method, target=reached.target, headers=headers)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import binascii
 import signal
-import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 import anyio.abc
@@ -21,6 +19,9 @@ from toolcell.core import ToolcellError
 from toolcell.sandbox import ExecutionResult
 
 from ..config.sandbox_api import SandboxAPIConfig
+from ..sandbox_acts.act import Acts
+from ..sandbox_acts.cell_files import resolved
+from ..sandbox_acts.commands import COMMAND, CommandArguments, spelled
 from ..sandbox_http.bodies import parsed
 from ..sandbox_http.connect_rpc import (
     answer_stream,
@@ -32,8 +33,6 @@ from ..sandbox_http.connect_rpc import (
 )
 from ..sandbox_http.errors import APIError
 from ..sandbox_state.sandbox import Command, Sandbox
-from .cell_files import resolved
-from .guarded import GuardedCalls
 
 _KEEP_ALIVE: dict[str, Any] = {"event": {"keepalive": {}}}
 _SIGNALS = {
@@ -113,12 +112,12 @@ class ProcessService:
 
     Args:
         settings: The limits.
-        calls: Admits each command.
+        acts: Leads each command through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, calls: GuardedCalls) -> None:
+    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
         self._settings = settings
-        self._calls = calls
+        self._acts = acts
         self.unary = {
             "List": self._list,
             "Update": self._update,
@@ -131,10 +130,10 @@ class ProcessService:
     async def start(self, request: Request, sandbox: Sandbox) -> Response:
         """Start a command, and stream what it says."""
         data = await read_one(request, self._settings.max_body_bytes)
-        wanted = parsed(StartRequest, data)
-        command: Command = await sandbox.work.start(
-            self._hold, sandbox, wanted, timeout_of(request)
-        )
+        asked = parsed(StartRequest, data)
+        wanted = _arguments(asked, sandbox, timeout_of(request))
+        command: Command = await sandbox.work.start(self._hold, sandbox, wanted)
+        command.tag = asked.tag
 
         async def release() -> None:
             command.attached.set()
@@ -144,68 +143,20 @@ class ProcessService:
     async def _hold(
         self,
         sandbox: Sandbox,
-        wanted: StartRequest,
-        seconds: float | None,
+        wanted: CommandArguments,
         *,
         task_status: anyio.abc.TaskStatus[Command],
     ) -> None:
         """Own a command from its admission to its end, whoever reads."""
         began = False
-        longest = max(sandbox.end_at - time.time(), 1.0)
         try:
-            if len(sandbox.commands) >= self._settings.max_processes:
-                raise APIError(
-                    429, f"{self._settings.max_processes} commands run already"
-                )
-            arguments = _arguments(wanted, sandbox)
-            async with self._calls.of(
-                sandbox, "command", arguments, seconds=seconds or longest
-            ) as permit:
-                command = await self._exec(
-                    sandbox, wanted, permit.call.arguments, seconds
-                )
-                pid = command.process.pid
-                kill = command.process.kill
-                permit.live.stop = partial(sandbox.work.start_soon, kill)
-                try:
-                    began = True
-                    task_status.started(command)
-                    await command.attached.wait()
-                    await permit.settle(await command.process.wait())
-                finally:
-                    if sandbox.commands.get(pid) is command:
-                        del sandbox.commands[pid]
+            async with self._acts.do(COMMAND, sandbox.token, wanted) as command:
+                began = True
+                task_status.started(command)
+                await command.attached.wait()
         except (ToolcellError, APIError):
             if not began:
                 raise
-
-    async def _exec(
-        self,
-        sandbox: Sandbox,
-        wanted: StartRequest,
-        arguments: Any,
-        seconds: float | None,
-    ) -> Command:
-        """Start the command that was admitted, which a person may have changed."""
-        size = None if wanted.pty is None else wanted.pty.size
-        argv = [str(each) for each in arguments["argv"]]
-        process = await sandbox.session.exec(
-            argv,
-            stdin="pipe" if wanted.stdin and size is None else None,
-            env={**sandbox.base_env, **arguments["env"]},
-            cwd=arguments["cwd"],
-            timeout_seconds=seconds,
-            pty=None if size is None else (size.rows, size.cols),
-        )
-        config = {
-            "cmd": argv[0],
-            "args": argv[1:],
-            "envs": arguments["env"],
-            "cwd": arguments["cwd"],
-        }
-        command = Command(process, config, wanted.tag, size is not None)
-        sandbox.commands[process.pid] = command
-        return command
 
     async def connect(self, request: Request, sandbox: Sandbox) -> Response:
         """Stream what a running command says from now on."""
@@ -280,17 +231,24 @@ def _stream(
     )
 
 
-def _arguments(wanted: StartRequest, sandbox: Sandbox) -> dict[str, Any]:
+def _arguments(
+    asked: StartRequest, sandbox: Sandbox, seconds: float | None
+) -> CommandArguments:
     """Return the arguments of a command, as policies see them."""
-    argv = [wanted.process.cmd, *wanted.process.args]
-    is_script = argv[:3] == ["/bin/bash", "-l", "-c"] and len(argv) == 4
-    return {
-        "command": argv[3] if is_script else " ".join(argv),
-        "argv": argv,
-        "cwd": resolved(wanted.process.cwd or "", sandbox.home),
-        "env": wanted.process.envs,
-        "terminal": wanted.pty is not None,
-    }
+    config, size = asked.process, Size() if asked.pty is None else asked.pty.size
+    return CommandArguments.model_validate(
+        {
+            "sandbox_id": sandbox.id,
+            **spelled([config.cmd, *config.args]),
+            "cwd": resolved(config.cwd or "", sandbox.home),
+            "env": config.envs,
+            "stdin": asked.stdin and asked.pty is None,
+            "terminal": asked.pty is not None,
+            "rows": size.rows,
+            "cols": size.cols,
+            "timeout_seconds": seconds,
+        }
+    )
 
 
 def _selected(sandbox: Sandbox, selector: Selector) -> Command:

@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ..config.sandbox_api import SandboxAPIConfig
 from ..mcp_http.tokens import Token
+from ..sandbox_acts.act import Acts
+from ..sandbox_acts.creation import CREATE, CreateArguments
+from ..sandbox_acts.snapshots import (
+    FORK,
+    MAX_COPIES,
+    REMOVE_SNAPSHOT,
+    SNAPSHOT_NAME,
+    TAKE_SNAPSHOT,
+    ForkArguments,
+    RemoveSnapshotArguments,
+    TakeArguments,
+)
 from ..sandbox_http.bodies import body, page, parsed
 from ..sandbox_http.errors import APIError, as_api_error
 from ..sandbox_state.sandbox import Sandbox
 from ..sandbox_state.sandboxes import Sandboxes
 from ..sandbox_state.snapshots import Snapshot, Snapshots
-from .control import Control, CreateRequest, Handler
-from .guarded import GuardedCalls
+from .control import Control, Handler
 from .process_service import Message
-
-_Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 
 class SnapshotRequest(Message):
     """A snapshot to take."""
 
-    name: _Name | None = None
+    name: Annotated[str, Field(pattern=SNAPSHOT_NAME)] | None = None
     memory: bool | None = None
 
 
 class ForkRequest(Message):
     """Copies of a sandbox to make."""
 
-    count: Annotated[int, Field(ge=1, le=100)] = 1
+    count: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 1
     timeout: int | None = None
 
 
@@ -45,8 +52,8 @@ class SnapshotControl:
         settings: The limits.
         sandboxes: The open sandboxes.
         snapshots: The snapshots.
-        calls: Admits what clients do.
-        control: Makes sandboxes.
+        acts: Leads what clients do through the guard.
+        control: Shows sandboxes.
     """
 
     def __init__(
@@ -54,13 +61,13 @@ class SnapshotControl:
         settings: SandboxAPIConfig,
         sandboxes: Sandboxes,
         snapshots: Snapshots,
-        calls: GuardedCalls,
+        acts: Acts,
         control: Control,
     ) -> None:
         self._settings = settings
         self._sandboxes = sandboxes
         self._snapshots = snapshots
-        self._calls = calls
+        self._acts = acts
         self._control = control
         one = "/sandboxes/{sandbox_id}"
         self.routes: list[tuple[str, str, Handler]] = [
@@ -72,52 +79,42 @@ class SnapshotControl:
         """Method, path and handler of each route."""
 
     async def _take(self, request: Request, token: Token) -> Response:
-        wanted = await self._read(SnapshotRequest, request)
-        if wanted.memory:
+        asked = await self._read(SnapshotRequest, request)
+        if asked.memory:
             raise APIError(501, "snapshots keep files alone, not memory")
         sandbox = self._of(request, token)
-        async with self._taken(sandbox, "take", name=wanted.name) as snapshot:
+        wanted = TakeArguments(sandbox_id=sandbox.id, name=asked.name)
+        async with self._acts.do(TAKE_SNAPSHOT, token, wanted) as snapshot:
             return JSONResponse(_shown(snapshot), status_code=201)
 
     async def _fork(self, request: Request, token: Token) -> Response:
         """Answer with new sandboxes that begin with the files of one."""
-        wanted = await self._read(ForkRequest, request)
+        asked = await self._read(ForkRequest, request)
         source = self._of(request, token)
-        async with self._taken(source, "fork", count=wanted.count) as snapshot:
-            try:
-                made = [
-                    await self._copy(source, snapshot, wanted.timeout)
-                    for _ in range(wanted.count)
-                ]
-            finally:
-                self._snapshots.remove(snapshot)
+        wanted = ForkArguments(sandbox_id=source.id, count=asked.count)
+        async with self._acts.do(FORK, token, wanted) as (snapshot, count):
+            made = [
+                await self._copy(source, snapshot, asked.timeout) for _ in range(count)
+            ]
         return JSONResponse(made, status_code=201)
 
     async def _copy(
         self, source: Sandbox, snapshot: Snapshot, seconds: int | None
     ) -> dict[str, Any]:
+        network = source.session.network
+        wanted = CreateArguments(
+            template=source.template,
+            snapshot=snapshot.id,
+            timeout=seconds,
+            metadata=source.metadata,
+            allow_internet_access=None if network.hosts else False,
+            allow_out=list(network.hosts) or None,
+        )
         try:
-            wanted = CreateRequest(
-                templateID=source.template, timeout=seconds, metadata=source.metadata
-            )
-            network = source.session.network
-            sandbox = await self._control.create(
-                source.token, wanted, network, snapshot
-            )
+            async with self._acts.do(CREATE, source.token, wanted) as sandbox:
+                return {"sandbox": self._control.with_access(sandbox)}
         except Exception as error:  # noqa: BLE001 - each copy has its own answer
             return {"error": as_api_error(error).to_json()}
-        return {"sandbox": self._control.with_access(sandbox)}
-
-    @asynccontextmanager
-    async def _taken(
-        self, sandbox: Sandbox, operation: str, **arguments: Any
-    ) -> AsyncIterator[Snapshot]:
-        """Take a snapshot as a call of its sandbox."""
-        call = {"operation": operation, **arguments}
-        async with self._calls.of(sandbox, "snapshot", call) as permit:
-            name = permit.call.arguments.get("name")
-            named = name if isinstance(name, str) else None
-            yield await self._snapshots.take(sandbox, named)
 
     async def _list(self, request: Request, token: Token) -> Response:
         query = request.query_params
@@ -134,11 +131,9 @@ class SnapshotControl:
         snapshot = self._snapshots.find(token, name)
         if snapshot is None:
             raise APIError(404, f"snapshot {name[:64]} not found")
-        call = {"operation": "remove", "snapshot_id": snapshot.id}
-        async with self._calls.begun(
-            "snapshot", call, agent_id=token.agent_id, run_id=f"token-{token.id}"
-        ):
-            self._snapshots.remove(snapshot)
+        wanted = RemoveSnapshotArguments(snapshot_id=snapshot.id)
+        async with self._acts.do(REMOVE_SNAPSHOT, token, wanted):
+            pass
         return Response(status_code=204)
 
     async def _read(self, model: type[Any], request: Request) -> Any:

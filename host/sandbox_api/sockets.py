@@ -25,10 +25,11 @@ from wsproto.events import (
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from ..config.sandbox_api import SandboxAPIConfig
+from ..sandbox_acts.act import Acts
+from ..sandbox_acts.ports import CONNECT, Server
 from ..sandbox_http.errors import APIError, gone
 from ..sandbox_state.sandbox import Sandbox
-from .guarded import GuardedCalls
-from .ports import connected, headers_for
+from .ports import headers_for, port_arguments
 
 _HANDSHAKE_SECONDS = 10.0
 _TOO_LARGE, _SERVER_FAILED = 1009, 1011
@@ -39,12 +40,12 @@ class Sockets:
 
     Args:
         settings: `max_body_bytes` bounds each message.
-        calls: Admits each WebSocket.
+        acts: Leads each WebSocket through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, calls: GuardedCalls) -> None:
+    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
         self._max_bytes = settings.max_body_bytes
-        self._calls = calls
+        self._acts = acts
 
     async def forward(
         self, socket: WebSocket, sandbox: Sandbox, port: int, path: str
@@ -57,13 +58,12 @@ class Sockets:
             APIError: Nothing listens there, or it opens no WebSocket.
             GuardDeniedError: The guard refuses it.
         """
-        call = {"port": port, "method": "GET", "path": path}
-        async with (
-            self._calls.of(sandbox, "port", call),
-            await connected(sandbox, port) as stream,
-        ):
-            server = _Server(stream, self._max_bytes)
-            answer = await server.opened(_request(socket, port, path))
+        wanted = port_arguments(socket, sandbox, port, path, "GET")
+        async with self._acts.do(CONNECT, sandbox.token, wanted) as reached:
+            if reached.method != "GET":
+                raise APIError(400, "a WebSocket is opened by GET alone")
+            server = _Server(reached.stream, self._max_bytes)
+            answer = await server.opened(_request(socket, reached))
             if isinstance(answer, Response):
                 await socket.send_denial_response(answer)
                 return
@@ -104,11 +104,10 @@ async def _to_client(socket: WebSocket, server: _Server, sandbox: Sandbox) -> No
         return
 
 
-def _request(socket: WebSocket, port: int, path: str) -> Request:
-    query = socket.url.query
+def _request(socket: WebSocket, reached: Server) -> Request:
     return Request(
-        host=f"localhost:{port}",
-        target=f"{path}?{query}" if query else path,
+        host=f"localhost:{reached.port}",
+        target=reached.target,
         subprotocols=list(socket.scope["subprotocols"]),
         extra_headers=[
             (name.encode("latin-1"), value.encode("latin-1"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 from starlette.requests import Request
@@ -13,12 +13,13 @@ from starlette.responses import Response
 from toolcell.sandbox import FileChange, SandboxWatch
 
 from ..config.sandbox_api import SandboxAPIConfig
+from ..sandbox_acts.act import Acts
+from ..sandbox_acts.cell_files import resolved
+from ..sandbox_acts.files import WATCH, WatchArguments
 from ..sandbox_http.bodies import parsed
 from ..sandbox_http.connect_rpc import answer_stream, ping_seconds, read_one
 from ..sandbox_http.errors import APIError
 from ..sandbox_state.sandbox import Sandbox, Watcher
-from .cell_files import resolved
-from .guarded import GuardedCalls
 from .process_service import Message
 
 _TYPES = {
@@ -49,12 +50,12 @@ class Watchers:
 
     Args:
         settings: The limits.
-        calls: Admits each watch.
+        acts: Leads each watch through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, calls: GuardedCalls) -> None:
+    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
         self._settings = settings
-        self._calls = calls
+        self._acts = acts
         self.unary = {
             "CreateWatcher": self._create,
             "GetWatcherEvents": self._events_of,
@@ -65,9 +66,9 @@ class Watchers:
     async def watch(self, request: Request, sandbox: Sandbox) -> Response:
         """Stream the changes of a folder until the client leaves."""
         data = await read_one(request, self._settings.max_body_bytes)
-        wanted = parsed(WatchRequest, data)
         async with AsyncExitStack() as opening:
-            watch = await self._opened(sandbox, wanted, opening)
+            opened = self._opened(sandbox, parsed(WatchRequest, data))
+            watch = await opening.enter_async_context(opened)
             opening.push_async_callback(watch.aclose)
             release = opening.pop_all().aclose
         return answer_stream(
@@ -78,22 +79,22 @@ class Watchers:
         )
 
     async def _create(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
-        wanted = parsed(WatchRequest, data)
-        async with AsyncExitStack() as opening:
-            watch = await self._opened(sandbox, wanted, opening)
-        watcher_id = secrets.token_hex(16)
-        sandbox.watchers[watcher_id] = Watcher(watch)
+        async with self._opened(sandbox, parsed(WatchRequest, data)) as watch:
+            watcher_id = secrets.token_hex(16)
+            sandbox.watchers[watcher_id] = Watcher(watch)
         return {"watcherId": watcher_id}
 
-    async def _opened(
-        self, sandbox: Sandbox, wanted: WatchRequest, stack: AsyncExitStack
-    ) -> SandboxWatch:
-        if wanted.include_entry:
+    def _opened(
+        self, sandbox: Sandbox, asked: WatchRequest
+    ) -> AbstractAsyncContextManager[SandboxWatch]:
+        if asked.include_entry:
             raise APIError(501, "entries in events are not supported")
-        call = {"path": resolved(wanted.path, sandbox.home), "operation": "watch"}
-        permit = await stack.enter_async_context(self._calls.of(sandbox, "read", call))
-        path = str(permit.call.arguments["path"])
-        return await sandbox.session.watch(path, recursive=wanted.recursive)
+        wanted = WatchArguments(
+            sandbox_id=sandbox.id,
+            path=resolved(asked.path, sandbox.home),
+            recursive=asked.recursive,
+        )
+        return self._acts.do(WATCH, sandbox.token, wanted)
 
     async def _events_of(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
         watcher = _known(sandbox, data)

@@ -65,6 +65,11 @@ class APIError(Exception):
         """The code of the Connect protocol."""
         return CODES.get(self.status, "unknown")
 
+    @property
+    def kind(self) -> str:
+        """The kind of the error in records."""
+        return self.code
+
     def to_json(self) -> dict[str, Any]:
         """Return the body of an answer to a request of the control plane."""
         return {"code": self.status, "message": self.message}

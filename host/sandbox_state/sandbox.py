@@ -27,8 +27,8 @@ class Command:
 
     process: SandboxProcess
     config: Mapping[str, Any]
-    tag: str | None
     has_terminal: bool
+    tag: str | None = None
     attached: anyio.Event = field(default_factory=anyio.Event)
     """Set when the client that started it has stopped reading."""
 
@@ -125,6 +125,11 @@ class Sandbox:
         if self.opened is None or self.state == "ended":
             raise gone()
         return self.opened
+
+    @property
+    def is_alive(self) -> bool:
+        """True unless its cell is known to be gone."""
+        return self.opened is not None and self.opened.alive
 
     @property
     def work(self) -> anyio.abc.TaskGroup:

@@ -256,6 +256,17 @@ class Sandboxes:
             raise APIError(404, f"sandbox {sandbox_id[:64]} not found")
         return found
 
+    def held(self, token: Token, sandbox_id: str) -> Sandbox:
+        """Return a sandbox of a token, for what happens in it.
+
+        Raises:
+            APIError: 502: it has ended, or is another's.
+        """
+        found = self._open.get(sandbox_id)
+        if found is None or found.token.id != token.id or found.state == "ended":
+            raise gone()
+        return found
+
     def find(self, sandbox_id: str) -> Sandbox:
         """Return a sandbox that runs, or wakes up, whose access token was checked.
 

@@ -62,6 +62,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "console/pages",
         "console/base",
         "rest sandbox_api",
+        "sandbox_acts",
         "sandbox_state",
         "sandbox_http",
         "mcp_http",

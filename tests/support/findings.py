@@ -1,5 +1,6 @@
 """What attackers (A, R), loads and faults (F, C), clients of others (S) and newcomers
 (N, J) found, by its id.
+"""What attackers (A, R), loads and faults (F) and newcomers (N) found, by its id.
 
 A test names what it proves closed: `@pytest.mark.finding("A17")`.
 """
@@ -75,4 +76,7 @@ FINDINGS = {
     "N27": "small things that a stranger misses",
     "C1": "a run whose caller is cancelled ends the whole session",
     "S1": "a client that gives up waiting for its code loses the whole sandbox",
+    "R4": "what a person edited in an approval is ignored by the sandbox API",
+    "R12": "an edited port, network or language of an approval is ignored",
+    "R33": "paths of ports are decoded, and approvers see no query",
 }

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from toolcell.core import ToolCall, ToolcellError, ToolResult
+from pydantic import JsonValue
+
+from toolcell.core import ToolCall, ToolcellError, ToolResult, ToolStatus
 from toolcell.guard import Redactor
 
 from ..definition.tool import Tool
@@ -55,8 +57,9 @@ class Attempt:
 
     def record(
         self,
-        result: ToolResult,
-        error: ToolcellError | None,
+        status: ToolStatus,
+        content: JsonValue,
+        error: BaseException | None,
         redactor: Redactor,
     ) -> ToolExecutionRecord:
         """Return the record of this attempt, now that it has ended."""
@@ -71,11 +74,11 @@ class Attempt:
             None if tool is None else tool.version,
             shown,
             self.verdict,
-            result.status,
+            status,
             self.started_at,
             (time.perf_counter() - self.began) * 1000,
-            redactor(result.content),
-            None if error is None else error.kind,
+            redactor(content),
+            None if error is None else kind_of(error),
             None if error is None else self._reason(error),
             None if error is None else _traceback_text(error, redactor),
             dict(self.state.usage),
@@ -87,17 +90,24 @@ class Attempt:
             None if error is None else self._rule(error),
         )
 
-    def _reason(self, error: ToolcellError) -> str | None:
+    def _reason(self, error: BaseException) -> str | None:
         if self.verdict != "denied":
             return None
-        return str(error.details.get("reason") or error.kind)
+        reason = error.details.get("reason") if isinstance(error, ToolcellError) else ""
+        return str(reason or kind_of(error))
 
-    def _rule(self, error: ToolcellError) -> str | None:
-        if self.verdict != "denied":
+    def _rule(self, error: BaseException) -> str | None:
+        if self.verdict != "denied" or not isinstance(error, ToolcellError):
             return None
         rule = error.details.get("rule")
         return None if rule is None else str(rule)
 
 
-def _traceback_text(error: ToolcellError, redactor: Redactor) -> str:
+def kind_of(error: BaseException) -> str:
+    """Return the kind of an error, or the name of its type if it has none."""
+    kind = getattr(error, "kind", None)
+    return kind if isinstance(kind, str) else type(error).__name__
+
+
+def _traceback_text(error: BaseException, redactor: Redactor) -> str:
     return redactor.text("".join(traceback.format_exception(error)))

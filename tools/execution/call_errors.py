@@ -76,15 +76,23 @@ def not_made(executor: object) -> ToolExecutionError:
     )
 
 
-def not_a_call() -> InvalidInputError:
-    """Return the error of fields that make no call."""
-    return InvalidInputError(
-        "a call is an object with `id` and `name`",
-        hint='write it like {"id": "1", "name": "add", "arguments": {}}',
-    )
+def read_call(
+    given: ToolCall | Mapping[str, Any], index: int
+) -> tuple[ToolCall, InvalidInputError | None]:
+    """Return a call; one that cannot be read is a stand-in, with the reason."""
+    try:
+        return given if isinstance(given, ToolCall) else ToolCall(**given), None
+    except InvalidInputError as error:
+        return _stand_in(given, index), error
+    except TypeError:
+        problem = InvalidInputError(
+            "a call is an object with `id` and `name`",
+            hint='write it like {"id": "1", "name": "add", "arguments": {}}',
+        )
+        return _stand_in(given, index), problem
 
 
-def stand_in(given: Any, index: int) -> ToolCall:
+def _stand_in(given: Any, index: int) -> ToolCall:
     """Return a call that a result can name, for one that cannot be read."""
     fields = given if isinstance(given, Mapping) else {}
     return ToolCall(

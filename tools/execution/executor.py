@@ -18,7 +18,6 @@ from typing import Any, Unpack
 
 from toolcell.core import (
     ConfigError,
-    InvalidInputError,
     ToolCall,
     ToolcellError,
     ToolResult,
@@ -34,7 +33,7 @@ from ..registry.snapshot import Snapshot
 from ..stores.idempotency import Idempotency, MemoryIdempotency
 from ..stores.records import MemoryRecords, Records
 from .batch import BatchCall, run_batch
-from .call_errors import not_a_call, not_made, stand_in
+from .call_errors import not_made, read_call
 from .call_state import current_call
 from .components import (
     ExecutorComponents,
@@ -43,6 +42,7 @@ from .components import (
     check_executor,
 )
 from .failure_policies import CircuitBreaker, RetryPolicy
+from .operation import Operations
 from .pipeline import Pipeline
 from .result_stream import HandOver, ResultStream
 from .runner import ToolRunner
@@ -136,6 +136,8 @@ class ToolExecutor(ABC):
             tell_remaining=tell_remaining,
             clock=clock,
         )
+        self.operation = Operations(self._components)
+        """Admits acts that are no calls of tools, with the stages of a call."""
 
     @property
     def still_running(self) -> int:
@@ -322,16 +324,9 @@ class ToolExecutor(ABC):
         cancels: TaskCancels = CALLERS_TASK,
     ) -> Pipeline:
         """Return the pipeline of a call; one that cannot be read fails in it."""
-        problem = None
-        try:
-            call = given if isinstance(given, ToolCall) else ToolCall(**given)
-        except InvalidInputError as error:
-            problem = error
-        except TypeError:
-            problem = not_a_call()
+        call, problem = read_call(given, index)
         components = self._components
         if problem is not None:
-            call = stand_in(given, index)
             return Pipeline(components, snapshot, call, _NO_RUN, problem=problem)
         slot = self._slot(snapshot, call)
         return Pipeline(components, snapshot, call, run, slot=slot, cancels=cancels)

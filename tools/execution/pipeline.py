@@ -11,18 +11,13 @@ from typing import Any
 import anyio
 from pydantic import JsonValue
 
-from toolcell.core import (
-    ToolCall,
-    ToolcellError,
-    ToolResult,
-    ToolStatus,
-)
+from toolcell.core import ToolCall, ToolcellError, ToolResult, ToolStatus
 from toolcell.guard import ActionGuard
 
 from ..definition.previews import preview_of
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
-from ..hooks.hook import CallCancelledError, Invocation, Proceed, chained
+from ..hooks.hook import Invocation, Proceed, chained
 from ..hooks.watcher import NO_WATCH, CallWatch, CallWatcher
 from ..registry.snapshot import Snapshot
 from ..stores.call_keys import CallKey, call_keys, end_key
@@ -106,17 +101,19 @@ class Pipeline:
 
     async def _execute_watched(self, watcher: CallWatcher) -> ToolResult:
         call, run = self._call, self._run
-
-        def make(watch: CallWatch) -> Coroutine[Any, Any, ToolResult]:
+        status: ToolStatus = "cancelled"
+        with anyio.CancelScope() as scope:
+            watch = watcher.begin(call, run.run_id, run.session, scope.cancel)
             self._watch = watch
-            return self._execute()
-
-        try:
-            return await watcher.around_call(call, run.run_id, run.session, make)
-        except CallCancelledError as error:
-            # Its record is written: the pipeline was cancelled.
-            self.error = error
-            return self._attempt.failed(error, "cancelled")
+            try:
+                result = await self._execute()
+                status = result.status
+                return result
+            finally:
+                watch.end(status)
+        # Its record is written: the pipeline was cancelled.
+        self.error = watch.cancelled_as or cancelled(begun=True)
+        return self._attempt.failed(self.error, "cancelled")
 
     def refuse(self, error: ToolcellError) -> ToolResult:
         """Return the result of a call that is not made at all."""
@@ -389,8 +386,8 @@ class Pipeline:
         self.error = error
         redactor = self._components.redactor
         try:
-            record = self._attempt.record(result, error, redactor)
-            self._components.records.add(record)
+            ended = result.status, result.content, error
+            self._components.records.add(self._attempt.record(*ended, redactor))
         except Exception as error_of_record:  # noqa: BLE001 - not the batch's fault
             _log.exception("the record of call %r is lost", self._call.id)
             self.error = record_lost(error_of_record)

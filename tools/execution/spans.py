@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from toolcell.core import ToolCall, ToolResult
+from toolcell.core import ToolCall, ToolResult, ToolStatus
 
 _PROVIDER = "_TRACER_PROVIDER"
 """The library's name for what makes spans; if it changes, spans only take longer. Its
@@ -42,8 +42,19 @@ async def in_span(span: Span, work: Awaitable[ToolResult]) -> ToolResult:
     """Await the result of a call inside its span, and write its outcome on it."""
     with trace.use_span(span, end_on_exit=True):
         result = await work
-        span.set_attribute("toolcell.status", result.status)
-        if result.error is not None:
-            span.set_attribute("error.type", result.error.kind)
-            span.set_status(Status(StatusCode.ERROR))
+        kind = None if result.error is None else result.error.kind
+        _write_outcome(span, result.status, kind)
         return result
+
+
+def end_span(span: Span, status: ToolStatus, error_kind: str | None) -> None:
+    """Write the outcome of a call on its span, and end it."""
+    _write_outcome(span, status, error_kind)
+    span.end()
+
+
+def _write_outcome(span: Span, status: ToolStatus, error_kind: str | None) -> None:
+    span.set_attribute("toolcell.status", status)
+    if error_kind is not None:
+        span.set_attribute("error.type", error_kind)
+        span.set_status(Status(StatusCode.ERROR))

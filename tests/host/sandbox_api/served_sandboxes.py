@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import httpx2
 
+from toolcell.guard import Approve
 from toolcell.host import Host, HostConfig
 from toolcell.host.mcp_http.listening import listen, uvicorn_server
 from toolcell.host.mcp_http.tokens import open_tokens
@@ -133,6 +134,17 @@ class Service:
         assert answer.status_code == 201, answer.text
         made = answer.json()
         return Sandbox(self.http, made["sandboxID"], made["envdAccessToken"])
+
+
+async def approve_next(service: Service, **edited: Any) -> None:
+    """Approve the next act that asks, with these arguments changed."""
+    approvals = service.host.approvals
+    with anyio.fail_after(60):
+        while not (found := await approvals.pending()):
+            await anyio.sleep(0.01)
+    [request] = found
+    arguments: Any = {**request.call.arguments, **edited}
+    await approvals.answer(request.id, Approve(approver="ann", arguments=arguments))
 
 
 def envelope(message: dict[str, Any]) -> bytes:

@@ -16,7 +16,7 @@ from toolcell.host.desk.events import Event
 from toolcell.host.desk.live_calls import LiveCall
 from toolcell.tools import ToolExecutionRecord
 
-from .served_sandboxes import Service, served
+from .served_sandboxes import Service, approve_next, served
 
 pytestmark = pytest.mark.anyio
 
@@ -171,6 +171,7 @@ async def test_calls_have_spans(tmp_path: Path, spans: InMemorySpanExporter) -> 
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "sandbox.command",
         "gen_ai.tool.call.id": record.call_id,
+        "gen_ai.tool.type": "function",
         "gen_ai.agent.id": "a",
         "toolcell.status": "ok",
     }
@@ -286,3 +287,21 @@ async def test_a_call_that_waits_for_a_person_is_parked_and_can_be_ended(
     assert "canary-1" not in json.dumps(dict(shown))
     assert ended[0][-1]["error"]["code"] == "canceled"
     assert (last.status, last.error_kind) == ("cancelled", "tool.cancelled")
+
+
+@pytest.mark.finding("R4")
+async def test_an_edited_command_runs_and_is_recorded(tmp_path: Path) -> None:
+    async with served(tmp_path, "approval_seconds = 60", policies=ASKS) as service:
+        sandbox = await service.create()
+        outputs: list[bytes] = []
+
+        async def run() -> None:
+            outputs.append((await sandbox.command("echo DANGEROUS"))[0])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await approve_next(service, command="echo harmless")
+        [record] = service.host.executor.records.query(tool_name="sandbox.command")
+
+    assert outputs == [b"harmless\n"]
+    assert record.arguments["command"] == "echo harmless"

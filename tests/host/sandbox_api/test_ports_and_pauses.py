@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
+import httpx2
 import pytest
 
-from .served_sandboxes import Sandbox, served
+from .served_sandboxes import Sandbox, approve_next, served
 
 pytestmark = pytest.mark.anyio
 
@@ -15,9 +16,16 @@ SERVER = """
 import http.server
 
 class Handler(http.server.BaseHTTPRequestHandler):
+    def do_DELETE(self):
+        self.do_POST()
+
+    def do_GET(self):
+        self.do_POST()
+
     def do_POST(self):
-        body = self.rfile.read(int(self.headers["content-length"]))
-        found = [self.path, self.headers["host"], body.decode(), str(self.headers)]
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        host = self.headers["host"]
+        found = [self.command, self.path, host, body.decode(), str(self.headers)]
         self.send_response(201)
         self.send_header("x-own", "1")
         self.end_headers()
@@ -52,15 +60,66 @@ async def test_requests_reach_a_server_in_a_sandbox(tmp_path: Path) -> None:
             f"/sandboxes/{sandbox.id}/ports/8001/", headers=token
         )
 
-    path, name, body, headers = by_host.text.split("|")
+    method, path, name, body, headers = by_host.text.split("|")
     assert (by_host.status_code, by_host.headers["x-own"]) == (201, "1")
-    assert (path, name, body) == ("/a?b=c", "localhost:8000", "hi")
+    assert (method, path, name, body) == ("POST", "/a?b=c", "localhost:8000", "hi")
     assert sandbox.access not in headers
-    assert by_path.text.startswith("/a|")
+    assert by_path.text.startswith("POST|/a|")
     assert "sandbox" in by_path.headers["content-security-policy"]
     assert none.status_code == 401
     assert closed.status_code == 502
     assert "port is not open" in closed.json()["message"]
+
+
+ASKS = """
+[[policies]]
+agent_id = "a"
+allow = ["sandbox.create", "sandbox.command", "sandbox.write"]
+ask = ["sandbox.port"]
+[[policies]]
+agent_id = "b"
+"""
+
+
+@pytest.mark.finding("R12")
+@pytest.mark.finding("R33")
+async def test_a_server_gets_what_was_approved_as_it_was_written(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path, "approval_seconds = 60", policies=ASKS) as service:
+        sandbox = await service.create()
+        await start_server(sandbox)
+        url = f"{service.url}/sandboxes/{sandbox.id}/ports/8000"
+        token = {"e2b-traffic-access-token": sandbox.access}
+        answers: list[str] = []
+
+        async def send(method: str, target: str) -> None:
+            raw = httpx2.URL(url).copy_with(raw_path=target.encode())
+            answer = await service.http.request(method, raw, headers=token)
+            answers.append(f"{answer.status_code}|{answer.text}")
+
+        async def approved(asked: str, target: str, **edited: str) -> None:
+            target = f"/sandboxes/{sandbox.id}/ports/8000{target}"
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send, asked, target)
+                await approve_next(service, **edited)
+
+        await approved("DELETE", "/users/7", method="GET", path="/status", query="a=1")
+        for path in ("/a%20b", "/caf%C3%A9", "/100%25", "/a%2Fb", "/a%09b?id=%207"):
+            await approved("GET", path)
+        await send("GET", f"/sandboxes/{sandbox.id}/ports/8000/%2e%2e/%61dmin")
+        records = service.host.executor.records.query(tool_name="sandbox.port")
+
+    assert [each.split("|")[:3] for each in answers[:-1]] == [
+        ["201", "GET", "/status?a=1"],
+        *(
+            ["201", "GET", path]
+            for path in ("/a%20b", "/caf%C3%A9", "/100%25", "/a%2Fb", "/a%09b?id=%207")
+        ),
+    ]
+    assert answers[-1].startswith("400|")
+    shown = {(each.arguments["path"], each.arguments["query"]) for each in records}
+    assert {("/status", "a=1"), ("/a%09b", "id=%207")} <= shown
 
 
 async def test_a_paused_sandbox_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -51,8 +51,9 @@ FACES = {
         CodeResult CodeSession CodeSessions ConcurrentExecutor FolderResultStore
         ForeignDefinition FunctionTool Hook Idempotency Invocation JSONSchemaTool
         LoggingHook OpenAPIDefinition OpenAPIPins OpenAPIToolset PinChange
-        MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset MakeCall
-        MemoryIdempotency MemoryRecords NumberedRecord ObservedRecords Proceed
+        MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset
+        MemoryIdempotency MemoryRecords NumberedRecord ObservedRecords Operation
+        Proceed
         ProgramCall Progress Records RedactionHook Reload ResultSizeHook ResultStream
         RetryPolicy RunContext SQLiteIdempotency SQLiteRecords
         SequentialExecutor SessionEnd Snapshot Tool ToolContext ToolExecutionRecord

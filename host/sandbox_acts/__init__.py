@@ -1,0 +1,1 @@
+"""What clients of sandboxes do: each act is a function of the arguments admitted."""

@@ -1,0 +1,288 @@
+"""Acts that are no calls of tools, through the stages of a call."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+from pydantic import JsonValue
+
+from toolcell.core import ToolCall, ToolcellError, ToolStatus
+from toolcell.guard import CallFacts, Permit
+from toolcell.sandbox import ExecutionResult
+
+from ..hooks.watcher import NO_WATCH
+from .attempt import Attempt, kind_of
+from .call_errors import failure_status
+from .call_state import pause_deadlines
+from .components import ExecutorComponents, RunContext
+from .spans import end_span, start_span
+
+NO_COST: Mapping[str, int] = {"cpu_ms": 0, "wall_ms": 0, "bytes": 0}
+"""The cost of an act that uses nothing that is counted."""
+
+_BY_TIME = ("wall_ms", "cpu_ms")
+_HOLD_SECONDS = 3_600.0
+_MAX_HOLD_SECONDS = 604_800.0
+_NO_RUN = RunContext()
+_log = logging.getLogger(__name__)
+
+
+class Operations:
+    """Leads acts that are no calls of tools through the stages of a call.
+
+    An act is seen while it waits and runs, the guard admits it, its cost is settled, a
+    record is written.
+
+    ```
+    async with executor.operation("sandbox.port", wanted, agent_id="a") as operation:
+        ...  # does what `operation.arguments` say
+    ```
+
+    Args:
+        components: The guard and stores of the executor.
+    """
+
+    def __init__(self, components: ExecutorComponents) -> None:
+        self._components = components
+
+    @asynccontextmanager
+    async def __call__(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        agent_id: str,
+        cost: Mapping[str, int] = NO_COST,
+        run: RunContext = _NO_RUN,
+        tags: Collection[str] = (),
+        names_only: Collection[str] = (),
+    ) -> AsyncIterator[Operation]:
+        """Admit an act, and settle it when the body ends.
+
+        Args:
+            name: The name that rules know.
+            arguments: JSON values.
+            agent_id: The agent that acts.
+            cost: The most that it may use, by unit. Default: nothing that is counted.
+            run: The agent's run.
+            tags: Tags that rules know.
+            names_only: Arguments, such as variables, whose values are written nowhere.
+
+        Raises:
+            GuardDeniedError: On entering: it is refused.
+            CallCancelledError: On entering: a person cancelled it while it waited.
+        """
+        call = ToolCall(
+            id=uuid.uuid4().hex,
+            name=name,
+            arguments=dict(arguments),
+            agent_id=agent_id,
+        )
+        operation = Operation(self._components, call, run, cost, names_only)
+        try:
+            async with AsyncExitStack() as stack:
+                await operation.enter(tags, stack)
+                try:
+                    yield operation
+                except BaseException as error:
+                    operation.fail(error)
+                    with anyio.CancelScope(shield=True):
+                        await operation.settle()
+                    raise
+                await operation.settle()
+        except BaseException as error:
+            operation.fail(error)
+            raise
+        finally:
+            operation.close()
+
+
+class Operation:
+    """One act, while its body runs.
+
+    The body has its arguments from here alone: a person who approved the act may have
+    changed them, and the audit log has these.
+
+    Args:
+        components: The guard and stores of the executor.
+        call: The act, as it was asked for.
+        run: The agent's run.
+        cost: The amounts that are held for it, by unit.
+        names_only: Arguments whose values are written nowhere.
+    """
+
+    def __init__(
+        self,
+        components: ExecutorComponents,
+        call: ToolCall,
+        run: RunContext,
+        cost: Mapping[str, int],
+        names_only: Collection[str],
+    ) -> None:
+        self._components = components
+        self._call = call
+        self._run = run
+        self._cost = cost
+        self._names_only = names_only
+        self._shown = shown = self._as_shown(call)
+        self._attempt = Attempt(shown, components.now())
+        self._span = start_span(call)
+        watcher = components.watcher
+        self._watch = (
+            NO_WATCH
+            if watcher is None
+            else watcher.begin(shown, run.run_id, run.session, None)
+        )
+        self._permit: Permit | None = None
+        self._status: ToolStatus = "ok"
+        self._error: BaseException | None = None
+        self._content: JsonValue = None
+        self._is_settled = False
+        self._began = time.perf_counter()
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments that were admitted."""
+        return self._call.arguments
+
+    def stop_with(self, stop: Callable[[], object]) -> None:
+        """Name the function by which a person can end it, soon after it returns."""
+        self._watch.stop = stop
+
+    async def enter(self, tags: Collection[str], stack: AsyncExitStack) -> None:
+        """Have it admitted; until then it can be cancelled. `Operations` calls it.
+
+        Raises:
+            GuardDeniedError: It is refused.
+            CallCancelledError: A person cancelled it while it waited.
+        """
+        watch, attempt, guard = self._watch, self._attempt, self._components.guard
+        watch.enter("running")
+        if guard is None:
+            attempt.verdict = "unguarded"
+        else:
+            attempt.verdict = "denied"
+            facts = self._facts(tags)
+            permit = guard.admit(self._call, facts, while_waiting=self._while_waiting)
+            with anyio.CancelScope() as scope:
+                watch.stop = scope.cancel
+                await stack.enter_async_context(permit)
+            watch.stop = None
+            if watch.cancelled_as is not None:
+                raise watch.cancelled_as
+            attempt.verdict = "allowed"
+            self._take_edits(permit.call)
+            self._permit = permit
+        wall = self._cost.get("wall_ms")
+        watch.admit(self._shown, wall / 1000 if wall else None)
+        self._began = time.perf_counter()
+
+    @asynccontextmanager
+    async def _while_waiting(self) -> AsyncIterator[None]:
+        self._watch.enter("parked")
+        async with pause_deadlines(self._components.approval_seconds(self._run)):
+            yield
+        self._watch.enter("running")
+
+    def _facts(self, tags: Collection[str]) -> CallFacts:
+        run, seconds = self._run, self._cost.get("wall_ms", 0) / 1000
+        return CallFacts(
+            cost=self._cost,
+            tags=frozenset(tags),
+            run_id=run.run_id,
+            turn=run.turn,
+            approval_seconds=run.approval_seconds,
+            park=run.park_approvals,
+            hold_seconds=min(max(seconds + 60.0, _HOLD_SECONDS), _MAX_HOLD_SECONDS),
+        )
+
+    def _take_edits(self, admitted: ToolCall) -> None:
+        """Take over the arguments that the person who approved it changed."""
+        if admitted.arguments != self._call.arguments:
+            self._shown = self._as_shown(admitted)
+            self._attempt.edited = self._shown.arguments
+        self._call = admitted
+
+    def _as_shown(self, call: ToolCall) -> ToolCall:
+        arguments: dict[str, Any] = dict(call.arguments)
+        for name in self._names_only:
+            if isinstance(value := arguments.get(name), dict):
+                arguments[name] = sorted(value)
+        return call.validated(call.name, arguments)
+
+    async def settle(self, result: ExecutionResult | None = None) -> None:
+        """Charge what a program used, and note how it ended; only the first time.
+
+        A body that ends without it, by an error too, is charged the `wall_ms` and
+        `cpu_ms` that were held in proportion of the time that has passed.
+
+        Args:
+            result: The end of the program. None: there was none, or it is not known.
+        """
+        if self._is_settled:
+            return
+        self._is_settled = True
+        state = self._attempt.state
+        if result is None:
+            state.usage = self._usage_by_time()
+        else:
+            usage = result.usage
+            state.backend = result.backend
+            state.usage = {
+                "cpu_ms": math.ceil(usage.cpu_ms),
+                "wall_ms": math.ceil(usage.wall_ms),
+                "bytes": usage.network_bytes,
+            }
+            self._content = {"status": result.status, "exit_code": result.exit_code}
+        if self._watch.cancelled_as is not None:
+            self.fail(self._watch.cancelled_as)
+        if self._permit is not None:
+            await self._permit.settle(
+                state.usage,
+                status=self._status,
+                error_kind=self._error_kind,
+                result=None if result is None else result.status,
+            )
+
+    def _usage_by_time(self) -> dict[str, int | str]:
+        took, held = (time.perf_counter() - self._began) * 1000, self._cost
+        share = min(took / (held.get("wall_ms") or took), 1.0)
+        by_time = {unit: math.ceil(held.get(unit, 0) * share) for unit in _BY_TIME}
+        return {**NO_COST, **by_time}
+
+    def fail(self, error: BaseException) -> None:
+        """Note what ended it; only the first error counts."""
+        if self._error is not None:
+            return
+        self._error = error = self._watch.cancelled_as or error
+        if not isinstance(error, Exception):
+            self._status = "cancelled"
+        elif not isinstance(error, ToolcellError):
+            self._status = "error"
+        else:
+            denied = self._attempt.verdict == "denied"
+            status = failure_status(error)
+            self._status = "denied" if denied and status == "error" else status
+
+    @property
+    def _error_kind(self) -> str | None:
+        return None if self._error is None else kind_of(self._error)
+
+    def close(self) -> None:
+        """Write the record; whoever asked for the act has the answer already."""
+        end_span(self._span, self._status, self._error_kind)
+        redactor = self._components.redactor
+        ended = self._status, self._content, self._error
+        try:
+            self._components.records.add(self._attempt.record(*ended, redactor))
+        except ToolcellError:
+            _log.exception("the record of call %r is lost", self._call.id)
+        finally:
+            self._watch.end(self._status)

@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from host.config.sandbox_api import *

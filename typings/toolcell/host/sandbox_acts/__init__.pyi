@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from host.sandbox_acts import *
