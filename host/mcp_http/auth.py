@@ -44,6 +44,10 @@ class StoredTokenVerifier:
             subject=found.agent_id,
         )
 
+    def is_valid(self, token_id: str) -> bool:
+        """Return True for a token that is neither expired nor revoked."""
+        return self._store.is_valid(token_id)
+
 
 class FailClosedVerifier:
     """Accepts tokens that name an agent, and none if the verifier itself fails.
@@ -66,6 +70,12 @@ class FailClosedVerifier:
         if found is None or not found.subject:
             return None
         return found.model_copy(update={"token": ""})
+
+    def is_valid(self, client_id: str) -> bool:
+        """Return False for a client whose token is known to have ended."""
+        if isinstance(self._verifier, StoredTokenVerifier):
+            return self._verifier.is_valid(client_id)
+        return True
 
 
 def load_verifier(path: str) -> TokenVerifier:

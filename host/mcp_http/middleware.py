@@ -1,13 +1,15 @@
 """Middleware that checks HTTP requests before the MCP library reads them.
 
 `HostOriginMiddleware` refuses requests to other host names, as a browser page could
-make them. `BodyMiddleware` reads bodies and limits them and each agent's share.
+make them. `ValidityMiddleware` ends those of revoked tokens. `BodyMiddleware` reads
+bodies and limits them and each agent's share.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -19,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..mcp_server.json_rpc import TooLargeError, is_request, read_message
 from .agent_shares import AgentShares, TooManyError
+from .open_requests import OpenRequests
 from .responses import JSONResponder, is_plain_call
 
 BODY_SECONDS = 30.0
@@ -56,6 +59,24 @@ class HostOriginMiddleware:
             await refusal(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+
+class ValidityMiddleware:
+    """Ends the requests of clients whose token has ended, streams above all.
+
+    Args:
+        app: The next application; requests have passed the check of tokens.
+        is_valid: Returns False for a client, by its id, whose token has ended.
+    """
+
+    def __init__(self, app: ASGIApp, is_valid: Callable[[str], bool]) -> None:
+        self._app = app
+        self._open = OpenRequests(is_valid)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._open.request(scope) as belongs_to:
+            belongs_to(scope["user"].access_token.client_id)
+            await self._app(scope, receive, send)
 
 
 class BodyMiddleware:

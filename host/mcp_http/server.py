@@ -18,7 +18,6 @@ from mcp.server.auth.middleware.bearer_auth import (
     BearerAuthBackend,
     RequireAuthMiddleware,
 )
-from mcp.server.auth.provider import TokenVerifier
 from mcp.server.auth.routes import (
     build_resource_metadata_url,
     create_protected_resource_routes,
@@ -43,7 +42,7 @@ from ..runtime.readiness import Readiness
 from .agent_shares import AgentShares
 from .auth import FailClosedVerifier, StoredTokenVerifier, caller_of, load_verifier
 from .listening import CLOSE_SECONDS, listen, uvicorn_server
-from .middleware import BodyMiddleware, HostOriginMiddleware
+from .middleware import BodyMiddleware, HostOriginMiddleware, ValidityMiddleware
 from .tokens import open_tokens
 
 PATH = "/mcp"
@@ -132,7 +131,7 @@ class HTTPServer:
                 web.should_exit = True
 
     @contextmanager
-    def _verifier(self) -> Iterator[TokenVerifier | None]:
+    def _verifier(self) -> Iterator[FailClosedVerifier | None]:
         auth = self._host.config.auth
         if auth.unauthenticated:
             name = self._socket.getsockname()[0]
@@ -153,7 +152,9 @@ class HTTPServer:
             with open_tokens(self._host.config) as store:
                 yield FailClosedVerifier(StoredTokenVerifier(store))
 
-    def _app(self, bodies: BodyMiddleware, verifier: TokenVerifier | None) -> ASGIApp:
+    def _app(
+        self, bodies: BodyMiddleware, verifier: FailClosedVerifier | None
+    ) -> ASGIApp:
         auth = self._host.config.auth
         endpoint: ASGIApp = bodies
         middleware: list[Middleware] = []
@@ -164,6 +165,7 @@ class HTTPServer:
         if verifier is not None:
             resource = AnyHttpUrl(auth.resource) if auth.resource else None
             metadata = build_resource_metadata_url(resource) if resource else None
+            endpoint = ValidityMiddleware(endpoint, verifier.is_valid)
             endpoint = RequireAuthMiddleware(endpoint, list(auth.scopes), metadata)
             backend = BearerAuthBackend(verifier, resource_server_url=resource)
             middleware = [

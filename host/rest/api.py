@@ -24,6 +24,7 @@ from ..desk.limits import agent_limits
 from ..desk.session_usage import measured
 from ..mcp_http.agent_shares import AgentShares, TooManyError
 from ..mcp_http.event_stream import EventStream
+from ..mcp_http.open_requests import OpenRequests
 from ..mcp_http.tokens import Token, TokenStore
 from ..runtime.host import Host
 from ..runtime.readiness import Readiness
@@ -81,6 +82,7 @@ class RestAPI:
         self._host = host
         self._settings = host.config.server
         self._tokens = tokens
+        self._open = OpenRequests(tokens.is_valid)
         self.calls = calls
         """The calls of clients."""
 
@@ -113,16 +115,18 @@ class RestAPI:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        with ExitStack() as place:
+        with self._open.request(scope) as belongs_to, ExitStack() as place:
             try:
-                response = await self._answer(request, place)
+                response = await self._answer(request, place, belongs_to)
             except Exception as error:  # noqa: BLE001 - each error is an answer
                 response = answer_of(error)
             response.headers["Cache-Control"] = "no-store"
             response.headers["X-Content-Type-Options"] = "nosniff"
             await response(scope, receive, send)
 
-    async def _answer(self, request: Request, place: ExitStack) -> Response:
+    async def _answer(
+        self, request: Request, place: ExitStack, belongs_to: Callable[[str], None]
+    ) -> Response:
         match request.method, request.url.path:
             case "GET", "/v1/openapi.json":
                 return JSONResponse(self._document)
@@ -132,6 +136,7 @@ class RestAPI:
                 return await self._ready()
         operation, name = self._operation(request)
         token = read_token(request, self._tokens)
+        belongs_to(token.id)
         self._check_rate(token.agent_id)
         try:
             place.enter_context(self._shares.request(token.agent_id))
@@ -333,6 +338,5 @@ class RestAPI:
             whose(asked.token, asked.query.agent) or OPERATORS,
             asked.request.headers.get("last-event-id"),
             seconds=asked.query.seconds,
-            may_read=partial(self._tokens.is_valid, asked.token.id),
         )
         return EventStream(stream, headers={"X-Accel-Buffering": "no"})

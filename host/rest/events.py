@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import anyio
@@ -79,7 +79,6 @@ class Events:
         last_id: str | None,
         *,
         seconds: float,
-        may_read: Callable[[], bool],
     ) -> AsyncIterator[bytes]:
         """Yield the events of an agent in the form of server-sent events.
 
@@ -91,13 +90,12 @@ class Events:
             last_id: The id of the last event that the client has; None: only what
                 happens from now on.
             seconds: Seconds after which the stream ends.
-            may_read: Returns False once the client may read no longer; the stream ends.
         """
         agent = self._agents.setdefault(agent_id, _Agent())
         number, complete = self._start(agent, last_id)
         yield self._text(number, "stream.opened", json.dumps({"complete": complete}))
         end = anyio.current_time() + seconds
-        while not self._closed and may_read():
+        while not self._closed:
             changed = agent.changed
             for each, kind, facts in [row for row in agent.kept if row[0] > number]:
                 if each != number + 1:

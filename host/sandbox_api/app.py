@@ -25,6 +25,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from ..config.host_config import HostConfig
 from ..mcp_http.listening import listen, uvicorn_server
+from ..mcp_http.open_requests import OpenRequests
 from ..mcp_http.tokens import open_tokens
 from ..runtime.host import Host
 from ..sandbox_acts.act import Acts
@@ -87,6 +88,7 @@ class SandboxAPI:
         settings = config.sandbox_api
         self._settings = settings
         self._access = access
+        self._open = OpenRequests(access.is_valid)
         self._sandboxes = sandboxes
         self._control = Control(settings, access, sandboxes, snapshots, acts)
         kept = SnapshotControl(settings, sandboxes, snapshots, acts, self._control)
@@ -120,9 +122,15 @@ class SandboxAPI:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await self._answer_socket(WebSocket(scope, receive, send))
-            return
+        with self._open.request(scope) as belongs_to:
+            # Whoever finds the token of the request tells.
+            scope["belongs_to"] = belongs_to
+            if scope["type"] == "websocket":
+                await self._answer_socket(WebSocket(scope, receive, send))
+            else:
+                await self._answer_http(scope, receive, send)
+
+    async def _answer_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
             response = await self._answer(request)
@@ -137,7 +145,7 @@ class SandboxAPI:
             if target is None or target.port in (DAEMON_PORT, INTERPRETER_PORT):
                 raise APIError(501, "WebSockets lead to ports of sandboxes alone")
             self._access.check(socket.headers, target.sandbox_id)
-            sandbox = await self._owned(target)
+            sandbox = await self._owned(socket, target)
             await self._sockets.forward(socket, sandbox, target.port, target.path)
         except Exception as error:  # noqa: BLE001 - each error is an answer
             told = as_api_error(error)
@@ -158,7 +166,7 @@ class SandboxAPI:
         if target.port == DAEMON_PORT:
             return await self._answer_daemon(request, target)
         self._access.check(request.headers, target.sandbox_id)
-        sandbox = await self._owned(target)
+        sandbox = await self._owned(request, target)
         if target.port == INTERPRETER_PORT:
             return await self._answer_code(request, sandbox, target.path)
         return await self._ports.forward(request, sandbox, target.port, target.path)
@@ -203,6 +211,7 @@ class SandboxAPI:
 
     async def _answer_control(self, request: Request) -> Response:
         token = self._access.token(request.headers)
+        request.scope["belongs_to"](token)
         for route, handler in self._routes:
             match, child = route.matches(request.scope)
             if match is Match.FULL:
@@ -215,7 +224,7 @@ class SandboxAPI:
             self._authorize(request, target)
             if target.path == "/health":
                 return self._answer_health(target)
-            sandbox = await self._owned(target)
+            sandbox = await self._owned(request, target)
         except APIError as error:
             if target.path == "/files":
                 raise
@@ -270,9 +279,10 @@ class SandboxAPI:
             raise gone()
         return Response(status_code=204)
 
-    async def _owned(self, target: Target) -> Sandbox:
+    async def _owned(self, request: HTTPConnection, target: Target) -> Sandbox:
         """Return the sandbox, awake, if its token is still valid. Raises APIError."""
         sandbox = self._found(target)
+        request.scope["belongs_to"](sandbox.token)
         if sandbox.is_asleep:
             await self._control.wake(sandbox)
         return sandbox

@@ -79,4 +79,5 @@ FINDINGS = {
     "R4": "what a person edited in an approval is ignored by the sandbox API",
     "R12": "an edited port, network or language of an approval is ignored",
     "R33": "paths of ports are decoded, and approvers see no query",
+    "R67": "open streams go on after their token was revoked",
 }

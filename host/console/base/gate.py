@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcell.core import StoreUnavailableError
 
+from ...mcp_http.open_requests import OpenRequests
 from .sessions import Session, Sessions
 
 BODY_SECONDS = 30.0
@@ -79,6 +80,7 @@ class Gate:
         self._host = urlsplit(origin).netloc
         self._cookie = cookie_name(origin)
         self._sessions = sessions
+        self._open = OpenRequests(sessions.is_open)
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,8 +97,14 @@ class Gate:
         refusal = _unasked(scope, self._host, self._origin)
         if refusal is None:
             refusal = await self._admit(scope, receive)
-        app = self._app if refusal is None else refusal
-        await app(scope, receive, sending)
+        if refusal is not None:
+            await refusal(scope, receive, sending)
+            return
+        with self._open.request(scope) as belongs_to:
+            session = scope["admitted"].session
+            if session is not None and scope["method"] == "GET":
+                belongs_to(session.id)
+            await self._app(scope, receive, sending)
 
     async def _admit(self, scope: Scope, receive: Receive) -> Response | None:
         """Put `admitted` into the scope; return the answer to what is refused."""

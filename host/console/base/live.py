@@ -14,12 +14,9 @@ STREAM_SECONDS = 3_600.0
 
 async def stream(visit: Visit) -> Response:
     """Answer with the events after `Last-Event-ID`, or after the page that asks."""
-    console, session = visit.console, visit.session
-    assert session is not None
-    events = console.events.read(
+    events = visit.console.events.read(
         OPERATORS,
         visit.request.headers.get("last-event-id", visit.query("after")),
         seconds=STREAM_SECONDS,
-        may_read=lambda: console.sessions.is_open(session),
     )
     return EventStream(events)

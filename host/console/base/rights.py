@@ -71,7 +71,7 @@ class Rights:
         self, session: Session, agent_id: str | None, role: Role
     ) -> Iterator[None]:
         with self._file.transaction():
-            person = self._sessions.person_of(session)
+            person = self._sessions.person_of(session.id)
             if person is None or not (person.has(role) and person.may_answer(agent_id)):
                 raise InvalidInputError(
                     "you may not answer this any more",

@@ -96,13 +96,13 @@ class Sessions:
         """Return the seconds left since the touch of a passkey; 0: none."""
         return max(0.0, session.fresh_at + FRESH_SECONDS - self._file.clock())
 
-    def is_open(self, session: Session) -> bool:
+    def is_open(self, session_id: str) -> bool:
         """Return True if a session has not ended."""
-        return self.person_of(session) is not None
+        return self.person_of(session_id) is not None
 
-    def person_of(self, session: Session) -> Person | None:
+    def person_of(self, session_id: str) -> Person | None:
         """Return the person of a session, as of now; None: the session has ended."""
-        for each in self._read(f"{_SESSION} AND id = ?", session.id):
+        for each in self._read(f"{_SESSION} AND id = ?", session_id):
             return each.person
         return None
 

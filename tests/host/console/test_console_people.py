@@ -198,7 +198,7 @@ def test_each_session_has_its_own_times_and_form_token(
     assert (after.used_at, after.fresh_at) == (clock.now, clock.now)
     assert (untouched.used_at, untouched.fresh_at) == (NOW, NOW)
     sessions.close(used.id)
-    assert [sessions.is_open(each) for each in (used, other)] == [False, True]
+    assert [sessions.is_open(each.id) for each in (used, other)] == [False, True]
 
 
 def test_what_has_ended_leaves_the_file(file: PeopleFile, clock: Clock) -> None:

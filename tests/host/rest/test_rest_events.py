@@ -6,11 +6,12 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import httpx2
 import pytest
 
 from toolcell.host.desk.events import SessionOpened
 from toolcell.host.rest import events as module
-from toolcell.host.rest.events import Events
+from toolcell.host.rest.events import KEEP_ALIVE_SECONDS, Events
 
 from .served_rest import SUM, served, take
 
@@ -90,27 +91,24 @@ async def test_another_servers_id_is_told_as_a_gap(tmp_path: Path) -> None:
     assert [each["event_event"] for each in told[1:]] == ["call.started", "call.ended"]
 
 
-async def test_a_stream_ends_with_its_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "KEEP_ALIVE_SECONDS", 0.02)
+@pytest.mark.finding("R67")
+async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
     async with served(tmp_path) as service, service.events() as stream:
         await take(stream, 1)
         service.tokens.revoke(service.keys["a"].split("_")[1])
-        with anyio.fail_after(60):
-            rest = [each async for each in stream]
-
-    assert rest == []
+        with anyio.fail_after(KEEP_ALIVE_SECONDS - 3):
+            with pytest.raises(httpx2.TransportError):
+                [each async for each in stream]
 
 
 async def collected(events: Events, last_id: str | None) -> list[bytes]:
-    stream = events.read("a", last_id, seconds=0, may_read=lambda: True)
+    stream = events.read("a", last_id, seconds=0)
     return [each async for each in stream]
 
 
 async def test_a_reader_that_lags_is_told_and_costs_no_queue() -> None:
     events = Events()
-    stream = events.read("a", None, seconds=60, may_read=lambda: True)
+    stream = events.read("a", None, seconds=60)
     opened = await anext(stream)
     for number in range(module.MAX_EVENTS + 1):
         events.put(SessionOpened(agent="a", number=number, session="s"))
@@ -125,7 +123,7 @@ async def test_a_reader_that_lags_is_told_and_costs_no_queue() -> None:
 
 async def test_readers_end_when_the_server_stops() -> None:
     events = Events()
-    stream = events.read("a", None, seconds=60, may_read=lambda: True)
+    stream = events.read("a", None, seconds=60)
     await anext(stream)
     events.close()
 

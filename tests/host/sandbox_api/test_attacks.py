@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 
 from toolcell.host.mcp_http.tokens import open_tokens
@@ -128,6 +130,52 @@ async def test_a_revoked_token_reaches_none_of_its_sandboxes(tmp_path: Path) -> 
         control = await service.http.get("/sandboxes", headers=service.key())
 
     assert answer.status_code == control.status_code == 401
+
+
+@pytest.mark.finding("R67")
+async def test_open_streams_end_with_their_token(tmp_path: Path) -> None:
+    ended: list[str] = []
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        reading = anyio.Event()
+
+        async def read() -> None:
+            process = {"cmd": "/bin/cat", "args": []}
+            content = envelope({"process": process, "tag": "shell", "stdin": True})
+            with pytest.raises(httpx2.TransportError):
+                async with service.http.stream(
+                    "POST",
+                    "/process.Process/Start",
+                    content=content,
+                    headers=sandbox.headers,
+                ) as answer:
+                    async for _ in answer.aiter_bytes():
+                        reading.set()
+            ended.append("Start")
+
+        async def typed() -> AsyncIterator[bytes]:
+            yield envelope({"start": {"process": {"tag": "shell"}}})
+            while True:
+                await anyio.sleep(0.05)
+                yield envelope({"keepalive": {}})
+
+        async def write() -> None:
+            with pytest.raises(httpx2.TransportError):
+                await service.http.post(
+                    "/process.Process/StreamInput",
+                    content=typed(),
+                    headers=sandbox.headers,
+                )
+            ended.append("StreamInput")
+
+        with anyio.fail_after(60), open_tokens(service.host.config) as tokens:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read)
+                await reading.wait()
+                tasks.start_soon(write)
+                tokens.revoke(service.keys["a"][4:20])
+
+    assert sorted(ended) == ["Start", "StreamInput"]
 
 
 @pytest.mark.parametrize("path", ["a\0b", "../../../etc/passwd", "/..", "x" * 5000])

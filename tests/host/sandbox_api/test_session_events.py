@@ -147,7 +147,7 @@ async def test_they_are_in_the_streams_of_their_agent_and_of_operators(
 
 
 async def read(events: Events, agent: str, last_id: str) -> str:
-    stream = events.read(agent, last_id, seconds=0, may_read=lambda: True)
+    stream = events.read(agent, last_id, seconds=0)
     return b"".join([each async for each in stream]).decode()
 
 

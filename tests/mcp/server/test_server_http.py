@@ -461,3 +461,18 @@ async def test_a_process_told_to_stop_ends_its_calls_first(tmp_path: Path) -> No
     assert said(results[0])["status"] == "ok"
     assert code_of_exit == 0, output
     assert output == (b"", b"")
+
+
+@pytest.mark.finding("R67")
+async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
+    secret = make_token(tmp_path, "a")
+    async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
+        session = await opened(http, server, secret)
+        headers = {**bearer(secret), "mcp-session-id": session}
+        with anyio.fail_after(60), pytest.raises(httpx2.TransportError):
+            async with http.stream("GET", server.url, headers=headers) as answer:
+                assert answer.status_code == 200
+                with TokenStore(tmp_path / "state" / "tokens.db") as tokens:
+                    tokens.revoke(secret.split("_")[1])
+                async for _ in answer.aiter_bytes():
+                    pass
