@@ -1,1 +1,1 @@
-"""What clients of sandboxes do: each act is a function of the arguments admitted."""
+"""The acts of clients: each is a function of the arguments that were admitted."""

@@ -39,7 +39,7 @@ class SandboxArguments(ActArguments):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What an act may use besides its arguments."""
+    """The things that an act may use besides its arguments."""
 
     token: Token
     """The token of the client."""

@@ -39,7 +39,7 @@ class PortArguments(SandboxArguments):
     """As it is sent, percent-encoded where it must be."""
 
     query: Annotated[str, Field(pattern=_VISIBLE)] = ""
-    """What stands behind `?`, as it is sent."""
+    """The part behind `?`, as it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
