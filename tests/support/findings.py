@@ -1,6 +1,5 @@
 """What attackers (A, R), loads and faults (F, C), clients of others (S) and newcomers
 (N, J) found, by its id.
-"""What attackers (A, R), loads and faults (F) and newcomers (N) found, by its id.
 
 A test names what it proves closed: `@pytest.mark.finding("A17")`.
 """
