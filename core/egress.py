@@ -17,6 +17,12 @@ MAX_ADDRESSES = 8
 """Addresses of a host that are tried, each for its share of the time that is left.
 When it is reached the others are not."""
 
+MAX_NAME = 253
+"""Characters of a host's name, as in the DNS. A longer one is refused."""
+
+MAX_LABEL = 63
+"""Characters between two dots of a host's name, as in the DNS. More are refused."""
+
 _IPAddress = IPv4Address | IPv6Address
 _IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -99,6 +105,11 @@ class EgressRules:
                 "a URL must not hold a user or a password",
                 hint="leave out what stands before the @",
             )
+        if not _can_be_looked_up(host):
+            raise ToolError(
+                "the host is longer than a name can be",
+                hint="names have at most 253 characters, 63 between two dots",
+            )
         if not self._may_ask(host):
             raise ToolError(
                 f"the host {host} is not allowed",
@@ -145,6 +156,10 @@ class EgressRules:
                     hint="ask a public host",
                 )
         return addresses[:MAX_ADDRESSES]
+
+
+def _can_be_looked_up(host: str) -> bool:
+    return len(host) <= MAX_NAME and max(map(len, host.split("."))) <= MAX_LABEL
 
 
 def _within(address: _IPAddress, network: _IPNetwork) -> bool:

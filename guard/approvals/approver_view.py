@@ -73,8 +73,8 @@ class ApproverView:
         shown: dict[str, JsonValue] = {}
         for name, value in values.items():
             label = self._text(name, f"{path}.(a name)")
-            while label in shown:
-                label += "'"
+            if label in shown:
+                label = f"{label}'{len(shown)}"
             secret = is_secret_name(name) or (tells and name == "value")
             at = f"{path}.{label}".removeprefix(".")
             hide = secret and value not in (None, "", [], {})
@@ -82,13 +82,14 @@ class ApproverView:
         return shown
 
     def _text(self, text: str, path: str) -> str:
-        shown, at = "", 0
+        shown: list[str] = []
+        at = 0
         for start, end in self._redactor.secrets_in(text):
             part = _part(f"{path}[{start}:{end}]", text[start:end])
             self._found.append(part)
-            shown += f"{text[at:start]}{part}"
+            shown += [text[at:start], str(part)]
             at = end
-        return shown + text[at:]
+        return "".join([*shown, text[at:]])
 
     def _hide(self, value: JsonValue, path: str) -> str:
         part = _part(path, value if isinstance(value, str) else json.dumps(value))

@@ -47,7 +47,8 @@ _SECRET_ENDS = (
     "signingkey",
 )
 # Words that a form cannot do without, in lower case, and the form. The words keep
-# most texts from the slower search; quantifiers are bounded, so that is linear too.
+# most texts from the slower search. Each form is linear: a quantifier without a bound
+# ends its match, or begins where no other match of the form can begin.
 _FORMS = tuple(
     (words.split(), re.compile(form))
     for words, form in (
@@ -68,7 +69,11 @@ _FORMS = tuple(
             r"[_-]?key|authorization)[\"']?\s{0,8}[:=]\s{0,8}[\"']?"
             r"(?P<secret>[^\s\"',;&]{4,})",
         ),
-        ("eyj", r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?"),
+        (
+            "eyj",  # from the start of a run of letters, so that each is read once
+            r"(?<![\w-])(?:(?!\beyJ)[\w-])*+"
+            r"(?P<secret>eyJ[\w-]{8,}+\.[\w-]{4,}+(?:\.[\w-]*+)?)",
+        ),
         ("akia asia", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
         ("aiza", r"\bAIza[\w-]{35}"),
         (

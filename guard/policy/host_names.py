@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import itertools
 import re
 import socket
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+import stringprep
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from unicodedata import ucd_3_2_0
 from urllib.parse import unquote, urlsplit
+
+from .readings import normalized, visible
 
 HOST = re.compile(
     r"(\*\.)?(?!-)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*(:[0-9]{1,5})?"
@@ -20,16 +24,18 @@ HOST = re.compile(
 _PORTS = {"http": 80, "https": 443}
 _UNCLEAR = re.compile(r"[^\x21-\x7e]|\\")
 _DECODINGS = 8
-_NAMED = re.compile(r"[\w\ufffd-]+(?:\.[\w\ufffd-]+)*")
+_LONG_TEXT = 65_536
+"""Characters of a text that is decoded twice. When it is reached and there is more to
+decode, the text counts as a mention."""
+
+# Possessive: no run of characters is tried from its middle.
+_NAMED = re.compile(r"[\w\ufffd-]++(?:\.[\w\ufffd-]++)*+")
 _WORD = re.compile(r"[^\s/@:?#\[\]\"'<>(),;=&\\]+")
-_IPV6 = re.compile(r"[0-9a-f]*:[0-9a-f:.]+")
-_NUMBERS = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}")
+_NUMBERS = re.compile(r"[0-9][0-9a-fx.]*+")
+_IPV6 = re.compile(r"[0-9a-f:.]++")
+_IPV6_CHARACTERS = 45
+_NAME_CHARACTERS = 253
 _DROPPED_BY_URLS = str.maketrans("", "", "\t\r\n")
-# Characters that resolvers ignore beside format characters: RFC 3454 B.1, UTS 46.
-_IGNORED = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u1806\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0"
-    "\U000e0100-\U000e01ef]"
-)
 
 
 def url_host(value: object) -> tuple[str, int] | None:
@@ -84,6 +90,9 @@ def host_in(value: object, hosts: tuple[str, ...]) -> bool | None:
 class Mentions:
     """Tells whether a value names one of some hosts, or one below it.
 
+    It takes linear time: of a name only the last labels are looked at, as many as
+    the longest of the hosts has.
+
     Args:
         hosts: Host names as rules write them.
     """
@@ -91,15 +100,26 @@ class Mentions:
     def __init__(self, hosts: tuple[str, ...]) -> None:
         bare = [re.sub(r":[0-9]+\Z", "", host.removeprefix("*.")) for host in hosts]
         self._names = frozenset(host for host in bare if not host.startswith("["))
-        inside = [host.strip("[]") for host in bare]
-        self._addresses = frozenset(filter(None, map(_address, inside)))
+        labels = [name.split(".") for name in self._names]
+        self._depth = max(map(len, labels), default=0)
+        self._in_ascii = {
+            spelled: label
+            for label in itertools.chain.from_iterable(labels)
+            for spelled in _in_unicode(label)
+        }
+        addresses = set(
+            filter(None, map(_address, (host.strip("[]") for host in bare)))
+        )
+        self._ipv6 = frozenset(address.packed for address in addresses)
+        spelled = [_spellings(each) for each in addresses if each.ipv4_mapped]
+        self._ipv4 = re.compile("|".join(spelled)) if spelled else None
 
     def __call__(self, value: object) -> bool:
         return any(map(self._in_text, _texts(value)))
 
     def _in_text(self, text: str) -> bool:
-        for _ in range(_DECODINGS):
-            if any(map(self._in_reading, _readings(text))):
+        for _ in range(_DECODINGS if len(text) < _LONG_TEXT else 2):
+            if any(map(self._in_reading, self._readings(text))):
                 return True
             decoded = unquote(text) if "%" in text else text
             if decoded == text:
@@ -107,67 +127,102 @@ class Mentions:
             text = decoded
         return True
 
+    def _readings(self, text: str) -> Iterator[str]:
+        """Yield a text as resolvers read it: one case, one form, nothing invisible."""
+        yield text.lower()
+        if not text.isprintable():
+            yield text.translate(_DROPPED_BY_URLS).lower()
+        if text.isascii():
+            return
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        for kept in {text, text.translate(_DROPPED_BY_URLS)}:
+            # IDNA of 2003 writes the sharp s and the final sigma as other letters.
+            yield _plain(kept.lower())
+            yield _plain(kept.casefold())
+            if self._in_ascii:
+                yield _as_in_2003(kept)
+
     def _in_reading(self, text: str) -> bool:
-        for found in _NAMED.findall(text):
-            if "\ufffd" in found and "." in found:
-                return True
-            if not found.isascii():
-                found = _ascii(found)
-            if not self._names.isdisjoint(_with_parents(found)):
-                return True
-        if not self._addresses:
+        found = _NAMED.findall(text)
+        if self._in_ascii and not text.isascii():
+            found += _WORD.findall(text)
+        if "\ufffd" in text and any("\ufffd" in x and "." in x for x in found):
+            return True
+        names = {each[-_NAME_CHARACTERS:] for each in found}
+        if any(map(self._is_named, names)):
+            return True
+        if self._ipv4 and any(map(self._ipv4.search, set(_NUMBERS.findall(text)))):
+            return True
+        if not self._ipv6 or ":" not in text:
             return False
-        written = _NUMBERS.findall(text) + _IPV6.findall(text)
-        return not self._addresses.isdisjoint(map(_address, written))
+        return any(map(self._is_ipv6, set(_IPV6.findall(text))))
+
+    def _is_named(self, name: str) -> bool:
+        labels = name.rstrip(".").rsplit(".", self._depth)[-self._depth :]
+        if self._in_ascii and not name.isascii():
+            labels = [self._in_ascii.get(label, label) for label in labels]
+        return any(
+            ".".join(labels[start:]) in self._names for start in range(len(labels))
+        )
+
+    def _is_ipv6(self, text: str) -> bool:
+        text = text.rstrip(".")
+        if ":" not in text or len(text) > _IPV6_CHARACTERS:
+            return False
+        with contextlib.suppress(OSError):
+            return socket.inet_pton(socket.AF_INET6, text) in self._ipv6
+        return False
 
 
-def _readings(text: str) -> Iterator[str]:
-    """Yield a text as resolvers read it: one case, one form, nothing invisible."""
-    yield text.lower()
-    if not text.isprintable():
-        yield text.translate(_DROPPED_BY_URLS).lower()
-    if text.isascii():
-        return
-    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    for kept in {text, text.translate(_DROPPED_BY_URLS)}:
-        # IDNA of 2003 writes the sharp s and the final sigma as other letters.
-        yield _plain(kept.lower)
-        yield _plain(kept.casefold)
-    for word in {each for each in _WORD.findall(text) if not each.isascii()}:
+def _in_unicode(label: str) -> Iterator[str]:
+    """Yield the letters that a label in punycode stands for."""
+    if label.startswith("xn--"):
         with contextlib.suppress(UnicodeError):
-            yield word.encode("idna").decode("ascii").lower()
+            yield label.removeprefix("xn--").encode().decode("punycode").lower()
 
 
-def _plain(folded: Callable[[], str]) -> str:
-    form = unicodedata.normalize("NFKC", folded())
-    form = unicodedata.normalize("NFKC", form.lower()).replace("\u3002", ".")
-    return "".join(c for c in _IGNORED.sub("", form) if unicodedata.category(c) != "Cf")
+def _plain(folded: str) -> str:
+    return visible(visible(folded).lower()).replace("\u3002", ".")
 
 
-@lru_cache(maxsize=1024)
-def _ascii(name: str) -> str:
-    """Return a name as the DNS has it."""
-    labels = (
-        label if label.isascii() else f"xn--{label.encode('punycode').decode()}"
-        for label in name.split(".")
-    )
-    return ".".join(labels)
+def _as_in_2003(text: str) -> str:
+    """Return a text as IDNA of 2003 maps it, by the tables of its Unicode."""
+    kept = "".join(map(_mapped_in_2003, text))
+    return normalized(ucd_3_2_0.normalize, kept).replace("\u3002", ".")
 
 
-def _with_parents(name: str) -> Iterator[str]:
-    while name:
-        yield name
-        name = name.partition(".")[2]
+@lru_cache(maxsize=4096)
+def _mapped_in_2003(character: str) -> str:
+    if stringprep.in_table_b1(character):
+        return ""
+    return stringprep.map_table_b2(character)
 
 
-def _address(text: str) -> str | None:
-    """Return the one spelling of an address, however C libraries let it be written."""
+def _address(text: str) -> ipaddress.IPv6Address | None:
+    """Return the address that a host of a rule is, one of IPv4 mapped to IPv6."""
     with contextlib.suppress(ValueError):
-        found = ipaddress.IPv6Address(text)
-        return str(found.ipv4_mapped or found)
-    with contextlib.suppress(OSError, ValueError):
-        return str(ipaddress.IPv4Address(socket.inet_aton(text)))
+        return ipaddress.IPv6Address(text)
+    with contextlib.suppress(OSError):
+        return ipaddress.IPv6Address(b"\0" * 10 + b"\xff\xff" + socket.inet_aton(text))
     return None
+
+
+def _spellings(address: ipaddress.IPv6Address) -> str:
+    """Return a pattern for an IPv4 address, however C libraries let it be written.
+
+    That is in one to four parts, of which the last is for all bytes that are left, each
+    in decimal, octal or hexadecimal.
+    """
+    data = address.packed[-4:]
+    forms = []
+    for parts in range(4):
+        numbers = [*data[:parts], int.from_bytes(data[parts:])]
+        forms.append(r"\.".join(map(_number, numbers)))
+    return rf"(?<![0-9])(?:{'|'.join(forms)})(?!\.[0-9])"
+
+
+def _number(value: int) -> str:
+    return rf"(?:(?:0x0*+{value:x})(?![0-9a-f])|(?:0++{value:o}|{value})(?![0-9]))"
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from typing import Any
@@ -20,6 +21,13 @@ from ..base.templating import as_json
 MAX_LIST_CHARACTERS = 4_000
 """Characters of arguments in the list of all requests. When it is reached they are on
 the request's own page alone, and so are its buttons."""
+
+
+MAX_COMPARED_LINES = 400
+"""Lines of two objects that are compared. When it is reached all lines between the
+first and the last difference are shown."""
+
+_MARK = re.compile(r"\[hidden: [^\[\]]{1,80}\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,7 @@ async def show_request(
     preview = request.preview if edited is None else ""
     if not opened:
         preview = str(sources.redactor(preview))
+    marks = frozenset(hidden)
     decision, problem, cost = await _now(sources, request, edited)
     facts = {
         "id": request.id,
@@ -120,7 +129,7 @@ async def show_request(
     }
     return ShownRequest(
         request=request,
-        arguments=[_argument(*each, hidden) for each in arguments.items()],
+        arguments=[_argument(*each, marks) for each in arguments.items()],
         as_json=as_json(arguments, ascii_only=True),
         hidden=hidden,
         opened=opened,
@@ -158,13 +167,13 @@ async def _now(
     return decision, problem, tool.cost
 
 
-def _argument(name: str, value: JsonValue, marks: Sequence[str]) -> ShownArgument:
+def _argument(name: str, value: JsonValue, marks: Collection[str]) -> ShownArgument:
     kind = _KINDS[type(value)]
     if isinstance(value, str):
         lines = value.count("\n") + 1
         kind = f"text, {lines} lines" if lines > 1 else kind
-        return ShownArgument(name, kind if value else "empty text", _cut(value, marks))
-    return ShownArgument(name, kind, _cut(as_json(value), marks))
+        return ShownArgument(name, kind if value else "empty text", cut(value, marks))
+    return ShownArgument(name, kind, cut(as_json(value), marks))
 
 
 _KINDS = {
@@ -178,19 +187,39 @@ _KINDS = {
 }
 
 
-def _cut(text: str, marks: Sequence[str]) -> Sequence[tuple[str, bool]]:
+def cut(text: str, marks: Collection[str]) -> Sequence[tuple[str, bool]]:
     """Cut a text at the marks of hidden parts."""
     pieces: list[tuple[str, bool]] = []
     at = 0
-    while found := [(text.find(each, at), each) for each in marks if each in text[at:]]:
-        start, mark = min(found)
-        pieces += [(text[at:start], False), (mark, True)]
-        at = start + len(mark)
+    for found in _MARK.finditer(text):
+        if found[0] in marks:
+            pieces += [(text[at : found.start()], False), (found[0], True)]
+            at = found.end()
     return [*pieces, (text[at:], False)]
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the lines that differ between two objects, as a unified difference."""
+    """Return the lines that differ between two objects, as a unified difference.
+
+    Of more than `MAX_COMPARED_LINES` all between the first and the last that differ are
+    in it, since finding the smallest difference takes quadratic time.
+    """
     old, new = (as_json(each).splitlines() for each in (before, after))
-    found = unified_diff(old, new, "asked for", "edited", n=2, lineterm="")
-    return "\n".join(found)
+    if len(old) + len(new) <= MAX_COMPARED_LINES:
+        found = unified_diff(old, new, "asked for", "edited", n=2, lineterm="")
+        return "\n".join(found)
+    start = _alike(old, new)
+    end = min(_alike(old[::-1], new[::-1]), len(old) - start, len(new) - start)
+    gone, come = old[start : len(old) - end], new[start : len(new) - end]
+    if not gone and not come:
+        return ""
+    place = f"@@ -{start + 1},{len(gone)} +{start + 1},{len(come)} @@"
+    changed = [*(f"-{each}" for each in gone), *(f"+{each}" for each in come)]
+    return "\n".join(["--- asked for", "+++ edited", place, *changed])
+
+
+def _alike(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return the number of lines at the start that are the same."""
+    pairs = enumerate(zip(old, new, strict=False))
+    shorter = min(len(old), len(new))
+    return next((at for at, (left, right) in pairs if left != right), shorter)

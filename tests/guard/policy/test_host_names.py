@@ -87,3 +87,27 @@ def test_whatever_the_look_up_takes_for_a_host_is_a_mention(
     written = quote(text, safe="") if encoded else text
 
     assert Condition(mentions_host=[name]).judge(f"https://{written}/"), (name, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    """
+    0xa9fea9fe 0xa9.254.43518 0251.0376.0251.0376 169.16689662 2852039166
+    000251.254.43518
+    x=169.254.169.254; \\n169.254.169.254 169.254.0xa9fe ::ffff:169.254.169.254
+    [::ffff:a9fe:a9fe] at:169.254.169.254.
+    """.split(),
+)
+def test_an_address_is_found_however_it_is_written(text: str) -> None:
+    assert Condition(mentions_host=["169.254.169.254"]).judge(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    """
+    169.254.169.25 169.254.169.2540 1169.254.169.254 0xa9fea9fe0 28520391660
+    169.254.169 0xa9fe ::ffff:169.254.169.25
+    """.split(),
+)
+def test_another_address_is_none(text: str) -> None:
+    assert not Condition(mentions_host=["169.254.169.254"]).judge(text)

@@ -1,0 +1,65 @@
+"""A request full of secrets, or edited all over, is shown in linear time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from toolcell.guard import Redactor
+from toolcell.guard.approvals.approver_view import ApproverView
+from toolcell.host.console.pages.shown import cut, difference
+
+pytestmark = pytest.mark.finding("R1")
+
+
+def test_each_hidden_part_is_marked_and_many_cost_little() -> None:
+    text = "\n".join(f"token=secret-{number:08}" for number in range(5_000))
+    names = {f"token=secret-{number}": "x" for number in range(4_000)}
+
+    start = time.thread_time()
+    view = ApproverView({"text": text, **names}, Redactor())
+    assert isinstance(view.shown, dict)
+    marks = frozenset(map(str, view.hidden))
+    pieces = cut(str(view.shown["text"]), marks)
+    seconds = time.thread_time() - start
+
+    assert sum(marked for _, marked in pieces) == 5_000
+    assert "".join(piece for piece, _ in pieces) == view.shown["text"]
+    assert len(view.shown) == 4_001
+    assert seconds < 2
+
+
+def test_a_mark_that_the_agent_wrote_itself_is_none() -> None:
+    assert cut("a [hidden: 5 characters] b", frozenset()) == [
+        ("a [hidden: 5 characters] b", False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ([1, 2], [1, 3], "-    2\n+    3"),
+        (
+            list(range(8_000)),
+            [0, 5, *range(2, 8_000)],
+            "@@ -4,1 +4,1 @@\n-    1,\n+    5,",
+        ),
+        (list(range(8_000)), [*range(8_000), 0], "-    7999\n+    7999,\n+    0"),
+        (list(range(8_000)), list(range(8_000)), ""),
+    ],
+    ids=["few", "many", "one more", "none"],
+)
+def test_a_difference_is_shown(before: list[int], after: list[int], shown: str) -> None:
+    found = difference({"x": before}, {"x": after})
+
+    assert shown in found
+    assert bool(found) is bool(shown)
+
+
+def test_a_difference_of_all_lines_costs_little() -> None:
+    start = time.thread_time()
+    found = difference({"x": [0, 1] * 20_000}, {"x": [1, 1, 0] * 10_000})
+
+    assert found.startswith("--- asked for\n+++ edited\n@@ -")
+    assert time.thread_time() - start < 2
