@@ -293,11 +293,18 @@ class DockerBackend:
             "aliases": aliases.FOLDER,
             "node": "node",
             "rlimits": rlimits,
-            "address_space": 0 if self._enforced.memory else limits.memory_mb << 20,
+            "memory_watch": None if self._enforced.memory else self._watch(limits),
             "affinity": 0,
             "require": list(_REQUIRED),
             "renews": FOLDERS if self._config.programs_per_cell > 1 else "",
             "folders": container_spec.writable(self._config.work_dir),
+        }
+
+    def _watch(self, limits: Limits) -> dict[str, Any]:
+        return {
+            "bytes": limits.memory_mb << 20,
+            "folders": container_spec.in_memory(self._config.work_dir),
+            "own_kernel": container_spec.has_own_kernel(self._runtime),
         }
 
     async def check(self) -> None:

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from typing import Any, NamedTuple
 
-from ..cell.wire.contract import CELL_UID, MOUNTS
+from ..cell.wire.contract import CELL_UID, MOUNTS, SHARED_FOLDERS
 from ..config import mount_rules
 from ..config.environment import cell_environment
 from ..config.settings import IsolationLevel, Limits, SandboxConfig
@@ -143,12 +143,17 @@ class LauncherSetup(NamedTuple):
             "aliases": "",
             "node": _NODE,
             "rlimits": rlimits,
-            "address_space": 0 if held else limits.memory_mb << 20,
+            "memory_watch": None if held else self._memory_watch(limits),
             "affinity": 0 if held else limits.cpus,
             "require": list(REQUIRED),
             "renews": MOUNTS if config.programs_per_cell > 1 else "",
             "disk_mb": limits.disk_mb,
         }
+
+    def _memory_watch(self, limits: Limits) -> dict[str, Any]:
+        folders = [self.config.work_dir, *SHARED_FOLDERS]
+        limit = limits.memory_mb << 20
+        return {"bytes": limit, "folders": folders, "own_kernel": False}
 
 
 def node_binds(node: str | None) -> list[mount_rules.Bind]:

@@ -8,6 +8,7 @@ RestrictedPython has compiled, with few builtins and imports.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
 from ..config.environment import cell_environment
-from ..config.settings import Limits, SandboxConfig
+from ..config.settings import Enforcer, Limits, SandboxConfig
 from ..machine.own_folders import folder_prefix
 from .cell_bundle import bundle, command, interpreter
 
@@ -43,17 +44,20 @@ class ProcessBackend:
 
     @property
     def traits(self) -> CellTraits:
+        enforced: dict[str, Enforcer] = {
+            "wall_seconds": "watchdog",
+            "cpu_seconds": "watchdog",
+            "output_bytes": "watchdog",
+            "open_files": "rlimit",
+        }
+        if os.path.isdir("/proc/self"):
+            # Without it nothing counts the memory of a process.
+            enforced["memory_mb"] = "watchdog"
         return CellTraits(
             backend="subprocess",
             level="process",
             layers=("restricted_python",),
-            enforced_by={
-                "wall_seconds": "watchdog",
-                "cpu_seconds": "watchdog",
-                "output_bytes": "watchdog",
-                "memory_mb": "rlimit",
-                "open_files": "rlimit",
-            },
+            enforced_by=enforced,
         )
 
     async def start(self) -> None:
@@ -79,7 +83,11 @@ class ProcessBackend:
             "aliases": "",
             "node": "",
             "rlimits": {"open_files": limits.open_files},
-            "address_space": limits.memory_mb << 20,
+            "memory_watch": {
+                "bytes": limits.memory_mb << 20,
+                "folders": [],
+                "own_kernel": False,
+            },
             "affinity": 0,
             "require": [],
             "renews": "",

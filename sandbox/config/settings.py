@@ -60,8 +60,8 @@ class Limits(SettingsModel):
 
     memory_mb: Annotated[int, Field(ge=32, le=1_048_576)] = 256
     """MiB of memory of all processes and scratch files together. When it is
-    reached the kernel kills the program and the status is `out_of_memory`;
-    where only an rlimit holds, allocations fail with MemoryError instead."""
+    reached the kernel, or a watchdog where no cgroup holds memory, kills the
+    program and the status is `out_of_memory`."""
 
     pids: Annotated[int, Field(ge=4, le=32_768)] = 64
     """Processes and threads, the supervisor's included. When it is reached

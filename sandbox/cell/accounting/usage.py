@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
 
 from ..kernel import process_tree
 from ..kernel.cgroup_files import oom_kills_in
 from .cpu_samples import CpuSamples
+from .memory import KernelMemory, ProcessMemory, proportional_bytes, resident_bytes
+from .memory_watch import MemoryWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
+
+    from .memory import Memory
 
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 # Inside a container the engine shows the cell's own cgroup here.
@@ -43,8 +48,9 @@ class ResourceAccounting:
         self._files = self._container_files() if cgroup is None else cgroup
         self._children = self._children_file()
         self._adopts = adopts
-        self._only: int | None = None
-        self._baseline = 0
+        self._memory: MemoryWatch | None = None
+        self.commands: Callable[[], int] = int
+        """Returns the process, one of ours, below which commands run; 0 if none."""
         self._cpu_before = self._own_before = 0.0
         self._oom_before = 0
         self._charged = 0.0
@@ -70,17 +76,30 @@ class ResourceAccounting:
                     continue
         return files
 
-    def begin(self, pid: int, request: dict[str, Any]) -> None:
+    def watch_memory(self, setting: dict[str, Any] | None) -> None:
+        """Watch the memory of the cell, as no cgroup holds it.
+
+        Args:
+            setting: The limit in `bytes`, the `folders` that are file systems in
+                memory of the cell's own, and `own_kernel`: True if no other cell shares
+                the kernel. None: a cgroup holds memory.
+        """
+        if setting is None or not os.path.isdir("/proc/self"):
+            return
+        memory: Memory = KernelMemory()
+        if not setting["own_kernel"]:
+            memory = ProcessMemory(self._programs, setting["folders"])
+        self._memory = MemoryWatch(memory, setting["bytes"])
+        self._files["oom"] = self._memory.kills_file
+
+    def begin(self, request: dict[str, Any]) -> None:
         """Remember the counters at the start of a run.
 
         Args:
-            pid: The program's process, the only one to watch without a PID namespace.
             request: The request to run; its limits decide what is counted.
         """
-        self._only = None if self._adopts else pid
-        # Resident size of each fork at its start, for kernels without `smaps_rollup`.
-        watched = request["watch_memory_bytes"]
-        self._baseline = _resident_bytes("self") if watched else 0
+        if self._memory is not None:
+            self._memory.begin(request["watch_memory_bytes"])
         alone = self._counts_alone(request)
         if alone:
             self._own_before = time.process_time()
@@ -99,6 +118,8 @@ class ResourceAccounting:
     def mark_baseline(self) -> None:
         """Start the counts of the next run here."""
         self._oom_before = self._read_oom()
+        if self._memory is not None:
+            self._memory.rest()
 
     def oom_kills(self) -> int:
         """Return how many processes the kernel killed for memory since the mark."""
@@ -126,23 +147,62 @@ class ResourceAccounting:
 
     def must_watch(self, request: dict[str, Any]) -> bool:
         """Return True if this run has a limit that is enforced by polling."""
-        return bool(request["cpu_seconds"] or request["watch_memory_bytes"])
+        return bool(request["cpu_seconds"] or self._memory)
 
     def exceeded(self, request: dict[str, Any]) -> str | None:
-        """Return the status of the polled limit that is reached; None if none is."""
-        limit = request["watch_memory_bytes"]
-        if limit and self._memory_exceeds(limit):
+        """Return the status of the polled limit that is reached; None if none is.
+
+        Where a command has most of the memory it is ended, and not the run.
+        """
+        greatest, commands = self._takes_too_much(), self.commands()
+        if greatest and not (commands and process_tree.is_below(greatest, commands)):
             return "out_of_memory"
+        self._kill(greatest)
         seconds = request["cpu_seconds"]
         if seconds and self._cpu_seconds_charged() >= seconds:
             return "cpu_limit"
         return None
 
+    @property
+    def watches_memory(self) -> bool:
+        """True if programs that run between runs must be watched, too."""
+        return self._memory is not None
+
+    def keep_memory(self) -> None:
+        """Between runs: end the greatest process if there is too much memory in use."""
+        self._kill(self._takes_too_much())
+
+    def _takes_too_much(self) -> int:
+        """Return the greatest process where too much memory is in use; else 0."""
+        memory = self._memory
+        if memory is None or not memory.exceeded(time.monotonic()):
+            return 0
+        greatest = max(self._programs(), key=resident_bytes, default="0")
+        # What had most of it may have ended after it was counted.
+        return int(greatest) if memory.is_passed() else 0
+
+    def _programs(self) -> list[str]:
+        ours = str(self.commands())
+        return [pid for pid in self._processes() if pid != ours]
+
+    def _kill(self, pid: int) -> None:
+        if pid and self._memory is not None:
+            self._memory.count_kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def next_check_in(self) -> float:
         """Return the seconds until `exceeded` should be called again."""
+        seconds = self.memory_check_in()
         if self._samples is None:
+            return seconds
+        return min(self._samples.due(time.monotonic()), seconds)
+
+    def memory_check_in(self) -> float:
+        """Return the seconds until `keep_memory` should be called again."""
+        if self._memory is None:
             return self.INTERVAL_SECONDS
-        return min(self._samples.due(time.monotonic()), self.INTERVAL_SECONDS)
+        return self._memory.due_in(time.monotonic())
 
     def _cpu_seconds_charged(self) -> float:
         counted = self._read_cpu_seconds() - self._cpu_before
@@ -168,34 +228,15 @@ class ResourceAccounting:
         return "" if fd is None else os.pread(fd, 4096, 0).decode()
 
     def _processes(self) -> list[str]:
-        if self._only is not None:
-            return [str(self._only)]
         return [str(pid) for pid in process_tree.others()]
 
     def totals(self) -> dict[str, Any]:
         """Return the CPU time of the cell so far, and the memory of its processes."""
         memory = 0
         for pid in self._processes():
-            share = _proportional_bytes(pid)
-            memory += _resident_bytes(pid) if share is None else share
+            share = proportional_bytes(pid)
+            memory += resident_bytes(pid) if share is None else share
         return {"cpu_ms": self._read_cpu_seconds() * 1000, "memory_bytes": memory}
-
-    def _memory_exceeds(self, limit: int) -> bool:
-        """Return True if the processes together have more than `limit` bytes resident.
-
-        Forks share most of their pages, so where the plain sum is too large each page
-        counts in proportion to the number of its users.
-        """
-        resident = {pid: _resident_bytes(pid) for pid in self._processes()}
-        if sum(resident.values()) <= limit:
-            return False
-        total = 0
-        for pid, size in resident.items():
-            share = _proportional_bytes(pid)
-            if share is None:
-                share = max(size - self._baseline, 0)
-            total += share
-        return total > limit
 
     def _cpu_seconds_of_all(self) -> float:
         # Processes that have ended and were collected here.
@@ -209,25 +250,6 @@ class ResourceAccounting:
                 continue
             ticks += sum(int(field) for field in fields[11:15])
         return ticks / _TICKS
-
-
-def _resident_bytes(pid: str) -> int:
-    try:
-        with open(f"/proc/{pid}/statm", encoding="utf-8") as file:
-            return int(file.read().split()[1]) * _PAGE
-    except OSError:
-        return 0
-
-
-def _proportional_bytes(pid: str) -> int | None:
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("Pss:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
 
 
 class ProcessMeter:
@@ -259,8 +281,8 @@ class ProcessMeter:
         return sum(map(int, fields[11:15])) / _TICKS, self._peak
 
     def _peak_bytes(self) -> int:
-        _, found, mark_baseline = _text_of(self._status).partition(b"VmHWM:")
-        return int(mark_baseline.split(None, 1)[0]) * 1024 if found else 0
+        _, found, rest = _text_of(self._status).partition(b"VmHWM:")
+        return int(rest.split(None, 1)[0]) * 1024 if found else 0
 
     def close(self) -> None:
         """Close the process's files."""

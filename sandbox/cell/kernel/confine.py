@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 _RLIMITS = {
-    "memory": resource.RLIMIT_AS,
     "processes": resource.RLIMIT_NPROC,
     "open_files": resource.RLIMIT_NOFILE,
     "cpu": resource.RLIMIT_CPU,
@@ -152,12 +151,6 @@ def _give_streams(uid: int) -> None:
             return
 
 
-def limit_memory(address_space: int) -> None:
-    """Limit the growth of the address space, in bytes; 0 sets no limit."""
-    if address_space:
-        set_rlimits({"memory": _address_space() + address_space})
-
-
 def set_rlimits(limits: dict[str, int]) -> None:
     """Set soft and hard limits; SIGXCPU comes one second before a CPU limit kills."""
     for name, value in limits.items():
@@ -186,15 +179,6 @@ def _stands(layer: str) -> bool:
         return int(status.get("CapPrm", "1"), 16) == 0
     name, value = _STATUS_FIELDS.get(layer, ("", ""))
     return status.get(name) == value
-
-
-def _address_space() -> int:
-    """Return the bytes of address space that the interpreter itself takes."""
-    try:
-        with open("/proc/self/statm", encoding="utf-8") as file:
-            return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 64 * 1024 * 1024
 
 
 def _try(held: list[str], layer: str, step: Callable[[], None]) -> None:

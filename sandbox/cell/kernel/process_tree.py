@@ -46,6 +46,25 @@ def children(parent: int) -> list[int]:
     return _listed(parent) if _LISTS else _searched(parent)
 
 
+def is_below(pid: int, ancestor: int) -> bool:
+    """Return True if a process was forked by another one, or by its forks."""
+    while pid > 1:
+        pid = _parent(pid)
+        if pid == ancestor:
+            return True
+    return False
+
+
+def _parent(pid: int) -> int:
+    """Return the parent of a process; 0 if there is none."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            # The name before the last parenthesis may hold anything.
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
 def _listed(parent: int) -> list[int]:
     found: list[int] = []
     try:
@@ -63,12 +82,5 @@ def _listed(parent: int) -> list[int]:
 
 def _searched(parent: int) -> list[int]:
     """Look through all processes: some kernels have no lists of children."""
-    found = []
-    for name in os.listdir("/proc"):
-        try:
-            with open(f"/proc/{int(name)}/stat", "rb") as file:
-                if int(file.read().rpartition(b")")[2].split()[1]) == parent:
-                    found.append(int(name))
-        except (OSError, ValueError):
-            continue
-    return found
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if _parent(pid) == parent]

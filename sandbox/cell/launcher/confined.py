@@ -193,6 +193,7 @@ class ConfinedWalls:
             **settings,
             "workdir": work,
             "tmp": tmp,
+            "memory_watch": _only_of_processes(settings["memory_watch"]),
             "env": env,
             "node": self._node,
             "uid": self._uid,
@@ -239,6 +240,11 @@ class ConfinedWalls:
         """Remove what is left when all cells have ended."""
         self._end_orphans()
         _remove(self._base)
+
+
+def _only_of_processes(watch: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a watch of memory for cells whose folders are the machine's."""
+    return watch and {**watch, "folders": []}
 
 
 def _opened(path: str) -> int | None:

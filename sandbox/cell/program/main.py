@@ -18,7 +18,7 @@ import time
 import types
 
 from ..kernel import seccomp, signals
-from ..kernel.confine import ConfineError, confine, limit_memory, narrow, set_rlimits
+from ..kernel.confine import ConfineError, confine, narrow, set_rlimits
 from ..kernel.descriptors import close_from, move_fds
 from ..wire.contract import ANSWER, FILE_NAME, FOLDERS, FORK, RESULT_FD, WARM_UP
 from . import displays, ending, execution, host_tools, node, stateful
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 REQUEST_FD = 4
 # The program's work dir: a branch has another one than the cell.
 _home = ""
-# Bytes that a program may add to the address space; 0 where a cgroup holds memory.
-_address_space = 0
 _node = ""
 # True if the request says which filter the program gets.
 _closes = False
@@ -116,9 +114,8 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
             execution.make_main_module()
             first = b""
         setup = {"layers": held, "cpu": time.process_time()}
-        global _address_space, _node, _closes
-        _address_space, _node = settings["address_space"], settings["node"]
-        _closes = closes
+        global _node, _closes
+        _node, _closes = settings["node"], closes
         # The last line that is certainly ours; it is read when a run begins.
         _write_all(RESULT_FD, _line(setup))
         code = _serve(first)
@@ -159,7 +156,6 @@ def _serve(first: bytes) -> int:
     if _closes:
         seccomp.close(lasting=request["again"])
     if request["branch"]:
-        limit_memory(_address_space)
         return _live(request)
     if not request["tools"]:
         os.close(REQUEST_FD)
@@ -168,7 +164,6 @@ def _serve(first: bytes) -> int:
         set_rlimits({"cpu": math.ceil(request["cpu_seconds"])})
     if request["language"] == "node":
         return node.run(_node, request["memory_mb"], request["code"], request["inputs"])
-    limit_memory(_address_space)
     if request["language"] == "bash":
         return _run_bash(request["code"], request["inputs"])
     return _run_python(request)

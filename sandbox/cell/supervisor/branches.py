@@ -6,6 +6,7 @@ import json
 import os
 import select
 import socket
+import time
 
 from ..kernel.descriptors import send_fds
 from ..program.main import Pipes
@@ -84,7 +85,7 @@ class Branches:
 
         Args:
             request: The header of the host's request.
-            accounting: Lists the children of this process.
+            accounting: Lists the children of this process, and watches their memory.
             taken: Children that are already accounted for.
         """
         source = self._children.get(request["branch"])
@@ -106,7 +107,7 @@ class Branches:
             return {"error": "the process to fork is gone"}
         finally:
             pipes.close()
-        reply = _read_reply(child.result)
+        reply = _read_reply(child.result, accounting)
         free = set(accounting.children()) - taken
         if "error" in reply or reply.get("pid") not in free:
             child.close()
@@ -136,10 +137,13 @@ def _ask(source: Child, wanted: dict[str, Any], pipes: Pipes) -> None:
         sock.detach()
 
 
-def _read_reply(result_fd: int) -> dict[str, Any]:
+def _read_reply(result_fd: int, accounting: ResourceAccounting) -> dict[str, Any]:
     """Wait for a new branch's first line, which the program could forge."""
-    if not select.select([result_fd], [], [], _FORK_SECONDS)[0]:
-        return {"error": "the fork took too long"}
+    until = time.monotonic() + _FORK_SECONDS
+    while not select.select([result_fd], [], [], accounting.memory_check_in())[0]:
+        if time.monotonic() > until:
+            return {"error": "the fork took too long"}
+        accounting.keep_memory()
     try:
         reply = strict_json(os.read(result_fd, _MAX_REPLY_BYTES))
         if type(reply.get("pid", 0)) is not int:

@@ -99,7 +99,7 @@ class Run:
     def hand_over(self, frame: Frame) -> None:
         """Send the child its request; a child that is already dead is noticed later."""
         request = self._request
-        self._accounting.begin(self._child.pid, request)
+        self._accounting.begin(request)
         if self._disk is not None:
             self._disk.begin()
         size = request["code_bytes"]
@@ -149,7 +149,8 @@ class Run:
             self._listen(poller, self._poll_seconds())
             self._keep_limits()
         self._hold_streams(poller, False)
-        if self._live and self._runs:
+        # What takes too much memory would take more until it answers.
+        if self._live and self._runs and self._reason != "out_of_memory":
             self._interrupt(poller)
         self._channel.await_room = None
 
@@ -265,7 +266,7 @@ class Run:
         self._check_limits()
         if not self._runs or self._reason is not None:
             return False
-        seconds = min(self._deadline - time.monotonic(), _UNREAD_SECONDS)
+        seconds = min(self._poll_seconds(), _UNREAD_SECONDS)
         select.select([self._wake_fd], [write_fd], [], max(seconds, 0.0))
         drain(self._wake_fd)
         self.reap()

@@ -111,6 +111,7 @@ class Supervisor:
             settings: The confinement of every program of this cell.
         """
         self._protect()
+        self._accounting.watch_memory(settings["memory_watch"])
         # A sealed process can no longer choose its CPUs.
         confine.narrow_affinity(settings["affinity"])
         if settings["renews"]:
@@ -156,6 +157,7 @@ class Supervisor:
         self._processes = ProcessRelay(
             channel, lambda: confine.fork_first_to_go(self._oom_score)
         )
+        self._accounting.commands = lambda: self._processes.pid
         hello = channel.receive().header
         ready = {"type": "ready", "protocol": PROTOCOL_VERSION}
         if hello.get("protocol") != PROTOCOL_VERSION:
@@ -171,20 +173,34 @@ class Supervisor:
             self._handle_frame(self._next_frame())
 
     def _next_frame(self) -> Frame:
-        """Wait for a frame of the host; meanwhile pass on what commands say."""
-        while self._processes.pid:
+        """Wait for a frame of the host; meanwhile pass on what commands say.
+
+        What commands and interpreters of the session take of memory is limited here,
+        where no cgroup does.
+        """
+        while self._processes.pid or self._watches_memory:
             frame = self._channel.take()
             if frame is not None:
                 return frame
             poller = select.poll()
             poller.register(self._channel.read_fd, select.POLLIN)
             self._processes.watch(poller)
-            for fd, _ in poller.poll():
+            wait = None
+            if self._watches_memory:
+                self._accounting.keep_memory()
+                wait = self._accounting.memory_check_in() * 1000
+            for fd, _ in poller.poll(wait):
                 if self._processes.owns(fd):
                     self._processes.pump(poller)
                 else:
                     self._channel.read_more()
         return self._channel.receive()
+
+    @property
+    def _watches_memory(self) -> bool:
+        if not self._accounting.watches_memory or self._pause.seconds:
+            return False
+        return bool(self._processes.pid or self._branches.living())
 
     def _exec(self, frame: Frame) -> None:
         """Hand a frame about a command, a port or a watch to the process host.

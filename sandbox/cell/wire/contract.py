@@ -76,6 +76,10 @@ PIECE_BYTES = 128 * 1024
 ARTIFACTS = "artifacts"
 """The folder of the work dir whose files come back with the result."""
 
+SHARED_FOLDERS = ("/tmp", "/dev/shm")
+"""The folders beside the work dir that programs can write to, and that live in memory
+where cells have file systems of their own."""
+
 BRANCHES = ".branches"
 """The folder of the work dirs of forked sessions, in the cell's /tmp."""
 

@@ -7,8 +7,8 @@ import os
 
 from ..kernel import linux
 from ..wire import terminals
+from ..wire.contract import SHARED_FOLDERS
 
-_SHARED = ("/tmp", "/dev/shm")
 _MAX_FILES_PER_MB = 256
 _FLAGS = linux.MS_NOSUID | linux.MS_NODEV
 
@@ -27,7 +27,7 @@ def mount(workdir: str, disk_mb: int, uid: int) -> None:
     size = f"size={disk_mb}m,nr_inodes={disk_mb * _MAX_FILES_PER_MB}"
     own = f"{size},mode=0700,uid={uid},gid={uid}"
     linux.mount("tmpfs", workdir, "tmpfs", _FLAGS, own)
-    for path in _SHARED:
+    for path in SHARED_FOLDERS:
         linux.mount("tmpfs", path, "tmpfs", _FLAGS, f"{size},mode=1777")
 
 
@@ -37,7 +37,7 @@ def unmount(workdir: str) -> None:
     Raises:
         OSError: Something still uses one of them.
     """
-    for path in (*_SHARED, workdir):
+    for path in (*SHARED_FOLDERS, workdir):
         linux.umount(path, 0)
     if os.path.ismount(terminals.FOLDER):
         linux.umount(terminals.FOLDER, 0)

@@ -1,0 +1,205 @@
+"""Counts the memory of a cell's processes where no cgroup does.
+
+Theory of operation. Three looks, each dearer and more exact than the one before, and
+the next one is taken only if this one is above the limit. First the resident size of
+each process and the files that lie in memory: more than is used, as processes share
+pages. Then each page in proportion to the number of its users. Then less what is both
+mapped and a file. A kernel that serves one cell alone has the sum at hand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Iterable, Protocol
+
+    class Memory(Protocol):
+        """Counts the bytes in use; exact where they are more than a limit."""
+
+        def begin(self) -> None: ...
+        def count(self, limit: int) -> int: ...
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_MAX_READ = 65_536
+# From proc(5): range, permissions, offset, device, inode and path of a mapping.
+_MAPPING = re.compile(
+    rb"[0-9a-f]+-[0-9a-f]+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)"
+)
+# Of the time that passes, what may go into looks through descriptors; and the seconds
+# after which there is one in any case.
+_SHARE_OF_FILES = 0.05
+_FILES_AT_LEAST_SECONDS = 0.2
+# A process that hides its files may have any number of them.
+_HIDDEN, _MORE_THAN_ANY_LIMIT = (0, 0), 1 << 62
+_HIDDEN_SECONDS = 1.0
+
+
+class ProcessMemory:
+    """The memory of some processes, and of files that live in memory.
+
+    What only the kernel holds is not counted: pipes, sockets, page tables.
+
+    Args:
+        processes: Returns their pids.
+        folders: File systems in memory that only they use.
+    """
+
+    def __init__(
+        self, processes: Callable[[], list[str]], folders: Iterable[str]
+    ) -> None:
+        self._processes = processes
+        self._folders = [path for path in folders if os.path.isdir(path)]
+        self._device = _device_of_memory_files()
+        self._baseline = 0
+        # By device and inode: files that processes have open, and that have no name.
+        self._unnamed: dict[tuple[int, int], int] = {}
+        # Processes whose files cannot be seen, and since when.
+        self._hidden: dict[str, float] = {}
+        self._next_unnamed = 0.0
+
+    def begin(self) -> None:
+        """Begin a count; this process has the size of its forks, and shares it."""
+        self._baseline = resident_bytes("self")
+        self._unnamed, self._next_unnamed = {}, 0.0
+
+    def count(self, limit: int) -> int:
+        """Return the bytes in use: exact where they are more than `limit`."""
+        resident = {pid: resident_bytes(pid) for pid in self._processes()}
+        files = self._file_bytes(resident)
+        most = sum(resident.values()) + files
+        if most <= limit:
+            return most
+        total = files
+        for pid, size in resident.items():
+            share = proportional_bytes(pid)
+            total += max(size - self._baseline, 0) if share is None else share
+        if total > limit and files:
+            return files + sum(map(self._bytes_of_no_file, resident))
+        return total
+
+    def _file_bytes(self, pids: Iterable[str]) -> int:
+        used = 0
+        for folder in self._folders:
+            disk = os.statvfs(folder)
+            used += (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        began = time.monotonic()
+        if began >= self._next_unnamed:
+            self._unnamed, hidden = {}, self._hidden
+            self._hidden = {pid: hidden[pid] for pid in pids if pid in hidden}
+            for pid in pids:
+                self._look_for_unnamed(pid)
+            ended = time.monotonic()
+            pause = (ended - began) / _SHARE_OF_FILES
+            self._next_unnamed = ended + min(pause, _FILES_AT_LEAST_SECONDS)
+        return used + sum(self._unnamed.values()) + _system_v_bytes()
+
+    def _look_for_unnamed(self, pid: str) -> None:
+        folder = f"/proc/{pid}/fd"
+        try:
+            numbers = os.listdir(folder)
+        except OSError:
+            # One that has ended has no memory; one that made itself not dumpable has.
+            if resident_bytes(pid):
+                self._count_hidden(pid)
+            return
+        self._hidden.pop(pid, None)
+        for number in numbers:
+            try:
+                found = os.stat(f"{folder}/{number}")
+            except OSError:
+                continue
+            if found.st_dev == self._device:
+                key = found.st_dev, found.st_ino
+                self._unnamed[key] = found.st_blocks * 512
+
+    def _count_hidden(self, pid: str) -> None:
+        """Count a process whose files are hidden, but for one that is just starting."""
+        since = self._hidden.setdefault(pid, time.monotonic())
+        if time.monotonic() - since > _HIDDEN_SECONDS:
+            self._unnamed[_HIDDEN] = _MORE_THAN_ANY_LIMIT
+
+    def _bytes_of_no_file(self, pid: str) -> int:
+        """Return the share of a process, but for what was counted as a file."""
+        devices = {os.stat(path).st_dev for path in self._folders}
+        total, counted = 0, False
+        for line in _lines(f"/proc/{pid}/smaps"):
+            if line.startswith(b"Pss:"):
+                total += 0 if counted else int(line.split()[1]) * 1024
+            elif found := _MAPPING.match(line):
+                device = os.makedev(int(found[1], 16), int(found[2], 16))
+                counted = (
+                    device in devices
+                    or (device, int(found[3])) in self._unnamed
+                    or (device == self._device and found[4].startswith(b"/SYSV"))
+                )
+        return total
+
+
+class KernelMemory:
+    """The memory of a kernel that serves one cell alone, as gVisor's does."""
+
+    def begin(self) -> None:
+        """Do nothing: the kernel counts."""
+
+    def count(self, limit: int) -> int:
+        """Return the bytes in use, files in memory included."""
+        for line in _lines("/proc/meminfo"):
+            if line.startswith(b"AnonPages:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+
+def resident_bytes(pid: str) -> int:
+    """Return the resident size of a process; 0 if there is none."""
+    fields = _read(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * _PAGE if fields else 0
+
+
+def proportional_bytes(pid: str) -> int | None:
+    """Return the size in which each page counts by its users; None if it is unknown."""
+    for line in _lines(f"/proc/{pid}/smaps_rollup"):
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _device_of_memory_files() -> int:
+    """Return the device of files without a name, which all processes share."""
+    fd = os.memfd_create("device", os.MFD_CLOEXEC)
+    try:
+        return os.fstat(fd).st_dev
+    finally:
+        os.close(fd)
+
+
+def _system_v_bytes() -> int:
+    """Return the memory of the shared segments of this namespace."""
+    head, *rows = _read("/proc/sysvipc/shm").splitlines() or [b""]
+    column = head.split().index(b"rss") if rows else 0
+    return sum(int(row.split()[column]) for row in rows)
+
+
+def _read(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, _MAX_READ)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _lines(path: str) -> list[bytes]:
+    try:
+        with open(path, "rb") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []

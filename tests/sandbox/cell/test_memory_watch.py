@@ -1,0 +1,239 @@
+"""Memory where no cgroup holds it: what is used counts, address space does not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from toolcell.sandbox import Limits, Sandbox, SandboxManager
+from toolcell.sandbox.cell.accounting.memory_watch import MemoryWatch
+from toolcell.sandbox.machine import host_cgroups
+
+from ...conftest import RUNSC, SUBPROCESS, BackendRow, missing, why_no_docker
+
+MIB = 1 << 20
+LIMITS = Limits(memory_mb=128, pids=256, disk_mb=64, wall_seconds=60)
+CONFINED = BackendRow(
+    name="confined",
+    options={"backend": "subprocess", "strongest_isolation": "confined"},
+)
+ROWS = [
+    pytest.param(SUBPROCESS, id="subprocess"),
+    pytest.param(CONFINED, id="confined"),
+    pytest.param(RUNSC, id="runsc", marks=[pytest.mark.docker, pytest.mark.runsc]),
+]
+
+pytestmark = pytest.mark.anyio
+
+
+def refuse_cgroups() -> dict[str, str]:
+    raise OSError("no cgroups here")
+
+
+@pytest.fixture(scope="module", params=ROWS)
+async def unheld(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
+    """A manager whose cells have no cgroup that holds their memory."""
+    row: BackendRow = request.param
+    if row is RUNSC and (why := why_no_docker("runsc")):
+        missing(why)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_cgroups, "create", refuse_cgroups)
+        async with SandboxManager(row.config(limits=LIMITS)) as manager:
+            yield manager
+
+
+FORKS = """
+import os, time
+def forks(count, child):
+    pids = []
+    for _ in range(count):
+        pids.append(os.fork())
+        if not pids[-1]:
+            child()
+            os._exit(0)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+"""
+SMALL = {
+    "200 threads": """
+import threading
+done = threading.Event()
+threads = [threading.Thread(target=done.wait) for _ in range(200)]
+for each in threads: each.start()
+done.set()
+for each in threads: each.join()
+len(threads)
+""",
+    "address space": """
+import mmap
+space = mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+space[:4096] = b"x" * 4096
+len(space) >> 30
+""",
+    "forks share": FORKS
+    + """
+shared = bytearray(60 << 20)
+sum(forks(4, lambda: time.sleep(0.3)))
+""",
+    "files are mapped": FORKS
+    + """
+import mmap
+def mapped(fd):
+    os.ftruncate(fd, 40 << 20)
+    space = mmap.mmap(fd, 40 << 20)
+    for at in range(0, 40 << 20, 4096): space[at] = 1
+    return space
+kept = mapped(os.memfd_create("m"))
+time.sleep(0.3)
+kept.close()
+kept = mapped(os.open("/dev/shm/m", os.O_RDWR | os.O_CREAT))
+sum(forks(2, lambda: (kept[::4096], time.sleep(0.3))))
+""",
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+async def test_what_takes_little_memory_runs_f3(unheld: Sandbox, name: str) -> None:
+    result = await unheld.run(SMALL[name])
+
+    assert result.status == "ok", (result.status, result.stderr)
+    assert result.usage.enforced_by["memory_mb"] == "watchdog"
+
+
+HIDDEN = "import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n"
+FILE = """
+import os, time
+piece = b"x" * (1 << 20)
+def fill(fd, count):
+    for _ in range(count): os.write(fd, piece)
+def fill_files():
+    for _ in range(30): fill(os.memfd_create("m"), 30)
+    time.sleep(30)
+"""
+LARGE = {
+    "heap": "x = []\nwhile True: x.append(bytearray(1 << 20))",
+    "at once": "x = bytearray(1 << 30)",
+    "populated": "import mmap\nx = mmap.mmap(-1, 1 << 30, flags=0x8022)\n",
+    "shared mapping": "import mmap\nx = mmap.mmap(-1, 1 << 30)\n"
+    "for i in range(0, len(x), 4096): x[i] = 1",
+    "forks": FORKS + "forks(12, lambda: (bytearray(40 << 20), time.sleep(30)))",
+    "shared no more": FORKS
+    + """
+x = bytearray(60 << 20)
+def write():
+    for at in range(0, len(x), 4096): x[at] = 1
+    time.sleep(30)
+forks(12, write)
+""",
+    "files of no folder": FILE + "fill_files()",
+    "hidden ones": HIDDEN + FILE + "fill_files()",
+    "a mapping hides no file": FILE
+    + """
+import mmap
+x = mmap.mmap(-1, 90 << 20)
+for i in range(0, len(x), 4096): x[i] = 1
+fill_files()
+""",
+    "files of every folder": FILE
+    + """
+for folder in (".", "/tmp", "/dev/shm"):
+    fill(os.open(folder + "/f", os.O_WRONLY | os.O_CREAT), 60)
+time.sleep(30)
+""",
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.attack(46, 63)
+async def test_what_takes_much_memory_is_ended(unheld: Sandbox, name: str) -> None:
+    result = await unheld.run(LARGE[name], limits=Limits(wall_seconds=20))
+
+    assert result.isolation is not None
+    if name == "files of every folder" and result.isolation.level == "confined":
+        pytest.skip("its folders are the machine's, and no memory")
+    assert (result.status, result.self_reported) == ("out_of_memory", False), (
+        result.stderr
+    )
+
+
+GOES_ON = """
+import threading, time
+x = []
+def fill():
+    time.sleep(0.5)
+    while True: x.append(bytearray(1 << 20))
+threading.Thread(target=fill, daemon=True).start()
+"""
+
+
+@pytest.mark.attack(46, 63)
+async def test_memory_is_watched_between_runs(unheld: Sandbox) -> None:
+    async with unheld.session() as session:
+        await session.run(GOES_ON)
+        with anyio.fail_after(60):
+            # Mostly between two runs; it may happen in one.
+            while True:
+                result = await session.run("len(x)")
+                if result.warnings or result.status != "ok":
+                    break
+                await anyio.sleep(0.1)
+        lost = "the session's variables were lost before this run"
+        ended = (result.status, result.state) == ("out_of_memory", "lost")
+        assert ended or lost in result.warnings[0]
+
+
+async def test_the_greatest_ends_a_command_or_the_run(unheld: Sandbox) -> None:
+    async with unheld.session() as session:
+        alone = await session.exec(["python3", "-c", LARGE["heap"]])
+        with anyio.fail_after(60):
+            assert (await alone.wait()).status == "out_of_memory"
+
+        beside = await session.exec(
+            ["sh", "-c", f"sleep 0.3; python3 -c '{LARGE['heap']}'"]
+        )
+        run = await session.run("import time\ntime.sleep(1.5)\n'alive'")
+        assert (await beside.wait()).status in ("out_of_memory", "exit")
+        assert (run.status, run.value) == ("ok", "alive")
+
+        small = await session.exec(["sleep", "60"])
+        run = await session.run(LARGE["heap"])
+        assert (run.status, small.running) == ("out_of_memory", True)
+
+
+class Counter:
+    """A count of memory that is told what to say."""
+
+    used = 0
+    looks = 0
+
+    def begin(self) -> None: ...
+
+    def count(self, limit: int) -> int:
+        self.looks += 1
+        return self.used
+
+
+@pytest.mark.parametrize(
+    ("before", "used", "between", "least", "most"),
+    [
+        (0, 10, False, 0.02, 0.02),
+        (10, 120, False, 0.001, 0.0021),
+        (120, 120, False, 0.0015, 0.006),
+        (10, 10, True, 0.03, 0.2),
+    ],
+    ids=["far", "near", "near and at rest", "between runs"],
+)
+def test_looks_are_more_frequent_near_the_limit(
+    before: int, used: int, between: bool, least: float, most: float
+) -> None:
+    counter = Counter()
+    watch = MemoryWatch(counter, 128 * MIB)
+    if not between:
+        watch.begin(128 * MIB)
+    for counter.used in (before * MIB, used * MIB):
+        now = watch._next
+        assert not watch.exceeded(now)
+
+    assert counter.looks == 2
+    assert least <= watch._wait <= most
