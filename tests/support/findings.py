@@ -39,6 +39,7 @@ FINDINGS = {
     "R1": "parts that the redactor hides keep the inbox, and the loop, for minutes",
     "R41": "a call whose text names hosts stops the host",
     "R42": "tokens that look alike are searched for in quadratic time",
+    "R43": "calls of others, or a clock that is set, forget an idempotency key",
     "R46": "one newline passes a deny rule for the whole text",
     "R47": "argv with * is open for programs that run their arguments",
     "R71": "a text rule promises more than it can hold",

@@ -25,10 +25,10 @@ def call_keys(
     """
     name = call.agent_id or ""
     agent, version = f"{len(name)}:{name}", f"{tool.name}/{tool.version}"
-    keys = [(f"call/{agent}/{call.id}", CallBody(version, call.arguments))]
+    keys = [(f"call/{agent}/{call.id}", CallBody(version, call.arguments, name))]
     if tool.idempotent:
         # With defaults: whether they were sent or left out, the call is the same.
-        body = CallBody(version, arguments.json)
+        body = CallBody(version, arguments.json, name)
         run = length_prefixed(run_id)
         keys.append((f"arguments/{agent}/{run}/{body.text}", body))
     return keys

@@ -14,11 +14,17 @@ import anyio
 from pydantic import JsonValue
 from pydantic_core import from_json, to_json
 
-from toolcell.core import InvalidInputError, ToolExecutionError, ToolResult
+from toolcell.core import (
+    InvalidInputError,
+    StoreUnavailableError,
+    ToolExecutionError,
+    ToolResult,
+)
 from toolcell.core.text.canonical_json import canonical_json
 
 _FIRST_PAUSE_SECONDS = 0.01
 _MAX_PAUSE_SECONDS = 0.5
+_SHORT_KEY = 200
 
 KeyState = Literal["running", "done", "unknown", "gone"]
 """The state of a run; `gone`: it is done, and its result is no longer stored."""
@@ -31,6 +37,9 @@ class CallBody(NamedTuple):
     """Name and version."""
 
     arguments: dict[str, JsonValue]
+
+    agent: str = ""
+    """The agent that asks, which has room of its own."""
 
     @property
     def text(self) -> str:
@@ -84,7 +93,8 @@ class Idempotency(ABC):
             repeatable: As for `claim`.
 
         Raises:
-            StoreUnavailableError: The keys cannot be read or written.
+            StoreUnavailableError: The keys cannot be read or written, or the agent has
+                as many as it may.
         """
         if (
             key in self._flights
@@ -112,7 +122,8 @@ class Idempotency(ABC):
             InvalidInputError: Another request was made under this key.
             ToolExecutionError: An earlier run was stopped half-way, and its outcome
                 is not known; or it is done, and its result is no longer stored.
-            StoreUnavailableError: The keys cannot be read or written.
+            StoreUnavailableError: The keys cannot be read or written, or the agent has
+                as many as it may.
         """
         pause = _FIRST_PAUSE_SECONDS
         while True:
@@ -220,7 +231,6 @@ class _StoredEntry(NamedTuple):
     """A hash of the body where there is no room for the arguments."""
 
     state: KeyState
-    expires_at: float
     call_id: str = ""
     name: str = ""
     content: JsonValue = None
@@ -242,7 +252,7 @@ class _StoredEntry(NamedTuple):
         assert not isinstance(self.arguments, str)
         hashed = CallBody(self.tool, self.arguments).hashed
         state: KeyState = "gone" if self.state == "done" else self.state
-        return _StoredEntry("", hashed, state, self.expires_at)
+        return _StoredEntry("", hashed, state)
 
 
 class MemoryIdempotency(Idempotency):
@@ -251,8 +261,8 @@ class MemoryIdempotency(Idempotency):
     Args:
         ttl_seconds: Seconds for which a result is stored; default an hour. When it is
             reached the key is free again.
-        max_entries: Ended keys that are stored; default 10,000. When it is reached the
-            oldest one is dropped.
+        max_entries: Ended keys of one agent; default 100,000. When it is reached the
+            agent's calls under new keys are refused, and told when its oldest key ends.
         max_bytes: Bytes of arguments and results, as JSON; default 64 MiB. When it is
             reached the oldest are dropped. Their keys stay: a repeated call fails and
             says that it ran, and a tool that may be repeated runs again.
@@ -263,7 +273,7 @@ class MemoryIdempotency(Idempotency):
         self,
         *,
         ttl_seconds: float = 3600.0,
-        max_entries: int = 10_000,
+        max_entries: int = 100_000,
         max_bytes: int = 64 * 1_048_576,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -273,72 +283,94 @@ class MemoryIdempotency(Idempotency):
         self._max_bytes = max_bytes
         self._bytes = 0
         self._clock = clock
-        # Oldest first: an entry is put in when its key ends.
+        # By agent, and oldest first: an entry is put in when its key ends.
         # The first key of a plain dict is behind all that were taken out before it.
-        self._ended: OrderedDict[str, bytes] = OrderedDict()
+        self._ended: dict[str, OrderedDict[str, _Ended]] = {}
         # Those of them that are whole, oldest first.
-        self._whole: OrderedDict[str, None] = OrderedDict()
-
-    def take(self, key: str, body: CallBody, *, repeatable: bool) -> bool:
-        if key in self._ended:
-            return super().take(key, body, repeatable=repeatable)
-        free = key not in self._flights
-        if free:
-            self._flights[key] = body
-        return free
+        self._whole: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def _claim_if_free(
         self, key: str, body: CallBody, repeatable: bool
     ) -> KeyEntry | None:
-        self._remove_expired()
-        stored = self._stored(key)
-        if stored is not None and not (repeatable and stored.state != "done"):
+        self._remove_expired(body.agent)
+        ended = self._ended.get(body.agent) or OrderedDict()
+        found = ended.get(_short(key))
+        if found is not None:
+            stored = _StoredEntry(*from_json(found.entry))
+            if repeatable and stored.state != "done":
+                return None
             result = stored.result()
             return KeyEntry(same=stored.is_of(body), state=stored.state, result=result)
+        if len(ended) >= self._max_entries:
+            oldest = next(iter(ended.values()))
+            raise _full(self._max_entries, oldest.expires_at - self._clock())
         return None
 
     def _store_result(self, key: str, body: CallBody, result: ToolResult) -> None:
-        ends, content = self._clock() + self._ttl, result.content
-        self._put(key, (*body, "done", ends, result.call_id, result.name, content))
+        self._put(key, body, "done", result.call_id, result.name, result.content)
 
     def _delete(self, key: str, body: CallBody) -> None:
         # A running key is in no table.
         return
 
     def _mark_unknown(self, key: str, body: CallBody) -> None:
-        self._put(key, (*body, "unknown", self._clock() + self._ttl))
+        self._put(key, body, "unknown")
 
-    def _stored(self, key: str) -> _StoredEntry | None:
-        stored = self._ended.get(key)
-        return None if stored is None else _StoredEntry(*from_json(stored))
-
-    def _put(self, key: str, stored: tuple[JsonValue, ...]) -> None:
-        if key in self._ended:
-            # The newest is last.
-            self._remove(key)
-        self._ended[key] = entry = to_json(stored)
-        self._whole[key] = None
+    def _put(self, key: str, body: CallBody, *told: JsonValue) -> None:
+        key = _short(key)
+        # The newest is last.
+        self._remove(body.agent, key)
+        entry = to_json((body.tool, body.arguments, *told))
+        ended = self._ended.setdefault(body.agent, OrderedDict())
+        ended[key] = _Ended(self._clock() + self._ttl, entry)
+        self._whole[body.agent, key] = None
         self._bytes += len(entry)
-        if len(self._ended) > self._max_entries:
-            self._remove(next(iter(self._ended)))
         while self._bytes > self._max_bytes and self._whole:
-            self._shrink(next(iter(self._whole)))
+            self._shrink(*next(iter(self._whole)))
 
-    def _remove(self, key: str) -> None:
-        self._bytes -= len(self._ended.pop(key, b""))
-        self._whole.pop(key, None)
+    def _remove(self, agent: str, key: str) -> None:
+        ended = self._ended.get(agent)
+        if ended and key in ended:
+            self._bytes -= len(ended.pop(key).entry)
+            self._whole.pop((agent, key), None)
 
-    def _shrink(self, key: str) -> None:
-        del self._whole[key]
-        whole = self._ended[key]
-        self._ended[key] = small = to_json(_StoredEntry(*from_json(whole)).small())
+    def _shrink(self, agent: str, key: str) -> None:
+        del self._whole[agent, key]
+        expires_at, whole = self._ended[agent][key]
+        small = to_json(_StoredEntry(*from_json(whole)).small())
+        self._ended[agent][key] = _Ended(expires_at, small)
         self._bytes += len(small) - len(whole)
 
-    def _remove_expired(self) -> None:
+    def _remove_expired(self, agent: str) -> None:
+        ended = self._ended.get(agent)
+        if ended is None:
+            return
         now = self._clock()
-        while self._ended:
-            oldest = next(iter(self._ended))
-            stored = self._stored(oldest)
-            if stored is not None and stored.expires_at > now:
+        while ended:
+            oldest = next(iter(ended))
+            if ended[oldest].expires_at > now:
                 return
-            self._remove(oldest)
+            self._remove(agent, oldest)
+        del self._ended[agent]
+
+
+class _Ended(NamedTuple):
+    """An ended key."""
+
+    expires_at: float
+    entry: bytes
+
+
+def _short(key: str) -> str:
+    """Return a key that takes little room, though it may hold arguments."""
+    if len(key) <= _SHORT_KEY:
+        return key
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _full(most: int, seconds: float) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"the agent has made {most} calls whose ids are still remembered",
+        hint="call less often, or let the host remember ids in a state folder",
+        details={"retry_after": round(max(seconds, 0.0), 3)},
+    )

@@ -13,6 +13,7 @@ from toolcell.core.storage.process_lease import OwnerFile
 
 from .idempotency import CallBody, Idempotency, KeyEntry
 from .sqlite_file import SQLiteFile
+from .uptime import boot_id, uptime
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS idempotency_keys (
@@ -23,6 +24,12 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
     result TEXT,
     expires_at REAL
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS idempotency_time (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    now REAL NOT NULL,
+    boot TEXT NOT NULL,
+    uptime REAL NOT NULL
+);
 CREATE INDEX IF NOT EXISTS idempotency_expiry ON idempotency_keys (expires_at);
 """
 _DROPPED_AT_ONCE = 100
@@ -30,6 +37,9 @@ _DROPPED_AT_ONCE = 100
 
 class SQLiteIdempotency(Idempotency):
     """Idempotency keys in a file, shared by the processes that open it.
+
+    Time is counted while the machine runs, by all processes alike, so that no key ends
+    early when somebody sets the clock; while the machine is off no time passes.
 
     Keys survive a kill of the process. A key whose process died while it ran is *in
     doubt*. The kernel knows which processes live: each one holds a lock on a small file
@@ -46,7 +56,7 @@ class SQLiteIdempotency(Idempotency):
             runs again.
         busy_seconds: Seconds to wait while another process writes; default 1. When it
             is reached StoreUnavailableError is raised.
-        clock: Returns Unix time in seconds.
+        clock: Returns the seconds since the machine was started.
 
     Raises:
         StoreUnavailableError: The file cannot be opened.
@@ -59,13 +69,14 @@ class SQLiteIdempotency(Idempotency):
         ttl_seconds: float = 86_400.0,
         max_bytes: int = 1024 * 1_048_576,
         busy_seconds: float = 1.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = uptime,
     ) -> None:
         super().__init__()
         self._file = SQLiteFile(path, _SCHEMA, busy_seconds=busy_seconds)
         self._ttl = ttl_seconds
         self._max_bytes = max_bytes
         self._clock = clock
+        self._boot = boot_id()
         self._owner = OwnerFile(Path(path))
         dead = self._owner.dead_owners()
         self._expire_keys_of(dead)
@@ -86,14 +97,15 @@ class SQLiteIdempotency(Idempotency):
             database.executemany(
                 "UPDATE idempotency_keys SET state = 'unknown', expires_at = ?"
                 " WHERE state = 'running' AND owner = ?",
-                [(self._clock() + self._ttl, name) for name in dead],
+                [(self._now(database) + self._ttl, name) for name in dead],
             )
 
     def _claim_if_free(
         self, key: str, body: CallBody, repeatable: bool
     ) -> KeyEntry | None:
-        now, hashed = self._clock(), body.hashed
+        hashed = body.hashed
         with self._file.transaction() as database:
+            now = self._now(database)
             database.execute(
                 "DELETE FROM idempotency_keys WHERE expires_at <= ?", [now]
             )
@@ -118,6 +130,20 @@ class SQLiteIdempotency(Idempotency):
                 [_hash(key), hashed, "running", self._owner.name, None],
             )
             return None
+
+    def _now(self, database: sqlite3.Connection) -> float:
+        """Return the time of the file, which no clock that is set moves."""
+        uptime = self._clock()
+        row = database.execute("SELECT now, boot, uptime FROM idempotency_time")
+        # Files of before have times of the day.
+        now, boot, before = row.fetchone() or (time.time(), self._boot, uptime)
+        if boot == self._boot:
+            now += max(0.0, uptime - before)
+        database.execute(
+            "INSERT OR REPLACE INTO idempotency_time VALUES (1, ?, ?, ?)",
+            [now, self._boot, uptime],
+        )
+        return float(now)
 
     def _entry(
         self, asked: str, body: str, state: str, owner: str, result: str | None
@@ -163,7 +189,7 @@ class SQLiteIdempotency(Idempotency):
                 [
                     state,
                     result,
-                    self._clock() + self._ttl,
+                    self._now(database) + self._ttl,
                     _hash(key),
                     self._owner.name,
                 ],

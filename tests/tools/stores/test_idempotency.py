@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from toolcell.core import (
     ToolResult,
 )
 from toolcell.tools import Idempotency, MemoryIdempotency, SQLiteIdempotency
+from toolcell.tools.stores import sqlite_idempotency
 from toolcell.tools.stores.idempotency import CallBody
 
 from ...support.child import Child
@@ -172,15 +174,67 @@ async def test_results_expire(keys: Idempotency, clock: Clock) -> None:
     keys.forget("k")
 
 
-async def test_memory_is_bounded() -> None:
-    keys = MemoryIdempotency(max_entries=2)
-    for name in "abc":
-        await keys.claim(name, PAY_1, repeatable=False)
+@pytest.mark.finding("R43")
+async def test_an_agent_that_has_all_its_keys_is_refused_and_nobody_else(
+    clock: Clock,
+) -> None:
+    keys = MemoryIdempotency(max_entries=2, ttl_seconds=60, clock=clock)
+    mine, theirs = (CallBody("pay", {}, agent) for agent in "ab")
+    for name in ("a1", "a2"):
+        await keys.claim(name, mine, repeatable=False)
         keys.finish(name, DONE)
+        clock.now += 1
 
-    assert await keys.claim("c", PAY_1, repeatable=False) == DONE
-    assert await keys.claim("a", PAY_1, repeatable=False) is None
-    keys.forget("a")
+    with pytest.raises(StoreUnavailableError, match="still remembered") as caught:
+        keys.take("a3", mine, repeatable=False)
+    assert caught.value.details["retry_after"] == 58
+    assert await keys.claim("a1", mine, repeatable=False) == DONE
+    assert keys.take("b1", theirs, repeatable=False)
+    clock.now += 58
+    assert keys.take("a3", mine, repeatable=False)
+    assert await keys.claim("a2", mine, repeatable=False) == DONE
+
+
+@pytest.mark.finding("R43")
+async def test_many_calls_of_others_forget_no_key() -> None:
+    keys = MemoryIdempotency(max_entries=10)
+    await keys.claim("pay-1", CallBody("pay", {}, "b"), repeatable=False)
+    keys.finish("pay-1", DONE)
+    for number in range(10):
+        body = CallBody("add", {}, f"a{number % 2}")
+        await keys.claim(f"{number}", body, repeatable=False)
+        keys.finish(f"{number}", DONE)
+
+    body = CallBody("pay", {}, "b")
+    assert await keys.claim("pay-1", body, repeatable=False) == DONE
+
+
+@pytest.mark.finding("R43")
+async def test_a_clock_that_is_set_ends_no_key_of_a_file(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened() -> contextlib.closing[SQLiteIdempotency]:
+        return contextlib.closing(SQLiteIdempotency(path, ttl_seconds=60, clock=clock))
+
+    with opened() as keys:
+        await keys.claim("pay-1", PAY_1, repeatable=False)
+        keys.finish("pay-1", DONE)
+    day = time.time() + 86_400
+    monkeypatch.setattr(time, "time", lambda: day)
+    with opened() as keys:
+        assert await keys.claim("other", PAY_1, repeatable=False) is None
+        keys.forget("other")
+        clock.now += 59
+        assert await keys.claim("pay-1", PAY_1, repeatable=False) == DONE
+    # Started anew, with an uptime that is less, and with one that is more.
+    for boot, now in (("b", 5.0), ("c", 1e9)):
+        monkeypatch.setattr(sqlite_idempotency, "boot_id", lambda boot=boot: boot)
+        clock.now = now
+        with opened() as keys:
+            assert await keys.claim("pay-1", PAY_1, repeatable=False) == DONE
+    clock.now += 2
+    with opened() as keys:
+        assert await keys.claim("pay-1", PAY_1, repeatable=False) is None
 
 
 def python(script: str, *arguments: Any) -> subprocess.Popen[str]:
@@ -196,6 +250,7 @@ HOLDER = """
 import sys, anyio
 from toolcell.core import ToolResult
 from toolcell.tools import SQLiteIdempotency
+from toolcell.tools.stores import sqlite_idempotency
 from toolcell.tools.stores.idempotency import CallBody
 PAY_1 = CallBody("pay", {"amount": 1})
 async def main():
@@ -291,6 +346,7 @@ RACER = """
 import sys, anyio
 from toolcell.core import ToolResult
 from toolcell.tools import SQLiteIdempotency
+from toolcell.tools.stores import sqlite_idempotency
 from toolcell.tools.stores.idempotency import CallBody
 PAY_1 = CallBody("pay", {"amount": 1})
 async def main():
@@ -395,8 +451,8 @@ async def test_results_take_no_more_room_than_they_may(
         assert await narrow.claim(key, PAY_1, repeatable=False) is None
         narrow.finish(key, large(number))
     if isinstance(narrow, MemoryIdempotency):
-        assert sum(map(len, narrow._ended.values())) <= 1_000_000
-        assert narrow._bytes == sum(map(len, narrow._ended.values()))
+        ended = narrow._ended[""].values()
+        assert narrow._bytes == sum(len(each.entry) for each in ended) <= 1_000_000
     else:
         with narrow._file.transaction() as database:
             [kept] = database.execute(
@@ -431,7 +487,7 @@ async def test_arguments_count_as_well_and_doubt_stays() -> None:
 
 
 def test_room_is_free_again_when_keys_expire(clock: Clock) -> None:
-    keys = MemoryIdempotency(ttl_seconds=60, max_entries=5, clock=clock)
+    keys = MemoryIdempotency(ttl_seconds=60, clock=clock)
     for number in range(20):
         assert keys.take(f"k{number}", PAY_1, repeatable=False)
         keys.finish(f"k{number}", large(number))
