@@ -30,6 +30,7 @@ from .base.sessions import Failures, Sessions
 from .base.sources import Sources
 from .base.templating import make_templates
 from .base.visit import Console, NotDoneError, Visit
+from .base.vouching import Vouching
 from .routes import TABLE
 
 STATIC = Path(__file__).resolve().parent / "static"
@@ -91,6 +92,7 @@ def _console(
         rights=rights,
         sessions=_sessions(sources, file),
         failures=Failures(file),
+        vouching=Vouching(file),
         passkeys=Passkeys(people, origin, clock=file.clock),
         oidc=oidc,
         events=events,

@@ -55,6 +55,7 @@ TABLE: tuple[Page | Act, ...] = (
     Act("/people/passkeys", people.add_passkey, role="viewer"),
     Act("/people/passkeys/remove", people.remove_passkey, role="viewer", fresh=True),
     Act("/people/sessions/{id}/end", people.end_session, role="viewer"),
+    Act("/people/invitations/{id}/remove", people.take_back, role="admin", fresh=True),
     Act("/people/{id}/role", people.set_role, role="admin", fresh=True),
     Act("/people/{id}/remove", people.remove, role="admin", fresh=True),
     Page("/events", live.stream),

@@ -84,4 +84,7 @@ FINDINGS = {
     "R12": "an edited port, network or language of an approval is ignored",
     "R33": "paths of ports are decoded, and approvers see no query",
     "R67": "open streams go on after their token was revoked",
+    "R8": "an invitation outlives the rights of its maker, and nobody sees it",
+    "R9": "one admin is two people by a link for another person",
+    "R10": "a page elsewhere locks sign-in by wrong links",
 }

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from toolcell.core import InvalidInputError
 
 from .people_file import PeopleFile, hashed
+from .vouching import Vouched, Vouching
 
 Role = Literal["viewer", "approver", "operator", "admin"]
 """The rights of a person; each role has those of the roles before it. A viewer sees all
@@ -28,6 +29,11 @@ INVITATION_SECONDS = 86_400.0
 """Seconds that an invitation is good for. When it is reached it has to be made anew."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_LINK = """
+SELECT person_id, role, agents, local, expires_at, made_by, substr(hex(hash), 1, 16)
+FROM links WHERE expires_at > ? AND
+(made_by IS NULL OR made_by IN (SELECT id FROM people WHERE role = 'admin'))
+"""
 _PERSON = "SELECT id, role, agents, created_at, issuer FROM people"
 
 
@@ -68,6 +74,12 @@ class Link:
     """True if it is good on the machine of the console alone."""
 
     expires_at: float
+    made_by: str | None
+    """The admin who made it. It is good as long as that person is one. None: the
+    command line."""
+
+    id: str
+    """Its public id: it opens nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +119,7 @@ class People:
 
     def __init__(self, file: PeopleFile) -> None:
         self._file = file
+        self._vouching = Vouching(file)
 
     def all(self) -> list[Person]:
         """Return all people, by name."""
@@ -159,7 +172,10 @@ class People:
 
     def _delete(self, person_id: str) -> None:
         self._file.run("DELETE FROM people WHERE id = ?", (person_id,))
-        self._file.run("DELETE FROM links WHERE person_id = ?", (person_id,))
+        self._file.run(
+            "DELETE FROM links WHERE person_id = ? OR made_by = ?",
+            (person_id, person_id),
+        )
 
     def _check_admin(self) -> None:
         if not self.has_admin():
@@ -259,15 +275,23 @@ class People:
 
     def link(self, code: str) -> Link | None:
         """Return the link of a code; None: it is unknown, used or expired."""
-        rows = self._file.run(
-            "SELECT person_id, role, agents, local, expires_at FROM links"
-            " WHERE hash = ? AND expires_at > ?",
-            (hashed(code), self._file.clock()),
-        )
-        if not rows:
-            return None
-        person_id, role, agents, local, expires_at = rows[0]
-        return Link(person_id, role, _agents(agents), bool(local), expires_at)
+        return next(iter(self._links("AND hash = ?", hashed(code))), None)
+
+    def invitations(self) -> list[Link]:
+        """Return the links of people that are good now, the oldest first."""
+        return self._links("AND made_by IS NOT NULL ORDER BY expires_at")
+
+    def take_back(self, link_id: str) -> bool:
+        """Remove an invitation; False: there is none with this id."""
+        taken = "DELETE FROM links WHERE substr(hex(hash), 1, 16) = ? RETURNING 1"
+        return bool(self._file.run(taken, (link_id,)))
+
+    def _links(self, where: str, *values: bytes) -> list[Link]:
+        rows = self._file.run(f"{_LINK} {where}", (self._file.clock(), *values))
+        return [
+            Link(person_id, role, _agents(agents), bool(local), *facts)
+            for person_id, role, agents, local, *facts in rows
+        ]
 
     def join(self, code: str, person_id: str, key: Passkey) -> Person:
         """Use a link up: store its person, unless known, and a passkey.
@@ -282,9 +306,13 @@ class People:
                     "this link is good no longer", hint="ask an admin for a new one"
                 )
             self._file.run("DELETE FROM links WHERE hash = ?", (hashed(code),))
-            if link.person_id is None or self.find(person_id) is None:
+            is_known = link.person_id is not None and self.find(person_id) is not None
+            if not is_known:
                 self._add(check_name(person_id), link.role, link.agents)
             self.add_passkey(key)
+            if link.made_by not in (None, person_id):
+                vouched = Vouched(link.made_by, self._file.clock(), is_known)
+                self._vouching.note(key.id, vouched)
         found = self.find(person_id)
         assert found is not None
         return found

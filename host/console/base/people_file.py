@@ -60,6 +60,23 @@ CREATE TABLE IF NOT EXISTS sessions (
     fresh_at REAL NOT NULL,
     expires_at REAL NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS session_keys (
+    session TEXT PRIMARY KEY REFERENCES sessions (id) ON DELETE CASCADE,
+    passkey BLOB NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS vouched (
+    passkey BLOB PRIMARY KEY REFERENCES passkeys (id) ON DELETE CASCADE,
+    voucher TEXT NOT NULL,
+    made_at REAL NOT NULL,
+    added INTEGER NOT NULL,
+    told INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS votes (
+    request_id TEXT NOT NULL,
+    person_id TEXT NOT NULL,
+    could_be TEXT NOT NULL,
+    at REAL NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS failures (
     key TEXT NOT NULL,
     at REAL NOT NULL

@@ -15,11 +15,12 @@ from contextlib import AbstractContextManager, contextmanager
 import anyio.to_thread
 
 from toolcell.core import InvalidInputError
-from toolcell.guard import ApprovalReply, ApprovalRequest, Approvals
+from toolcell.guard import ApprovalReply, ApprovalRequest, Approvals, Approve
 
 from .people import People, Person, Role
 from .people_file import PeopleFile
 from .sessions import Session, Sessions
+from .vouching import Vouching
 
 BY_CONFIGURATION = "[console.oidc]"
 """The name in records for the configuration, which withdraws what people had approved
@@ -41,6 +42,7 @@ class Rights:
         self._file = file
         self._people = People(file)
         self._sessions = sessions
+        self._vouching = Vouching(file)
         self._approvals = approvals
 
     async def answer(
@@ -63,13 +65,18 @@ class Rights:
             AuditError: The answer cannot be recorded; it does not count.
             StoreUnavailableError: The people or the approvals did not answer.
         """
-        may = self._may_answer(session, request.call.agent_id, role)
+        may = self._may_answer(session, request, reply, role)
         await self._approvals.answer(request.id, reply, within=may)
 
     @contextmanager
     def _may_answer(
-        self, session: Session, agent_id: str | None, role: Role
+        self,
+        session: Session,
+        request: ApprovalRequest,
+        reply: ApprovalReply,
+        role: Role,
     ) -> Iterator[None]:
+        agent_id = request.call.agent_id
         with self._file.transaction():
             person = self._sessions.person_of(session.id)
             if person is None or not (person.has(role) and person.may_answer(agent_id)):
@@ -77,6 +84,8 @@ class Rights:
                     "you may not answer this any more",
                     hint="an admin says who answers for whom",
                 )
+            if isinstance(reply, Approve):
+                self._vouching.vote(request, person.id, session.passkey)
             yield
 
     async def set_role(

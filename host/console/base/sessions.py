@@ -37,6 +37,9 @@ class Session:
     """The time of the last touch of a passkey."""
 
     expires_at: float
+    passkey: bytes | None = None
+    """The id of the passkey that opened it; None: it was opened in another way."""
+
     form_token: str = ""
     """The text that each form of this session has to carry."""
 
@@ -56,18 +59,28 @@ class Sessions:
         self._seconds = seconds
         self._idle_seconds = idle_seconds
 
-    def open(self, person_id: str, address: str) -> str:
-        """Open a session of a person who has proved it; return its secret."""
-        secret = secrets.token_urlsafe(32)
+    def open(self, person_id: str, address: str, passkey: bytes | None = None) -> str:
+        """Open a session of a person who has proved it; return its secret.
+
+        Args:
+            person_id: The person.
+            address: Where the person is.
+            passkey: The id of the passkey that proved it.
+        """
+        secret, session_id = secrets.token_urlsafe(32), secrets.token_hex(8)
         now = self._file.clock()
         self._file.run("DELETE FROM sessions WHERE expires_at <= ?", (now,))
         self._file.run(
             "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                *(secrets.token_hex(8), hashed(secret), person_id, address),
+                *(session_id, hashed(secret), person_id, address),
                 *(now, now, now, now + self._seconds),
             ),
         )
+        if passkey is not None:
+            self._file.run(
+                "INSERT INTO session_keys VALUES (?, ?)", (session_id, passkey)
+            )
         return secret
 
     def find(self, secret: str) -> Session | None:
@@ -153,8 +166,9 @@ class Failures:
 
 
 _SESSION = """
-SELECT id, person_id, address, created_at, used_at, fresh_at, expires_at
-FROM sessions WHERE expires_at > ? AND used_at > ?
+SELECT id, person_id, address, created_at, used_at, fresh_at, expires_at, passkey
+FROM sessions LEFT JOIN session_keys ON session = id
+WHERE expires_at > ? AND used_at > ?
 """
 
 

@@ -23,6 +23,7 @@ from .people import People, Person, Role
 from .rights import Rights
 from .sessions import Failures, Session, Sessions
 from .sources import Sources
+from .vouching import Vouching
 
 
 class NotDoneError(ToolcellError):
@@ -53,6 +54,7 @@ class Console:
     rights: Rights
     sessions: Sessions
     failures: Failures
+    vouching: Vouching
     passkeys: Passkeys
     oidc: OIDC | None
     """The issuer to sign in with. None: passkeys alone."""
@@ -206,8 +208,15 @@ class Visit:
             return self.go(path)
         return self.render("not_recorded.html", path=path)
 
-    async def sign_in(self, answer: Response, person_id: str) -> Response:
+    async def sign_in(
+        self, answer: Response, person_id: str, passkey: bytes | None = None
+    ) -> Response:
         """Open a session of a person who has proved it, in an answer; return it.
+
+        Args:
+            answer: The answer.
+            person_id: The person.
+            passkey: The id of the passkey that proved it.
 
         Raises:
             AuditError: It cannot be recorded; there is no session.
@@ -215,7 +224,7 @@ class Visit:
         await self._append("person_signed_in", by=person_id, address=self.address)
         if self.session is not None:
             self.console.sessions.close(self.session.id)
-        secret = self.console.sessions.open(person_id, self.address)
+        secret = self.console.sessions.open(person_id, self.address, passkey)
         answer.set_cookie(
             cookie_name(self.console.origin),
             secret,

@@ -46,7 +46,10 @@ async def sign_in(visit: Visit) -> Response:
         for each in tried:
             console.failures.add(each)
         raise NotDoneError(403, error.message, hint=error.hint) from None
-    return await visit.sign_in(visit.go(local_path(visit.form.get("next", ""))), name)
+    url, used = local_path(visit.form.get("next", "")), None if key is None else key.id
+    if used is not None and console.vouching.take_news(name, used):
+        url = "/people?news=passkey"
+    return await visit.sign_in(visit.go(url), name, used)
 
 
 async def sign_out(visit: Visit) -> Response:
@@ -90,14 +93,16 @@ async def join(visit: Visit) -> Response:
         visit.console.failures.add(visit.address)
         raise
     person = visit.console.people.join(code, name, key)
-    return await visit.sign_in(visit.go("/"), person.id)
+    return await visit.sign_in(visit.go("/"), person.id, key.id)
 
 
 def _link(visit: Visit, code: str) -> Link:
     visit.check_attempts(visit.address)
     link = visit.console.people.link(code)
     if link is None or (link.local and not _is_loopback(visit.address)):
-        visit.console.failures.add(visit.address)
+        # A page elsewhere may send a person here, which is no attempt of the person.
+        if visit.request.headers.get("sec-fetch-site", "none") == "none":
+            visit.console.failures.add(visit.address)
         raise NotDoneError(
             404,
             "this link is good no longer",

@@ -20,6 +20,7 @@ from ..base.people import (
 )
 from ..base.sessions import Session
 from ..base.visit import NotDoneError, Visit
+from ..base.vouching import Vouched
 
 
 async def show(visit: Visit) -> Response:
@@ -47,6 +48,15 @@ async def invite(visit: Visit) -> Response:
         made_by=visit.person.id,
     )
     return _page(visit, invited=name, url=f"{visit.console.origin}/join/{code}")
+
+
+async def take_back(visit: Visit) -> Response:
+    """Take an invitation back that nobody has used."""
+    link_id = visit.part("id")
+    await visit.record("invitation_taken_back", link=link_id)
+    if not visit.console.people.take_back(link_id):
+        raise NotDoneError(404, "there is no such invitation", hint="it was used")
+    return visit.go("/people")
 
 
 async def set_role(visit: Visit) -> Response:
@@ -78,6 +88,9 @@ async def add_passkey(visit: Visit) -> Response:
     key = visit.console.passkeys.register(_purpose(session), visit.person.id, proof)
     await visit.record("passkey_added", person=visit.person.id)
     visit.console.people.add_passkey(key)
+    vouched = visit.console.vouching.of_passkey(session.passkey)
+    if vouched is not None:
+        visit.console.vouching.note(key.id, vouched)
     return visit.go("/people")
 
 
@@ -113,8 +126,11 @@ def _page(visit: Visit, *, invited: str = "", url: str = "") -> Response:
     assert session is not None
     is_admin = visit.person.has("admin")
     shown = console.people.all() if is_admin else [visit.person]
-    keys: dict[str, list[tuple[Passkey, str]]] = {
-        person.id: [(k, key_text(k)) for k in console.people.passkeys(person.id)]
+    keys: dict[str, list[tuple[Passkey, str, Vouched | None]]] = {
+        person.id: [
+            (k, key_text(k), console.vouching.of_passkey(k.id))
+            for k in console.people.passkeys(person.id)
+        ]
         for person in shown
     }
     sessions = [
@@ -125,6 +141,8 @@ def _page(visit: Visit, *, invited: str = "", url: str = "") -> Response:
         people=shown,
         keys=keys,
         sessions=sessions,
+        invitations=console.people.invitations() if is_admin else [],
+        news=visit.query("news"),
         roles=ROLES,
         now=time(),
         options=console.passkeys.creation_options(_purpose(session), visit.person.id),

@@ -102,6 +102,7 @@ async def _page(
         "request.html",
         shown=await show_request(visit.sources, record.request, opened=opened),
         record=record,
+        marks=visit.console.vouching.marks(record.request.id),
         state=record.state(now),
         now=now,
         times=[each for each in GRANTS if each <= HOUR or visit.person.has("admin")],
@@ -183,6 +184,9 @@ async def _answer(
 ) -> Response:
     session = visit.session
     assert session is not None
+    vouched = visit.console.vouching.of_passkey(session.passkey)
+    if vouched is not None:
+        await visit.record("vote_marked", request=request.id, voucher=vouched.voucher)
     try:
         await visit.console.rights.answer(session, request, reply, role)
     except InvalidInputError:

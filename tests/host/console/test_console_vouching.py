@@ -1,0 +1,166 @@
+"""Links and passkeys that people let each other in by, with a clock of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+
+from toolcell.core import InvalidInputError
+from toolcell.host.console.base.people import Passkey, People
+from toolcell.host.console.base.people_file import PeopleFile
+from toolcell.host.console.base.sessions import MAX_FAILURES
+from toolcell.host.console.base.vouching import MARK_SECONDS, Vouching
+
+from ...support.console.person import Client
+from ...support.console.served import Service
+
+NOW = 1_800_000_000.0
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path, clock: Clock) -> Iterator[PeopleFile]:
+    with PeopleFile(tmp_path / "people.db", clock=clock) as made:
+        yield made
+
+
+def join(people: People, name: str, key: bytes, made_by: str | None = None) -> None:
+    """Let a person register a passkey, by the link of an admin or the first one."""
+    code = people.make_link(role="admin", seconds=60, person_id=name, made_by=made_by)
+    people.join(code, name, Passkey(key, name, b"public", 0, NOW, None))
+
+
+def approve(vouching: Vouching, *votes: tuple[str, bytes]) -> None:
+    """Let people approve one request, each with a passkey."""
+    request: Any = SimpleNamespace(id="r", approved_by=())
+    for name, key in votes:
+        vouching.vote(request, name, key)
+
+
+@pytest.mark.finding("R8")
+@pytest.mark.parametrize("end", ["removed", "demoted", "taken back"])
+def test_an_invitation_dies_with_its_makers_rights(file: PeopleFile, end: str) -> None:
+    people = People(file)
+    join(people, "anna", b"a")
+    join(people, "mallory", b"m")
+    code = people.make_link(
+        role="admin", seconds=60, person_id="more", made_by="mallory"
+    )
+    [shown] = people.invitations()
+
+    assert (shown.person_id, shown.made_by) == ("more", "mallory")
+    if end == "removed":
+        with people.removing("mallory"):
+            pass
+    elif end == "demoted":
+        with people.setting_role("mallory", "viewer", None):
+            pass
+    else:
+        assert people.take_back(shown.id)
+
+    assert people.link(code) is None
+    assert people.invitations() == []
+    with pytest.raises(InvalidInputError, match="good no longer"):
+        people.join(code, "more", Passkey(b"x", "more", b"public", 0, NOW, None))
+
+
+BOTH = (("anna", b"a"), ("bob", b"new"))
+
+
+@pytest.mark.finding("R9")
+@pytest.mark.parametrize("votes", [BOTH, BOTH[::-1]])
+@pytest.mark.parametrize("known", [True, False])
+def test_the_maker_of_a_link_is_not_two_people(
+    file: PeopleFile, clock: Clock, votes: tuple[tuple[str, bytes], ...], known: bool
+) -> None:
+    people, vouching = People(file), Vouching(file)
+    join(people, "anna", b"a")
+    if known:
+        join(people, "bob", b"old")
+    join(people, "bob", b"new", made_by="anna")
+
+    with pytest.raises(InvalidInputError, match="could be you"):
+        approve(vouching, *votes)
+    file.run("DELETE FROM votes")
+    clock.now += MARK_SECONDS
+    if known:
+        with pytest.raises(InvalidInputError, match="could be you"):
+            approve(vouching, *votes)
+        file.run("DELETE FROM votes")
+        approve(vouching, ("anna", b"a"), ("bob", b"old"))
+    else:
+        approve(vouching, *votes)
+
+
+@pytest.mark.finding("R9")
+def test_a_chain_of_links_is_one_person(file: PeopleFile) -> None:
+    people, vouching = People(file), Vouching(file)
+    join(people, "anna", b"a")
+    join(people, "dora", b"d")
+    join(people, "bob", b"b", made_by="anna")
+    join(people, "carl", b"c", made_by="bob")
+
+    with pytest.raises(InvalidInputError, match="could be you"):
+        approve(vouching, ("anna", b"a"), ("carl", b"c"))
+    assert vouching.marks("r") == []
+    approve(vouching, ("dora", b"d"))
+    file.run("DELETE FROM votes")
+    approve(vouching, ("carl", b"c"), ("dora", b"d"))
+    assert vouching.marks("r") == [("carl", "anna"), ("carl", "bob")]
+
+
+@pytest.mark.finding("R9")
+def test_a_person_is_told_of_a_passkey_once(file: PeopleFile) -> None:
+    people, vouching = People(file), Vouching(file)
+    join(people, "anna", b"a")
+    join(people, "bob", b"old")
+    join(people, "bob", b"new", made_by="anna")
+
+    assert not vouching.take_news("bob", b"new")
+    assert vouching.take_news("bob", b"old")
+    assert not vouching.take_news("bob", b"old")
+
+
+@pytest.mark.finding("R10")
+def test_links_of_pages_elsewhere_lock_nobody_out(service: Service) -> None:
+    elsewhere = {
+        "Sec-Fetch-Site": "cross-site",
+        "Sec-Fetch-Mode": "navigate",
+        "Sec-Fetch-Dest": "document",
+    }
+    for _ in range(MAX_FAILURES):
+        found = httpx2.get(f"{service.url}/join/x", headers=elsewhere, timeout=60)
+        assert found.status_code == 404
+
+    assert httpx2.get(service.link(), timeout=60).status_code == 200
+
+
+@pytest.mark.finding("R8")
+def test_an_admin_sees_invitations_and_takes_them_back(service: Service) -> None:
+    admin = Client(service, "admin", name="ines")
+    code = service.people.make_link(
+        role="approver", seconds=600, person_id="guest", made_by="ines"
+    )
+    page = admin.get("/people").text
+    path = page.partition('action="/people/invitations/')[2].partition('"')[0]
+    taken = admin.post(f"/people/invitations/{path}")
+
+    assert "Take back the invitation of guest" in page
+    assert taken.status_code == 303
+    assert service.people.link(code) is None
