@@ -28,6 +28,8 @@ _NAMESPACES = (
     | linux.CLONE_NEWIPC
     | linux.CLONE_NEWUTS
 )
+# A cell could be shown this one; then it would see the processes of others.
+_MASKED = "this one is masked (docker run --security-opt systempaths=unconfined)"
 
 
 class NamespacesRefusedError(OSError):
@@ -51,6 +53,8 @@ class NamespaceWalls:
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self._cell_uid: int = setup["cell_uid"]
+        if _is_masked("/proc"):
+            _require_own_proc()
         try:
             self._users = CellUsers(self._cell_uid)
         except OSError as error:
@@ -104,3 +108,35 @@ class NamespaceWalls:
 
     def close(self) -> None:
         """Remove what is left when all cells have ended: nothing is."""
+
+
+def _is_masked(folder: str) -> bool:
+    """Return True if something is mounted over a part of a file system."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        points = [line.split()[4] for line in file]
+    return any(point.startswith(folder + "/") for point in points)
+
+
+def _require_own_proc() -> None:
+    """Raise NamespacesRefusedError if a cell cannot mount a /proc of its own.
+
+    The kernel refuses it where this one is masked, as engines have it in containers; a
+    mount over an empty folder masks nothing.
+    """
+    try:
+        pid = linux.clone(linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID)
+    except OSError as error:
+        raise NamespacesRefusedError(error.errno, error.strerror) from None
+    if pid == 0:
+        number = 255
+        try:
+            linux.mount("proc", "/proc", "proc")
+            number = 0
+        except OSError as error:
+            number = error.errno or number
+        finally:
+            os._exit(number)
+    number = os.WEXITSTATUS(os.waitpid(pid, 0)[1])
+    if number:
+        why = f"mount /proc: {os.strerror(number)}; {_MASKED}"
+        raise NamespacesRefusedError(number, why)

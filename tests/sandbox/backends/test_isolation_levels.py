@@ -133,12 +133,18 @@ def test_without_cgroups_rlimits_and_the_watchdog_hold(
     )
 
 
-def without_namespaces(*arguments: str, stdin: str) -> subprocess.CompletedProcess[str]:
-    """Run toolcell where the kernel gives no user namespaces."""
+NO_NAMESPACES = "echo 0 > /proc/sys/user/max_user_namespaces"
+MASKED_PROC = "mount -t tmpfs none /proc/bus"
+
+
+def without_namespaces(
+    *arguments: str, stdin: str, lacks: str = NO_NAMESPACES
+) -> subprocess.CompletedProcess[str]:
+    """Run toolcell where the kernel gives no namespaces, or not all that belongs."""
     if os.getuid() != 0 or shutil.which("unshare") is None:
         missing("needs root and util-linux, to take namespaces away")
-    script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
-    command = ["unshare", "-Ur", "sh", "-c", script, "sh", TOOLCELL, *arguments]
+    script = f'{lacks} && exec "$@"'
+    command = ["unshare", "-Urm", "sh", "-c", script, "sh", TOOLCELL, *arguments]
     env = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
     return subprocess.run(
         command,
@@ -157,6 +163,20 @@ def test_without_namespaces_nothing_runs_unless_asked_by_name() -> None:
 
     assert (done.returncode, done.stdout) == (4, "")
     assert "minimum_isolation='process'" in done.stderr
+
+
+def test_where_proc_is_masked_cells_are_confined_and_it_is_said() -> None:
+    """As in a container with seccomp=unconfined: namespaces, and no /proc for them."""
+    done = without_namespaces("run", "-", stdin="print(1)", lacks=MASKED_PROC)
+    options = ("--isolation", "namespaces")
+    refused = without_namespaces("run", "-", *options, stdin="1", lacks=MASKED_PROC)
+
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert "confined isolation" in done.stderr
+    assert (refused.returncode, refused.stdout) == (4, "")
+    for stderr in (done.stderr, refused.stderr):
+        assert "mount /proc: Operation not permitted" in stderr
+        assert "systempaths=unconfined" in stderr
 
 
 def in_process(code: str, seconds: int = 30) -> dict[str, Any]:
