@@ -118,6 +118,10 @@ class BackendRow:
 
 
 SUBPROCESS = BackendRow(name="subprocess", options={"backend": "subprocess"})
+CONFINED = BackendRow(
+    name="confined",
+    options={"backend": "subprocess", "strongest_isolation": "confined"},
+)
 DOCKER = BackendRow(name="docker", options={"backend": "docker", "image": IMAGE})
 RUNSC = BackendRow(
     name="runsc",
@@ -128,6 +132,7 @@ CLUSTER = BackendRow(name="cluster", options={"backend": "subprocess"}, on_nodes
 BACKENDS = [
     pytest.param(SUBPROCESS, id="subprocess"),
     pytest.param(CLUSTER, id="cluster"),
+    pytest.param(CONFINED, id="confined"),
     pytest.param(DOCKER, id="docker", marks=pytest.mark.docker),
     pytest.param(RUNSC, id="runsc", marks=[pytest.mark.docker, pytest.mark.runsc]),
 ]

@@ -76,6 +76,7 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
             "'process' isolation has no file system of its own to mount into",
             hint="`toolcell doctor` says how to get namespaces, or use Docker",
         )
+    _check_mounts(config, traits.level)
     check_network(config.network, traits.level)
     if config.programs_per_cell > 1 and traits.level == "process":
         raise ConfigError(
@@ -92,6 +93,16 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
                 f"{config.minimum_enforcement!r} was asked for",
                 hint="`toolcell doctor` says how to get cgroups",
             )
+
+
+def _check_mounts(config: SandboxConfig, level: IsolationLevel) -> None:
+    moved = [each for each in config.mounts if each.source != each.target]
+    if level == "confined" and moved:
+        raise SandboxUnavailableError(
+            f"'confined' cells see {moved[0].source} at its own path, not at "
+            f"{moved[0].target}",
+            hint="name the source as the target, or use Docker or namespaces",
+        )
 
 
 def check_packages(config: SandboxConfig, level: IsolationLevel) -> None:

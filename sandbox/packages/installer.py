@@ -130,7 +130,14 @@ class PackageInstaller:
             folder = await anyio.to_thread.run_sync(store.find, key)
             if folder is None:
                 folder = await self._build(key, lock, target, on_step)
-        return f"{TARGET}/{folder}"
+        return self._shown(folder)
+
+    def _shown(self, folder: str) -> str:
+        """Return the path of a layer in cells."""
+        assert self._store is not None
+        confined = self._backend.traits.level == "confined"
+        place = self._store.bind.source if confined else TARGET
+        return f"{place}/{folder}"
 
     async def _resolve(
         self, wanted: tuple[str, ...], target: Interpreter, on_step: OnStep | None
@@ -214,7 +221,7 @@ class PackageInstaller:
                 await target_interpreter.compile_layer(
                     self._backend,
                     place,
-                    f"{TARGET}/{path.name}",
+                    self._shown(path.name),
                     target.tag,
                     self._config.limits,
                 )

@@ -35,6 +35,7 @@ _DAY_SECONDS = 86_400.0
 _POLL_SECONDS = 0.05
 # No program can list it, not even as its owner: only the name opens a layer.
 _UNLISTED = 0o311
+_PASSABLE = 0o711
 
 
 class PackageLayer(BaseModel):
@@ -96,8 +97,10 @@ class LayerStore:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             _require_own(self.root)
+            # Users of cells pass through it where nothing is mounted.
+            self.root.chmod(_PASSABLE)
             own = (self.building, self.resolved, self.built, self._index, self._locks)
-            for path in own:
+            for path in (*own, self.wheels):
                 path.mkdir(mode=0o700, exist_ok=True)
             self.layers.mkdir(exist_ok=True)
             self.layers.chmod(_UNLISTED)
@@ -284,7 +287,11 @@ class LayerStore:
 
 
 def _default_folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    home = Path.home()
+    cache = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
+    if os.geteuid() == 0 and not home.stat().st_mode & 0o001:
+        # The users of root's cells cannot enter it.
+        cache = os.environ.get("XDG_CACHE_HOME") or "/var/cache"
     return Path(cache) / "toolcell" / "packages"
 
 

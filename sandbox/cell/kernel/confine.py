@@ -119,7 +119,7 @@ def confine(settings: dict[str, Any], *, closes_later: bool = False) -> list[str
     set_rlimits(settings["rlimits"])
     held = ["rlimits", *settings["held"]]
     if settings["renews"]:
-        if not closes_later:
+        if not closes_later and not settings["confined"]:
             seccomp.close()
         held.append("seccomp")
     uid = settings["uid"]

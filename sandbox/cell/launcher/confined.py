@@ -19,7 +19,7 @@ import time
 from ..kernel import landlock, linux, notification, process_tree
 from ..notifier import main as notifier
 from ..wire import aliases
-from ..wire.contract import OWN_USER, SHARED_USER
+from ..wire.contract import FOLDERS, OWN_USER, SHARED_USER
 from ..workdir.emptying import remove_all_in
 
 TYPE_CHECKING = False
@@ -198,6 +198,7 @@ class ConfinedWalls:
             "node": self._node,
             "uid": self._uid,
             "confined": self.confined,
+            "renews": FOLDERS if settings["renews"] else "",
             "served": sorted(self._served()),
             "require": [*settings["require"], *own],
             "rlimits": {**settings["rlimits"], "file_bytes": settings["disk_mb"] << 20},

@@ -115,7 +115,7 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
             first = b""
         setup = {"layers": held, "cpu": time.process_time()}
         global _node, _closes
-        _node, _closes = settings["node"], closes
+        _node, _closes = settings["node"], closes and not settings["confined"]
         # The last line that is certainly ours; it is read when a run begins.
         _write_all(RESULT_FD, _line(setup))
         code = _serve(first)

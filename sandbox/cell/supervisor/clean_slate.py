@@ -12,6 +12,8 @@ used again.
 In a container this process may make neither. There it empties each folder that programs
 can write to, and checks that the folder and its file system are as they were at first.
 What would stay in a namespace is closed to programs, unless no other program follows.
+The same goes for `confined` cells, to which it is always closed; they share /dev/shm
+with the machine, so a cell whose program left something there is not used again.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ _NETWORK_FILES = (
     "rt_cache",
 )
 _MAX_BYTES = 65_536
+_SHARED = "/dev/shm"
 
 
 class ResidueError(OSError):
@@ -58,7 +61,9 @@ class CleanSlate:
     def __init__(self, settings: dict[str, Any], last_pid: int | None) -> None:
         self._nice = os.getpriority(os.PRIO_PROCESS, 0)
         self._replace: Callable[[float], None]
-        if settings["renews"] == FOLDERS:
+        if settings["confined"]:
+            self._replace = _OwnFolders(settings).empty
+        elif settings["renews"] == FOLDERS:
             self._replace = Folders(settings["folders"], settings["uid"]).empty
             # Forks share them.
             for lasting in (False, True):
@@ -82,6 +87,35 @@ class CleanSlate:
         if os.getpriority(os.PRIO_PROCESS, 0) != self._nice:
             raise ResidueError("the supervisor's nice value was changed")
         self._replace(until)
+
+
+class _OwnFolders:
+    """The folders of a cell on the machine's file systems.
+
+    Args:
+        settings: As in `CleanSlate`.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._uid: int = settings["uid"]
+        folders = [settings["workdir"], settings["tmp"]]
+        self._folders = Folders(folders, self._uid, alone=False)
+        self._shared = self._in_shared_memory()
+
+    def empty(self, until: float) -> None:
+        """Empty them. Raises OSError."""
+        self._folders.empty(until)
+        if self._in_shared_memory() - self._shared:
+            raise ResidueError("something is left in shared memory")
+
+    def _in_shared_memory(self) -> set[str]:
+        with contextlib.suppress(FileNotFoundError), os.scandir(_SHARED) as entries:
+            return {
+                each.name
+                for each in entries
+                if each.stat(follow_symlinks=False).st_uid == self._uid
+            }
+        return set()
 
 
 class _Mounts:

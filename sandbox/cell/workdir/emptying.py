@@ -24,12 +24,16 @@ class Folders:
     Args:
         paths: The folders; those that do not exist are left out.
         uid: The programs' user.
+        alone: True if nobody but the cell writes to their file systems.
     """
 
-    def __init__(self, paths: list[str], uid: int) -> None:
+    def __init__(self, paths: list[str], uid: int, *, alone: bool = True) -> None:
         self._uid = uid
+        self._alone = alone
         with acting_as(uid):
-            self._before = {path: _state(path) for path in paths if os.path.isdir(path)}
+            self._before = {
+                path: self._state(path) for path in paths if os.path.isdir(path)
+            }
 
     def empty(self, until: float) -> None:
         """Remove all that programs left.
@@ -48,21 +52,20 @@ class Folders:
                         os.removexattr(path, name)
                 remove_all_in(path, until)
                 os.utime(path)
-                if _state(path) != before:
+                if self._state(path) != before:
                     raise OSError(errno.ENOTEMPTY, "something is left", path)
 
-
-def _state(path: str) -> dict[str, Any]:
-    """Return what a program can change about a folder and its file system."""
-    facts, space = os.stat(path), os.statvfs(path)
-    return {
-        "mode": facts.st_mode,
-        "owner": (facts.st_uid, facts.st_gid),
-        "attributes": _attributes(path),
-        "names": os.listdir(path),
-        # Files without a name take space, too.
-        "free": (space.f_bfree, space.f_ffree),
-    }
+    def _state(self, path: str) -> dict[str, Any]:
+        """Return what a program can change about a folder and its file system."""
+        facts, space = os.stat(path), os.statvfs(path)
+        return {
+            "mode": facts.st_mode,
+            "owner": (facts.st_uid, facts.st_gid),
+            "attributes": _attributes(path),
+            "names": os.listdir(path),
+            # Files without a name take space, too.
+            "free": (space.f_bfree, space.f_ffree) if self._alone else (),
+        }
 
 
 def _attributes(path: str) -> list[str]:
