@@ -132,7 +132,6 @@ CLUSTER = BackendRow(name="cluster", options={"backend": "subprocess"}, on_nodes
 BACKENDS = [
     pytest.param(SUBPROCESS, id="subprocess"),
     pytest.param(CLUSTER, id="cluster"),
-    pytest.param(CONFINED, id="confined"),
     pytest.param(DOCKER, id="docker", marks=pytest.mark.docker),
     pytest.param(RUNSC, id="runsc", marks=[pytest.mark.docker, pytest.mark.runsc]),
 ]

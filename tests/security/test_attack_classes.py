@@ -1,0 +1,93 @@
+"""The table of attack classes in docs/security.md is what attacks found."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from toolcell.sandbox import SandboxManager
+
+from ..conftest import CONFINED, DOCKER, RUNSC, SUBPROCESS, missing, why_no_docker
+from ..support.attack_classes import CLASSES, PRELUDE, Targets
+from ..support.paths import ROOT
+
+pytestmark = pytest.mark.anyio
+
+DOCUMENT = ROOT / "docs" / "security.md"
+HEADING = "## Attack classes by level"
+OWN_PYTHON = "/usr/bin/python3"
+"""An interpreter that other users may run, so that root's cells have their own."""
+
+NEIGHBOUR = """
+import os, secrets
+path = os.path.abspath(secrets.token_hex(8))
+open(path, "w").write("canary")
+[path, os.getpid()]
+"""
+DOCKER_MARKS = {"docker": pytest.mark.docker}
+
+
+def documented(column: str) -> dict[str, str]:
+    """Return what the table says of each attack in a column, bold or not."""
+    section = DOCUMENT.read_text().split(f"{HEADING}\n")[1].split("\n## ")[0]
+    rows = [
+        [cell.strip().strip("*") for cell in line.strip("|").split(" | ")]
+        for line in section.splitlines()
+        if line.startswith("|")
+    ]
+    names = rows[0]
+    place = names.index(column)
+    return {row[0]: row[place] for row in rows[2:]}
+
+
+@pytest.mark.attack(36, 39, 41, 42)
+@pytest.mark.parametrize(
+    ("column", "row", "options"),
+    [
+        pytest.param("confined", CONFINED, {}, id="confined"),
+        pytest.param(
+            "confined, own user", CONFINED, {"python": OWN_PYTHON}, id="own-user"
+        ),
+        pytest.param("namespaces", SUBPROCESS, {}, id="namespaces"),
+        pytest.param("container", DOCKER, {}, id="docker", marks=pytest.mark.docker),
+        pytest.param(
+            "kernel",
+            RUNSC,
+            {},
+            id="runsc",
+            marks=[pytest.mark.docker, pytest.mark.runsc],
+        ),
+    ],
+)
+async def test_what_is_open_is_what_the_table_says(
+    column: str, row: Any, options: dict[str, Any]
+) -> None:
+    if row.options["backend"] == "docker":
+        if why := why_no_docker(row.options.get("runtime")):
+            missing(why)
+    if column == "confined, own user" and os.geteuid() != 0:
+        pytest.skip("only root gives cells users of their own")
+    async with SandboxManager(row.config(**options)) as manager:
+        async with manager.session() as neighbour:
+            path, pid = (await neighbour.run(NEIGHBOUR)).value
+            python = options.get("python", sys.executable)
+            targets = Targets(path, pid, python)
+            with targets as given:
+                attacks = {k: v for each in CLASSES.values() for k, v in each.items()}
+                inputs = {"t": given, "attacks": attacks}
+                result = await manager.run(PRELUDE, inputs=inputs)
+                assert isinstance(result.value, dict), result.stderr
+                lives, nice = targets.lives, os.getpriority(0, given["pid"])
+
+    found = {
+        name: "open" if how == "open" else "closed"
+        for name, how in result.value.items()
+    }
+    assert found == documented(column), result.value
+    assert (lives, nice) == (True, os.getpriority(0, 0))
+    assert ("own_uid" in result.isolation.layers) == (
+        column != "confined" or os.geteuid() != 0
+    )
