@@ -12,6 +12,7 @@ from toolcell.sandbox import SandboxManager
 
 from ..conftest import CONFINED, DOCKER, RUNSC, SUBPROCESS, missing, why_no_docker
 from ..support.attack_classes import CLASSES, PRELUDE, Targets
+from ..support.attack_table import value_of
 from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +73,7 @@ async def test_what_is_open_is_what_the_table_says(
         pytest.skip("only root gives cells users of their own")
     async with SandboxManager(row.config(**options)) as manager:
         async with manager.session() as neighbour:
-            path, pid = (await neighbour.run(NEIGHBOUR)).value
+            path, pid = await value_of(neighbour, NEIGHBOUR)
             python = options.get("python", sys.executable)
             targets = Targets(path, pid, python)
             with targets as given:
@@ -87,6 +88,7 @@ async def test_what_is_open_is_what_the_table_says(
         for name, how in result.value.items()
     }
     assert found == documented(column), result.value
+    assert result.isolation is not None
     assert (lives, nice) == (True, os.getpriority(0, 0))
     assert ("own_uid" in result.isolation.layers) == (
         column != "confined" or os.geteuid() != 0
