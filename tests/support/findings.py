@@ -1,5 +1,5 @@
-"""What attackers (A, R), loads and faults (F, C), clients of others (S) and newcomers
-(N, J) found, by its id.
+"""What attackers (A, R), loads and faults (F, C), clients of others (S), users of
+tools (T) and newcomers (N, J) found, by its id.
 
 A test names what it proves closed: `@pytest.mark.finding("A17")`.
 """
@@ -44,6 +44,7 @@ FINDINGS = {
     "R47": "argv with * is open for programs that run their arguments",
     "R71": "a text rule promises more than it can hold",
     "R75": "a URL of many labels keeps a thread for minutes",
+    "T1": "members of objects in forms and queries pass rules on arguments by",
     "F1": "cells outlive a killed host that forked",
     "F2": "a cell that cannot be killed hangs its run, cancel and close",
     "F3": "a start waits for leftovers, and clean says removed when it has not",

@@ -13,6 +13,9 @@ Method = Literal["get", "put", "post", "delete", "options", "head", "patch", "tr
 Location = Literal["path", "query", "header", "cookie"]
 Style = Literal["simple", "form", "spaceDelimited", "pipeDelimited", "deepObject"]
 
+FORM = "application/x-www-form-urlencoded"
+"""The media type of forms."""
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -34,10 +37,20 @@ class OperationParameter(_Part):
     """True if the value is written as JSON."""
 
 
+class FormField(_Part):
+    """A field of a form that its document gives a style."""
+
+    name: str
+    style: Style
+    explode: bool
+
+
 class OperationBody(_Part):
     """The body of a request, which is the argument `body`."""
 
     media_type: str
+    fields: tuple[FormField, ...] = Field((), exclude_if=lambda fields: not fields)
+    """Fields of a form with a style. Objects in others are written as JSON."""
 
 
 class SecurityScheme(_Part):

@@ -14,8 +14,11 @@ from toolcell.core.text.install_hint import install_hint
 
 from ..foreign.definition import Listing, checked_definition
 from .definition import (
+    FORM,
+    FormField,
     Method,
     OpenAPIDefinition,
+    OperationBody,
     OperationParameter,
     SecurityScheme,
     Style,
@@ -31,6 +34,8 @@ _OUR_HEADERS = frozenset(
     " user-agent via".split()
 )
 _STYLES = {"path": "simple", "header": "simple", "query": "form", "cookie": "form"}
+_STYLE_KEYS = {"style", "explode", "allowReserved"}
+_FORM_STYLES = ("form", "spaceDelimited", "pipeDelimited", "deepObject")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{([^{}/]+)\}")
@@ -147,7 +152,7 @@ class _Parser:
             "method": method,
             "path": path,
             "parameters": [each.model_dump(by_alias=True) for each in made],
-            "body": None if body is None else {"media_type": body[0]},
+            "body": None if body is None else body[0].model_dump(),
             "security": self._security(item[method]),
         }
         return checked_definition(OpenAPIDefinition, fields, ("input_schema",))
@@ -201,8 +206,8 @@ class _Parser:
             made = {"description": about, **made}
         return made, is_json
 
-    def _body(self, operation: _Raw) -> tuple[str, Any, bool] | None:
-        """Return the media type and schema of the body, and True if there must be one.
+    def _body(self, operation: _Raw) -> tuple[OperationBody, Any, bool] | None:
+        """Return the body and its schema, and True if there must be one.
 
         None: a request has no body.
         """
@@ -215,7 +220,11 @@ class _Parser:
         if ranked:
             media_type = ranked[0][1]
             entry = content[media_type] or {}
-            return media_type.partition(";")[0], entry.get("schema", {}), is_required
+            bare = media_type.partition(";")[0]
+            fields = tuple(_form_fields(entry.get("encoding")))
+            is_form = bare.strip().lower() == FORM
+            body = OperationBody(media_type=bare, fields=fields if is_form else ())
+            return body, entry.get("schema", {}), is_required
         if is_required:
             raise unfit(f"it takes a body of {', '.join(content)[:128] or 'no type'}")
         return None
@@ -302,6 +311,18 @@ def _parameter(
     )
 
 
+def _form_fields(encoding: Any) -> Iterator[FormField]:
+    """Yield the fields of a form to which a document gives a style."""
+    for name, given in (encoding if isinstance(encoding, dict) else {}).items():
+        if not isinstance(given, dict) or not given.keys() & _STYLE_KEYS:
+            continue
+        style = given.get("style", "form")
+        if style not in _FORM_STYLES:
+            raise unfit(f"a field of its form has the style {str(style)[:32]}")
+        explode = given.get("explode", style in ("form", "deepObject"))
+        yield FormField(name=name, style=style, explode=explode is True)
+
+
 def _check_path(path: str, parameters: list[OperationParameter]) -> None:
     """Refuse a template that could lead elsewhere, or that nobody can fill."""
     is_plain = path.isprintable() and not set(path) & set("?#\\")
@@ -327,7 +348,7 @@ def _rank(media_type: str) -> int:
         return 0
     if _is_json(bare):
         return 1
-    return {"application/x-www-form-urlencoded": 2, "text/plain": 3}.get(bare, _NEVER)
+    return {FORM: 2, "text/plain": 3}.get(bare, _NEVER)
 
 
 def _is_json(media_type: str) -> bool:

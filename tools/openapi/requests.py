@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from ..definition.validation import Problem, refusal
-from .definition import OpenAPIDefinition, OperationParameter
+from .definition import (
+    FORM,
+    FormField,
+    OpenAPIDefinition,
+    OperationBody,
+    OperationParameter,
+)
 
 _SEPARATORS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
 _MARKS = {"spaceDelimited": " ", "pipeDelimited": "|"}
@@ -53,7 +59,7 @@ class _MisplacedError(Exception):
 def draft(
     tool: str, definition: OpenAPIDefinition, arguments: Mapping[str, Any]
 ) -> Draft:
-    """Return the request of a call, without its body and its secrets.
+    """Return the request of a call without its secrets; of bodies it has forms alone.
 
     Args:
         tool: The tool's name, for the error.
@@ -88,8 +94,42 @@ def _draft(definition: OpenAPIDefinition, arguments: Mapping[str, Any]) -> Draft
                 made.cookies += _pairs(each.name, each.style, value, each.explode)
             case "header":
                 made.headers[each.name] = _header(each, value)
+    for location in ("query", "cookie"):
+        _check_names(definition, location, arguments)
     made.path = _path(definition.path, segments)
+    body, fields = definition.body, arguments.get("body")
+    if body is not None and _is_form(body) and isinstance(fields, dict):
+        made.body = _form(body, fields, _declared_fields(definition))
     return made
+
+
+def _check_names(
+    definition: OpenAPIDefinition, location: str, arguments: Mapping[str, Any]
+) -> None:
+    """Refuse members of an object that would be sent as another parameter.
+
+    An object that is exploded gives its members as parameters of their own, which rules
+    on the parameters of those names would not see.
+    """
+    placed = [each for each in definition.parameters if each.location == location]
+    taken = {_base(each.name) for each in placed}
+    for each in placed:
+        value = arguments.get(each.argument)
+        if not isinstance(value, dict) or each.is_json or not each.explode:
+            continue
+        if each.style == "deepObject":
+            continue
+        bases = [_base(name) for name in value]
+        if len(set(bases)) < len(bases) or not taken.isdisjoint(bases):
+            raise _MisplacedError(
+                each.argument, "members with names that no other parameter has"
+            )
+        taken.update(bases)
+
+
+def _base(name: str) -> str:
+    """Return the name that a server may read, such as `a` of `a[]`."""
+    return name.partition("[")[0].strip().casefold()
 
 
 def add_body(
@@ -99,7 +139,8 @@ def add_body(
     if definition.body is not None and "body" in arguments:
         media_type = definition.body.media_type
         request.headers["Content-Type"] = media_type
-        request.body = _body(media_type, arguments["body"])
+        if request.body is None:
+            request.body = _body(media_type, arguments["body"])
 
 
 def _text(value: Any) -> str:
@@ -207,14 +248,75 @@ def _header(parameter: OperationParameter, value: Any) -> str:
     return text
 
 
+def _is_form(body: OperationBody) -> bool:
+    return body.media_type.strip().lower() == FORM
+
+
+def _declared_fields(definition: OpenAPIDefinition) -> Collection[str]:
+    """Return the names that the schema of the body lists."""
+    known: Any = definition.input_schema
+    schema: Any = known["properties"].get("body")
+    while isinstance(schema, dict) and "$ref" in schema:
+        schema = known.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/"))
+    listed = schema.get("properties") if isinstance(schema, dict) else None
+    return listed.keys() if isinstance(listed, dict) else ()
+
+
+def _form(
+    body: OperationBody, fields: Mapping[str, Any], declared: Collection[str]
+) -> bytes:
+    """Return a form in which each field holds what the argument of its name holds.
+
+    An object is one field, in JSON or with its members in brackets: flat, they would be
+    fields of the top, which rules on those fields would not see.
+    """
+    styles = {each.name: each for each in body.fields}
+    pairs: _Pairs = []
+    for name, value in fields.items():
+        if name not in declared and set(name) & set("[]"):
+            raise _MisplacedError("body", "names of fields without [ or ]")
+        style = styles.get(name)
+        if style is not None and style.style == "deepObject":
+            pairs += _in_brackets(name, value)
+        elif style is None or isinstance(value, str):
+            values = value if isinstance(value, list) else [value]
+            pairs += [
+                (quote(name, safe=""), quote(_text(each), safe="")) for each in values
+            ]
+        elif isinstance(value, dict) and style.explode:
+            raise _MisplacedError(
+                "body", f"no object in {name[:64]}: it would become several fields"
+            )
+        else:
+            place = _as_parameter(style)
+            _check_parts(place, value)
+            pairs += _pairs(name, style.style, value, style.explode)
+    return "&".join(f"{name}={text}" for name, text in pairs).encode()
+
+
+def _in_brackets(name: str, value: Any) -> _Pairs:
+    if not isinstance(value, dict | list):
+        return [(quote(name, safe=""), quote(_text(value), safe=""))]
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    pairs: _Pairs = []
+    for key, each in inner:
+        if set(str(key)) & set("[]"):
+            raise _MisplacedError("body", "parts without [ or ], which ends a part")
+        pairs += _in_brackets(f"{name}[{key}]", each)
+    return pairs
+
+
+def _as_parameter(style: FormField) -> OperationParameter:
+    return OperationParameter(
+        argument="body",
+        name=style.name,
+        location="query",
+        style=style.style,
+        explode=style.explode,
+    )
+
+
 def _body(media_type: str, value: Any) -> bytes:
-    if media_type == "application/x-www-form-urlencoded" and isinstance(value, dict):
-        pairs = [
-            pair
-            for name, each in value.items()
-            for pair in _pairs(name, "form", each, True)
-        ]
-        return "&".join(f"{name}={text}" for name, text in pairs).encode()
     if media_type == "text/plain":
         return _text(value).encode()
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
