@@ -31,27 +31,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import FrozenSet, Tuple
 
-ATTRIBUTES, SOCKETS, NETWORK = "attributes", "sockets", "network"
-SIGNALS, TRUNCATE = "signals", "truncate"
-"""What can be served: owners, modes, times and extended attributes of files; `connect`
-and `bind`; with `NETWORK` also TCP, and `listen`; signals to other processes, which
-Landlock bounds from ABI 6 on; and truncation by path, from ABI 3 on."""
+ATTRIBUTES, SOCKETS, SIGNALS, TRUNCATE = "attributes sockets signals truncate".split()
+"""What can be served: owners, modes, times and extended attributes of files; `connect`,
+`bind` and `listen`; signals to other processes, which Landlock bounds from ABI 6 on;
+and truncation by path, which it bounds from ABI 3 on."""
 
 _NOTIFIED = {
     ATTRIBUTES: "chmod fchmod fchmodat fchmodat2 chown lchown fchown fchownat utime "
     "utimes futimesat utimensat setxattr lsetxattr fsetxattr removexattr lremovexattr "
     "fremovexattr",
-    SOCKETS: "connect bind",
-    NETWORK: "listen",
+    SOCKETS: "connect bind listen",
     SIGNALS: "kill tkill tgkill",
     TRUNCATE: "truncate",
 }
 
 _PR_SET_DUMPABLE = 4
-_UNIX, _STREAM, _SEQPACKET, _TYPE_MASK = 1, 1, 5, 0xF
+_UNIX, _IPV4, _IPV6 = 1, 2, 10
+_STREAM, _SEQPACKET, _TYPE_MASK = 1, 5, 0xF
 _MSG_FASTOPEN = 0x20000000
 _O_TRUNC, _ACCESS_MASK, _WRONLY, _RDWR = 0o1000, 3, 1, 2
-_ESOCKTNOSUPPORT, _EOPNOTSUPP, _ENOTTY = 94, 95, 25
+_ENOTTY, _ESOCKTNOSUPPORT, _EOPNOTSUPP, _EAFNOSUPPORT = 25, 94, 95, 97
 _FICLONE, _FICLONERANGE, _FIEMAP = 0x40049409, 0x4020940D, 0xC020660B
 _GETFLAGS, _FSGETXATTR, _GETVERSION = 0x80086601, 0x801C581F, 0x80087601
 # Of file systems in general (f, v, X), of btrfs, and of f2fs.
@@ -80,13 +79,18 @@ _REFUSED = {
             outside(1, _STREAM, mask=_TYPE_MASK),
         ),
         rule(
+            "socket",
+            _EAFNOSUPPORT,
+            within(0, _IPV4, _IPV6),
+            outside(1, _STREAM, mask=_TYPE_MASK),
+        ),
+        rule(
             "socketpair", _EOPNOTSUPP, outside(1, _STREAM, _SEQPACKET, mask=_TYPE_MASK)
         ),
         rule("sendto", _EOPNOTSUPP, outside(3, 0, mask=_MSG_FASTOPEN)),
         rule("sendmsg", _EOPNOTSUPP, outside(2, 0, mask=_MSG_FASTOPEN)),
         rule("sendmmsg", _EOPNOTSUPP, outside(3, 0, mask=_MSG_FASTOPEN)),
     ),
-    NETWORK: (),
     SIGNALS: (
         rule("rt_sigqueueinfo", ENOSYS),
         rule("rt_tgsigqueueinfo", ENOSYS),

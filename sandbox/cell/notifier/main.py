@@ -49,17 +49,20 @@ def start(served: FrozenSet[str], folders: Sequence[str], uid: int | None) -> in
         uid: The user that it becomes; None to stay what it is.
 
     Returns:
-        A socket for `notification.install`, which programs inherit. From it come
-        messages b"net", each with the other end of a connection to the proxy.
+        A socket for `notification.install`, which programs inherit. A message of a
+        relay's port in digits, with a socket, has connections to that port sent there.
 
     Raises:
         OSError: There are no processes or descriptors left.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # A signal to the group of the one or the other reaches nobody else.
+    os.setpgid(0, 0)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         ours.close()
+        os.setpgid(0, 0)
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(70)
@@ -103,7 +106,7 @@ class Notifier:
     """Answers calls.
 
     Args:
-        channel: Listeners come from here, and connections to the proxy go there.
+        channel: Listeners come from here, and relays.
         served: As for `start`.
         folders: As for `start`.
         supervisor: The process whose descendants the programs are.
@@ -119,8 +122,8 @@ class Notifier:
         self._channel = channel
         self._folders = folders
         self._calls = notification.notified(os.uname().machine, served)
-        proxied = channel if notification.NETWORK in served else None
-        groups = attributes, Sockets(proxied), Signals(supervisor)
+        self._sockets = Sockets()
+        groups = attributes, self._sockets, Signals(supervisor)
         self._acts: dict[int, Callable[..., Act]] = {
             number: next(getattr(each, name) for each in groups if hasattr(each, name))
             for number, name in self._calls.items()
@@ -139,23 +142,34 @@ class Notifier:
                 if fd == self._supervisor:
                     return
                 if fd == self._channel.fileno():
-                    self._take_listener()
+                    self._take_message()
                 elif events & select.POLLIN:
                     self._take_call(fd)
                 else:
-                    # Its last process has ended.
-                    self._poller.unregister(fd)
-                    os.close(fd)
+                    self._drop(fd)
             if self._waiting:
                 self._try_again()
 
-    def _take_listener(self) -> None:
+    def _take_message(self) -> None:
         data, fds = receive_fds(self._channel, 16, 1)
-        for fd in fds:
-            self._poller.register(fd, select.POLLIN)
         if not data:
             # Only the supervisor's end counts, and it may end later.
             self._poller.unregister(self._channel)
+        for fd in fds:
+            if data.isdigit():
+                self._sockets.relays[int(data)] = socket.socket(fileno=fd)
+                self._poller.register(fd, 0)
+            else:
+                self._poller.register(fd, select.POLLIN)
+
+    def _drop(self, fd: int) -> None:
+        """Close a listener without processes, or the socket of a relay that ended."""
+        self._poller.unregister(fd)
+        for port, relay in self._sockets.relays.items():
+            if relay.fileno() == fd:
+                self._sockets.relays.pop(port).close()
+                return
+        os.close(fd)
 
     def _take_call(self, listener: int) -> None:
         try:

@@ -16,7 +16,7 @@ import struct
 
 from ..kernel import linux
 from ..kernel.descriptors import send_fds
-from ..wire.contract import PROXY_ADDRESS
+from ..wire.contract import LOOPBACK
 from .caller import AT_FDCWD, Later, failed, signed
 
 TYPE_CHECKING = False
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
 _ADDRESS_BYTES = 128
 _PIDFD_GETFD = 438
-_LOOPBACK = "127.0.0.1"
 # Somebody else may come to the listener first.
 _STRANGERS = 16
-_PAIR_SECONDS = 0.5
+_JOIN_SECONDS = 0.5
 _BACKLOG = 128
 _REMEMBERED = 4096
 
@@ -42,12 +41,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Sockets:
     """Does the calls about sockets.
 
-    Args:
-        channel: Takes the other ends of connections to the proxy; None without one.
+    Nothing listens for connections to the proxy, since others on the machine could come
+    there: for each port of a relay there is a socket that takes the other ends.
     """
 
-    def __init__(self, channel: socket.socket | None) -> None:
-        self._channel = channel
+    def __init__(self) -> None:
+        self.relays: dict[int, socket.socket] = {}
+        """The sockets of relays, by the ports that programs connect to."""
+
         # What was done to the latest sockets, by their name in /proc.
         self._done: dict[str, str] = {}
 
@@ -64,9 +65,12 @@ class Sockets:
             )
         if family not in (socket.AF_INET, socket.AF_INET6):
             raise failed(errno.EAFNOSUPPORT)
-        if self._channel is None or _inet(address) != PROXY_ADDRESS:
+        relay = self.relays.get(_port(address))
+        if relay is None:
             raise failed(errno.ENETUNREACH)
-        return lambda: self._do(caller, number, family, "connect", self._pair)
+        return lambda: self._do(
+            caller, number, family, "connect", lambda own: _join(own, relay)
+        )
 
     def bind(self, caller: Caller, *arguments: int) -> Act:
         number, name = signed(arguments[0]), _socket_name(caller, arguments[0])
@@ -90,19 +94,24 @@ class Sockets:
                 own.bind(path)
             finally:
                 os.chdir("/")
-            if self._channel is not None:
-                own.listen(_BACKLOG)
 
         return lambda: self._do(caller, number, family, "bind", step)
 
     def listen(self, caller: Caller, *arguments: int) -> Act:
-        """Let the sockets that `bind` made listeners be listeners, and no others.
-
-        This is notified where there is TCP: a socket of TCP would listen unbound.
-        """
-        if self._done.get(_socket_name(caller, arguments[0])) != "bind":
+        """Let bound sockets be listeners: those of TCP, which are not, would be, too."""
+        name, backlog = _socket_name(caller, arguments[0]), signed(arguments[1])
+        if self._done.get(name) != "bind":
             raise failed(errno.EACCES)
-        return lambda: None
+
+        def act() -> None:
+            own = _callers_socket(caller, signed(arguments[0]))
+            # One that was replaced listens since then.
+            if own is not None:
+                with own:
+                    if _name_of(own) == name:
+                        own.listen(backlog)
+
+        return act
 
     def _do(
         self, caller: Caller, number: int, family: int, call: str, step: Step
@@ -120,30 +129,36 @@ class Sockets:
                 # It is the one option that is often set before `connect`.
                 new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _attempt(new, step, waits)
+            if call == "bind":
+                new.listen(_BACKLOG)
             caller.replace(number, new.fileno(), inheritable=not flags & os.O_CLOEXEC)
             self._remember(new, call)
 
     def _remember(self, own: socket.socket, call: str) -> None:
         if len(self._done) >= _REMEMBERED:
             del self._done[next(iter(self._done))]
-        self._done[os.readlink(f"/proc/self/fd/{own.fileno()}")] = call
+        self._done[_name_of(own)] = call
 
-    def _pair(self, own: socket.socket) -> None:
-        """Connect a socket to this process, and give the other end to the relay."""
-        assert self._channel is not None
-        with socket.socket() as listener:
-            listener.bind((_LOOPBACK, 0))
-            listener.listen(_STRANGERS)
-            own.connect_ex(listener.getsockname())
-            for _ in range(_STRANGERS):
-                if not select.select([listener], [], [], _PAIR_SECONDS)[0]:
-                    break
-                other, peer = listener.accept()
-                with other:
-                    if peer == own.getsockname():
-                        send_fds(self._channel, b"net", [other.fileno()])
-                        return
-        raise failed(errno.ETIMEDOUT)
+
+def _join(own: socket.socket, relay: socket.socket) -> None:
+    """Connect a socket to this process, and give the other end to a relay."""
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        listener.listen(_STRANGERS)
+        own.connect_ex(listener.getsockname())
+        for _ in range(_STRANGERS):
+            if not select.select([listener], [], [], _JOIN_SECONDS)[0]:
+                break
+            other, peer = listener.accept()
+            with other:
+                if peer == own.getsockname():
+                    send_fds(relay, b"c", [other.fileno()])
+                    return
+    raise failed(errno.ETIMEDOUT)
+
+
+def _name_of(own: socket.socket) -> str:
+    return os.readlink(f"/proc/self/fd/{own.fileno()}")
 
 
 def _socket_name(caller: Caller, number: int) -> str:
@@ -176,12 +191,12 @@ def _beneath(caller: Caller, path: bytes) -> str:
         raise failed(errno.EACCES) from None
 
 
-def _inet(address: bytes) -> tuple[str, int] | None:
-    """Return host and port of an address of IPv4, which the proxy's is."""
+def _port(address: bytes) -> int:
+    """Return the port of an address of IPv4 on this machine, else 0."""
     if address[:2] != struct.pack("=H", socket.AF_INET) or len(address) < 8:
-        return None
+        return 0
     [port] = struct.unpack_from("!H", address, 2)
-    return socket.inet_ntoa(address[4:8]), port
+    return int(port) if address[4:8] == socket.inet_aton(LOOPBACK) else 0
 
 
 def _attempt(own: socket.socket, step: Step, waits: bool) -> None:

@@ -118,6 +118,6 @@ def reason_of(error: OSError) -> str:
     return _REASONS.get(error.errno or 0, "failed")
 
 
-PROXY_ADDRESS = "127.0.0.1", 3128
-"""Leads to the host's proxy where cells have no network of their own. Nothing listens
-there: the notifier connects programs that want to go there, and nowhere else."""
+LOOPBACK = "127.0.0.1"
+"""The address of relays, in their cell's own network or, without one, for the cell's
+programs alone."""
