@@ -206,7 +206,7 @@ class ConfinedWalls:
 
     def _served(self) -> set[str]:
         """Return what the notifier has to answer, as no other layer bounds it."""
-        served = {notification.SOCKETS, notification.NETWORK}
+        served = {notification.SOCKETS}
         if not self.separate:
             served.add(notification.ATTRIBUTES)
             if self._version < landlock.SCOPES_SINCE:

@@ -56,13 +56,10 @@ def start(served: FrozenSet[str], folders: Sequence[str], uid: int | None) -> in
         OSError: There are no processes or descriptors left.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # A signal to the group of the one or the other reaches nobody else.
-    os.setpgid(0, 0)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         ours.close()
-        os.setpgid(0, 0)
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(70)
@@ -157,6 +154,7 @@ class Notifier:
             self._poller.unregister(self._channel)
         for fd in fds:
             if data.isdigit():
+                os.set_blocking(fd, False)
                 self._sockets.relays[int(data)] = socket.socket(fileno=fd)
                 self._poller.register(fd, 0)
             else:

@@ -98,7 +98,7 @@ class Sockets:
         return lambda: self._do(caller, number, family, "bind", step)
 
     def listen(self, caller: Caller, *arguments: int) -> Act:
-        """Let bound sockets be listeners: those of TCP, which are not, would be, too."""
+        """Let bound sockets listen; those of TCP, which are not, would do it, too."""
         name, backlog = _socket_name(caller, arguments[0]), signed(arguments[1])
         if self._done.get(name) != "bind":
             raise failed(errno.EACCES)
@@ -152,9 +152,16 @@ def _join(own: socket.socket, relay: socket.socket) -> None:
             other, peer = listener.accept()
             with other:
                 if peer == own.getsockname():
-                    send_fds(relay, b"c", [other.fileno()])
-                    return
+                    return _hand_over(other, relay)
     raise failed(errno.ETIMEDOUT)
+
+
+def _hand_over(other: socket.socket, relay: socket.socket) -> None:
+    try:
+        send_fds(relay, b"c", [other.fileno()])
+    except OSError:
+        # It has ended, or takes no more for now.
+        raise failed(errno.ECONNREFUSED) from None
 
 
 def _name_of(own: socket.socket) -> str:

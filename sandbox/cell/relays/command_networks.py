@@ -18,10 +18,12 @@ class CommandNetworks:
 
     Args:
         send: Sends a frame towards the host.
+        notifier: As for `EgressRelay`.
     """
 
-    def __init__(self, send: Callable[[bytes], None]) -> None:
+    def __init__(self, send: Callable[[bytes], None], notifier: int) -> None:
         self._send = send
+        self._notifier = notifier
         self._relays: dict[int, EgressRelay] = {}
         self._by_fd: dict[int, EgressRelay] = {}
         self._epoll = select.epoll()
@@ -44,7 +46,7 @@ class CommandNetworks:
         """
         if request is None:
             return {}
-        relay = EgressRelay(self._send, "reach", exec=number)
+        relay = EgressRelay(self._send, self._notifier, "reach", exec=number)
         relay.begin(request["connections"])
         self._relays[number] = self._by_fd[relay.fd] = relay
         self._epoll.register(relay.fd, select.EPOLLIN)

@@ -1,7 +1,7 @@
-"""Carries bytes between a loopback port of a cell and the host, unread.
+"""Carries bytes between a port of a cell and the host, unread.
 
-Theory of operation. The relay listens at the address in the proxy variables of a
-program. Each connection there becomes a stream of frames on the cell's channel. The
+Theory of operation. The relay's port is in the proxy variables of a program. Each
+connection there becomes a stream of frames on the cell's channel. The
 host alone interprets the bytes and decides whom they may reach.
 """
 
@@ -11,14 +11,15 @@ import _socket
 import os
 import select
 
+from ..wire.contract import LOOPBACK
+from .ports import ListeningPort, NotifiedPort
 from .streams import MAX_STREAMS, RelayedStream, StreamRelay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
 
-
-_ADDRESS = "127.0.0.1"
+    from .ports import Port
 
 
 class EgressRelay(StreamRelay):
@@ -30,20 +31,27 @@ class EgressRelay(StreamRelay):
 
     Args:
         send: Sends a frame to the host.
+        notifier: The socket to the notifier of a cell without a network of its own;
+            else -1.
         family: The first word of the types of its frames.
         fields: Further fields of each of its frames.
     """
 
     def __init__(
-        self, send: Callable[[bytes], None], family: str = "net", **fields: object
+        self,
+        send: Callable[[bytes], None],
+        notifier: int,
+        family: str = "net",
+        **fields: object,
     ) -> None:
         super().__init__(send, family, **fields)
         self._opened = 0
         self._left = 0
-        self._listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-        self._listener.bind((_ADDRESS, 0))
-        self._listener.listen(MAX_STREAMS)
-        self._listener.setblocking(False)
+        self._port: Port
+        if notifier < 0:
+            self._port = ListeningPort(MAX_STREAMS)
+        else:
+            self._port = NotifiedPort(notifier)
         self._listens = False
         self._listen(True)
 
@@ -53,7 +61,7 @@ class EgressRelay(StreamRelay):
         Args:
             without: Hosts that programs reach without the proxy, for `no_proxy`.
         """
-        url = f"http://{_ADDRESS}:{self._listener.getsockname()[1]}"
+        url = f"http://{LOOPBACK}:{self._port.number}"
         found = {"NODE_USE_ENV_PROXY": "1"}
         for name in ("http_proxy", "https_proxy", "all_proxy"):
             found[name] = found[name.upper()] = url
@@ -67,7 +75,7 @@ class EgressRelay(StreamRelay):
     def serve_other(self, fd: int) -> None:
         """Accept a connection."""
         try:
-            fd = self._listener._accept()[0]  # type: ignore[attr-defined]
+            fd = self._port.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:
@@ -87,9 +95,9 @@ class EgressRelay(StreamRelay):
     def _listen(self, wanted: bool) -> None:
         wanted = wanted and not self.is_full
         if wanted and not self._listens:
-            self.epoll.register(self._listener.fileno(), select.EPOLLIN)
+            self.epoll.register(self._port.fileno(), select.EPOLLIN)
         elif self._listens and not wanted:
-            self.epoll.unregister(self._listener.fileno())
+            self.epoll.unregister(self._port.fileno())
         self._listens = wanted
 
     def drop(self, stream: RelayedStream) -> None:
@@ -100,5 +108,5 @@ class EgressRelay(StreamRelay):
     def shut_down(self) -> None:
         """Close the port, and all that came by it."""
         self.close_streams()
-        self._listener.close()
+        self._port.close()
         self.epoll.close()

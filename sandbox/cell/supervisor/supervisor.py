@@ -399,7 +399,7 @@ class Supervisor:
         if self._egress is None:
             from ..relays import egress_relay
 
-            self._egress = egress_relay.EgressRelay(self._channel.send)
+            self._egress = egress_relay.EgressRelay(self._channel.send, self._notifier)
         network = request["network"]
         self._egress.begin(network["connections"])
         if network["set_variables"]:
