@@ -28,6 +28,8 @@ from .support.child import end_children
 from .support.cluster.local import local_cluster
 from .support.kernel import uml
 from .support.paths import TESTS
+from .support.recorder import Recorder
+from .support.tiers import mark_slow, tell_skipped
 
 # Neither says anything about the code on a machine that stands still at times.
 settings.register_profile(
@@ -37,6 +39,9 @@ settings.load_profile("toolcell")
 
 T = TypeVar("T")
 IN_CI = bool(os.environ.get("CI"))
+RECORD = os.environ.get("TOOLCELL_RECORD", "")
+"""A file for what CI judges of a run."""
+
 ENGINE_SOCKET = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")[7:]
 """The Unix socket of the engine under test."""
 
@@ -67,10 +72,20 @@ SLOWEST = (
 def pytest_configure(config: pytest.Config) -> None:
     # pytest-xdist would begin with the files of most tests.
     config.option.loadscopereorder = False
+    if RECORD and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(RECORD))
 
 
 def pytest_sessionfinish() -> None:
     end_children()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    tell_skipped(terminalreporter)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    mark_slow(item)
 
 
 @pytest.hookimpl(trylast=True)
@@ -131,7 +146,7 @@ RUNSC = BackendRow(
 CLUSTER = BackendRow(name="cluster", options={"backend": "subprocess"}, on_nodes=True)
 BACKENDS = [
     pytest.param(SUBPROCESS, id="subprocess"),
-    pytest.param(CLUSTER, id="cluster"),
+    pytest.param(CLUSTER, id="cluster", marks=pytest.mark.slow),
     pytest.param(DOCKER, id="docker", marks=pytest.mark.docker),
     pytest.param(RUNSC, id="runsc", marks=[pytest.mark.docker, pytest.mark.runsc]),
 ]

@@ -258,10 +258,11 @@ def test_the_last_command_is_what_ci_runs() -> None:
         for command in read_commands(block.lines)
     ]
 
-    # `.ci/run` takes the first command of the README that names pytest.
+    # `.ci/run` and `.ci/places` take the first command of the README that names pytest.
     [first, *_] = re.findall(r"^\$ (.*\bpytest\b.*)$", README.read_text(), re.M)
     assert commands[-1].text == first
-    assert "README.md" in (ROOT / ".ci" / "run").read_text().splitlines()[-1]
+    for script in ("run", "places"):
+        assert r"pytest\b.*\)$/\1/p' README.md" in (ROOT / ".ci" / script).read_text()
 
 
 def test_the_usual_documents_exist() -> None:

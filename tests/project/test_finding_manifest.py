@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from ..support.findings import FINDINGS
 from ..support.paths import ROOT, files_of_tests
+
+pytestmark = pytest.mark.lint
 
 DOCUMENTED = {"A28": "**Hash seed and addresses.**"}
 """What is not closed, and where docs/security.md says so."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
+import pytest
+
 from ..support.paths import ROOT, TESTS
+
+pytestmark = pytest.mark.lint
 
 SUITE = (
     "sandbox/test_cancelled_callers",

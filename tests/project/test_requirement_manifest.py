@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ..support.requirement_rows import (
     LATER,
     OUT_OF_SCOPE,
@@ -10,6 +12,8 @@ from ..support.requirement_rows import (
     named,
     named_in,
 )
+
+pytestmark = pytest.mark.lint
 
 
 def test_every_row_has_a_test_or_a_reason() -> None:

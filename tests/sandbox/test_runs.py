@@ -26,6 +26,7 @@ from ..conftest import BackendRow
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.smoke
 async def test_inputs_become_variables(sandbox: SandboxManager) -> None:
     """GR-21, RG-12, A-03: the same values on every backend."""
     inputs = {"x": [1, 2.5, None, True, {"k": "ü\0\n"}], "name": "a 'b' $c"}
@@ -112,6 +113,7 @@ async def test_both_streams_at_once_do_not_block(sandbox: SandboxManager) -> Non
     assert not result.truncated
 
 
+@pytest.mark.smoke
 async def test_output_arrives_while_the_program_runs(sandbox: SandboxManager) -> None:
     seen = anyio.Event()
     pieces: list[tuple[str, bytes]] = []
@@ -202,6 +204,7 @@ async def test_a_program_of_one_expression_runs_once_and_shows_its_line(
     assert "[][1]  # here" in result.stderr
 
 
+@pytest.mark.smoke
 async def test_a_function_runs_in_a_cell(sandbox: SandboxManager) -> None:
     assert await sandbox.call(_hypotenuse, 3, b=4.0) == 5.0
 
@@ -350,6 +353,7 @@ async def test_narrower_memory_holds(sandbox: SandboxManager) -> None:
     assert result.status == "out_of_memory"
 
 
+@pytest.mark.smoke
 async def test_concurrent_runs_do_not_mix(sandbox: SandboxManager) -> None:
     results: dict[int, ExecutionResult] = {}
 
@@ -385,6 +389,7 @@ async def test_more_than_the_queue_holds_is_refused(backend: BackendRow) -> None
     assert [error.retryable for error in refused] == [True, True]
 
 
+@pytest.mark.smoke
 async def test_the_pool_gives_never_used_cells(backend: BackendRow) -> None:
     code = "import os\nseen = os.listdir('.')\nopen('mark', 'w').close()\nseen"
     async with SandboxManager(backend.config(pool=2)) as manager:

@@ -44,6 +44,7 @@ async def at_work(session: Session) -> AsyncIterator[None]:
         over.set()
 
 
+@pytest.mark.smoke
 @pytest.mark.promise("P-01")
 async def test_variables_imports_folder_and_files_persist(
     sandbox: SandboxManager,
@@ -233,6 +234,7 @@ async def test_processes_of_the_program_live_on_and_daemons_do_not(
         assert await value(session, PROCESSES) == before
 
 
+@pytest.mark.smoke
 @pytest.mark.promise("P-11")
 async def test_a_fork_goes_its_own_way(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
@@ -276,6 +278,7 @@ async def test_live_threads_refuse_a_fork_unless_allowed(
     assert "the thread busy was lost" in branch.warnings
 
 
+@pytest.mark.smoke
 @pytest.mark.promise("P-15")
 async def test_a_checkpoint_can_be_gone_back_to_again(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:

@@ -10,6 +10,7 @@ from toolcell.sandbox import Limits, SandboxManager
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.smoke
 async def test_a_program_that_ends_is_ok(sandbox: SandboxManager) -> None:
     result = await sandbox.run("print('hello')\n6 * 7")
 
@@ -17,6 +18,7 @@ async def test_a_program_that_ends_is_ok(sandbox: SandboxManager) -> None:
     assert (result.exit_code, result.signal, result.exception) == (0, None, None)
 
 
+@pytest.mark.smoke
 async def test_an_uncaught_exception_is_an_error(sandbox: SandboxManager) -> None:
     result = await sandbox.run("def f():\n    return 1 / 0\nf()")
 
@@ -45,6 +47,7 @@ async def test_bash_that_fails_is_an_exit(sandbox: SandboxManager) -> None:
     assert (result.stdout, result.stderr) == ("out\n", "err\n")
 
 
+@pytest.mark.smoke
 async def test_the_deadline_is_a_timeout_and_keeps_output(
     sandbox: SandboxManager,
 ) -> None:
@@ -63,6 +66,7 @@ async def test_cpu_time_is_a_cpu_limit(sandbox: SandboxManager) -> None:
     assert result.usage.enforced_by["cpu_seconds"] == "watchdog"
 
 
+@pytest.mark.smoke
 async def test_memory_is_out_of_memory(sandbox: SandboxManager) -> None:
     result = await sandbox.run("data = b'x' * (600 << 20)\nprint('held it')")
 
@@ -79,6 +83,7 @@ async def test_output_is_an_output_limit_by_rule(sandbox: SandboxManager) -> Non
     assert result.truncated.stdout > 0
 
 
+@pytest.mark.smoke
 async def test_a_full_disk_is_a_disk_limit(sandbox: SandboxManager) -> None:
     code = "with open('big', 'wb') as file:\n    while True: file.write(bytes(1 << 20))"
     result = await sandbox.run(code)

@@ -122,6 +122,7 @@ def identity() -> dict[str, Any]:
     }
 
 
+@pytest.mark.smoke
 @pytest.mark.attack(14, 17, 18)
 async def test_programs_have_no_rights(cell: Session) -> None:
     said = await value_of(cell, program(identity, attempt))
@@ -180,6 +181,7 @@ def writable_folders() -> list[str]:
     )
 
 
+@pytest.mark.smoke
 @pytest.mark.attack(16, 19)
 async def test_only_scratch_space_can_be_written(
     cell: Session, backend: BackendRow
@@ -247,6 +249,7 @@ def kernel_files() -> dict[str, str]:
     return said
 
 
+@pytest.mark.smoke
 @pytest.mark.attack(21)
 async def test_kernel_files_are_closed(cell: Session, backend: BackendRow) -> None:
     said = await value_of(cell, program(kernel_files, attempt))
@@ -278,6 +281,7 @@ SHARED: dict[str, set[str]] = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.attack(20)
 async def test_namespaces_are_not_the_hosts(cell: Session, backend: BackendRow) -> None:
     said = await value_of(cell, program(namespaces))
@@ -318,6 +322,7 @@ def engine_doors(paths: list[str]) -> dict[str, str]:
     return said
 
 
+@pytest.mark.smoke
 @pytest.mark.attack(15)
 async def test_no_engine_can_be_reached(cell: Session) -> None:
     code = program(engine_doors, attempt)
@@ -413,6 +418,7 @@ async def test_the_engine_never_sees_a_programs_text(
     assert "marker-471" not in seen
 
 
+@pytest.mark.smoke
 @pytest.mark.attack(36)
 async def test_two_cells_do_not_see_each_other(sandbox: SandboxManager) -> None:
     code = "import os\nsorted(int(p) for p in os.listdir('/proc') if p.isdigit())"

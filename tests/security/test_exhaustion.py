@@ -23,6 +23,7 @@ async def innocent(sandbox: SandboxManager) -> None:
     assert (await sandbox.run("6 * 7")).value == 42
 
 
+@pytest.mark.smoke
 @pytest.mark.attack(45)
 async def test_a_fork_bomb_meets_the_limit(sandbox: SandboxManager) -> None:
     code = f"""{IN_A_CELL}
@@ -363,6 +364,7 @@ except OSError as error:
     assert isinstance(held, int) and held < 256
 
 
+@pytest.mark.smoke
 @pytest.mark.attack(59)
 async def test_threads_count_as_processes(sandbox: SandboxManager) -> None:
     code = """

@@ -357,6 +357,7 @@ def call(name):
     assert [each.bytes_out for each in result.connections[2:]] == [0, 0, 0]
 
 
+@pytest.mark.smoke
 @pytest.mark.attack(65, 66, 67, 69)
 async def test_there_is_no_way_out_beside_the_proxy(
     cell: Session, tmp_path: Path

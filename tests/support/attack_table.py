@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
 import re
 import textwrap
@@ -11,7 +13,7 @@ from typing import Any
 from toolcell.sandbox import Session
 
 from ..conftest import missing
-from .paths import ROOT
+from .paths import ROOT, files_of_tests
 
 TABLE = ROOT.parent / "shared" / "spec" / "escape_classes.md"
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
@@ -34,6 +36,23 @@ def required_rows() -> set[int]:
     return {
         row for row, layer in known_rows().items() if re.search("[KCFHRLGMT]", layer)
     }
+
+
+@functools.cache
+def claimed_rows() -> dict[int, list[str]]:
+    """Return the tests that claim each row by their marks."""
+    found: dict[int, list[str]] = {}
+    for path in files_of_tests():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for mark in node.decorator_list:
+                if ast.unparse(mark).startswith("pytest.mark.attack("):
+                    assert isinstance(mark, ast.Call)
+                    for row in mark.args:
+                        tests = found.setdefault(ast.literal_eval(row), [])
+                        tests.append(f"{path.relative_to(ROOT)}::{node.name}")
+    return found
 
 
 def program(function: Callable[..., Any], *helpers: Callable[..., Any]) -> str:

@@ -1,0 +1,42 @@
+"""What is put off to slower runs exists, and leaves no attack without a test."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from ..support.attack_table import claimed_rows
+from ..support.paths import ROOT
+from ..support.tiers import slow_tests
+
+pytestmark = pytest.mark.lint
+
+
+def test_every_slow_test_exists() -> None:
+    gone = []
+    for name in slow_tests():
+        path, _, test = name.partition("::")
+        if not (ROOT / path).exists():
+            gone.append(name)
+        elif test:
+            body = ast.parse((ROOT / path).read_text()).body
+            names = {getattr(node, "name", "") for node in body}
+            gone += [name] if test.partition("[")[0] not in names else []
+    assert gone == []
+
+
+def test_every_attack_is_tried_for_each_change() -> None:
+    """Only 140, runs that leave nothing behind, needs more of them than is quick."""
+    put_off = [
+        row
+        for row, tests in claimed_rows().items()
+        if all(is_slow(test) for test in tests)
+    ]
+    assert put_off == [140]
+
+
+def is_slow(test: str) -> bool:
+    path = test.partition("::")[0]
+    parents = {path.rsplit("/", n)[0] for n in range(path.count("/") + 1)}
+    return bool({test, *parents} & slow_tests())
