@@ -129,7 +129,12 @@ class ToolsConfig(Model):
     """If true, each result says what the agent's limits leave, so that it can plan."""
 
     max_concurrency: Count = 10
-    """Calls at once. When it is reached others wait their turn."""
+    """Calls at once. When it is reached others wait their turn; agents take turns, and
+    once a second one has called, the last is for agents that make no other call."""
+
+    max_wait_seconds: Seconds = 300.0
+    """Seconds for which a call waits for its turn. When it is reached the call fails,
+    and nothing was done."""
 
     max_sessions: Annotated[int, Field(ge=1, le=4095)] = 8
     """Sessions of code and files open at once, of all agents. When it is reached the

@@ -334,4 +334,5 @@ def make_executor(
         timeout_seconds=config.tools.timeout_seconds,
         tell_remaining=config.tools.tell_remaining,
         max_concurrency=config.tools.max_concurrency,
+        max_wait_seconds=config.tools.max_wait_seconds,
     )

@@ -42,6 +42,8 @@ FINDINGS = {
     "R43": "calls of others, or a clock that is set, forget an idempotency key",
     "R46": "one newline passes a deny rule for the whole text",
     "R47": "argv with * is open for programs that run their arguments",
+    "R64": "slow calls of one agent keep every other agent's calls waiting",
+    "R65": "threads that one agent left behind stop every other agent's functions",
     "R71": "a text rule promises more than it can hold",
     "R75": "a URL of many labels keeps a thread for minutes",
     "T1": "members of objects in forms and queries pass rules on arguments by",

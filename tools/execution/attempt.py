@@ -40,7 +40,7 @@ class Attempt:
         self.started_at = started_at
         self.number = number
         self.began = time.perf_counter()
-        self.state = CallState()
+        self.state = CallState(call.agent_id or "")
 
     def next(self, started_at: datetime) -> Self:
         """Return another attempt at the call, in the same slots."""

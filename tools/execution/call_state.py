@@ -47,7 +47,8 @@ class CallState:
     _pauses = 0
     _paused = _pause_began = _pause_left = 0.0
 
-    def __init__(self) -> None:
+    def __init__(self, agent: str = "") -> None:
+        self.agent = agent
         self.usage: dict[str, int | str] = {}
 
     def add_cell_usage(self, result: ExecutionResult) -> None:

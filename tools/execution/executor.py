@@ -83,7 +83,8 @@ class ToolExecutor(ABC):
             runs on and is counted in `still_running`. The clock stands still while a
             call that the tool makes waits for a person.
         max_threads: Plain functions at once, those that run on included; default 64.
-            When it is reached their calls fail.
+            When it is reached their calls fail. Once a second agent has called, an
+            agent has half of them.
         raise_on_error: Whether the error of a failed call is raised, after its batch
             has ended; in a stream, in its turn.
         tell_remaining: Whether each result says what the guard's limits leave, so that
@@ -353,7 +354,10 @@ class ConcurrentExecutor(ToolExecutor):
     Args:
         registry: The tools.
         max_concurrency: Calls at once, over all batches; default 10. When it is reached
-            others wait their turn.
+            others wait their turn; agents take turns, and once a second one has called
+            the last slot is for agents that have no other.
+        max_wait_seconds: Seconds for which a call waits for its turn; default 300. When
+            it is reached the call fails, and nothing was done.
         groups: Names of tools by name of a group. One call of a group runs at a time,
             for tools that cannot run beside each other.
         **options: As of `ToolExecutor`.
@@ -367,6 +371,7 @@ class ConcurrentExecutor(ToolExecutor):
         registry: ToolRegistry,
         *,
         max_concurrency: int = 10,
+        max_wait_seconds: float = 300.0,
         groups: Mapping[str, Collection[str]] | None = None,
         **options: Unpack[ExecutorOptions],
     ) -> None:
@@ -377,7 +382,7 @@ class ConcurrentExecutor(ToolExecutor):
                 hint="give a whole number from 1 on",
             )
         self._limit = max_concurrency
-        self._slots = Slots(max_concurrency)
+        self._slots = Slots(max_concurrency, max_wait_seconds)
         self._group_of = group_of_each(groups or {})
 
     def _run_all(
@@ -392,4 +397,4 @@ class ConcurrentExecutor(ToolExecutor):
         if self._group_of:
             tool = snapshot.for_agent(call.agent_id).get(call.name)
             group = None if tool is None else self._group_of.get(tool.name)
-        return Slot(self._slots, group)
+        return Slot(self._slots, call.agent_id or "", group)

@@ -164,7 +164,8 @@ class ToolRunner:
         state: CallState,
     ) -> Any:
         state.backend = "thread"
-        state.job = self._workers.job(partial(tool.call, arguments, context))
+        work = partial(tool.call, arguments, context)
+        state.job = self._workers.job(state.agent, work)
         value = await state.job.run()
         return await value if inspect.isawaitable(value) else value
 
