@@ -7,7 +7,8 @@ import re
 import statistics
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeAlias
 
 import anyio
 from pydantic import BaseModel, ConfigDict
@@ -27,7 +28,8 @@ _USERNS_FIX = (
 )
 _CGROUP_FIX = "systemd-run --user --scope -p Delegate=yes toolcell ..., or run as root"
 _DOCKER_FIX = "install and start Docker, or set DOCKER_HOST"
-_TIMED_CELLS = 5
+_PROC_FIX = "in a container: --security-opt systempaths=unconfined"
+_TIMED_CELLS = 3
 _USUAL_POOL = 8
 _FIXED_RUNC = ((1, 2, 8), (1, 3, 3))
 _NAMESPACES = {
@@ -78,6 +80,10 @@ class DoctorCheck(BaseModel):
     """A command or an advice that makes it work; empty if `ok`."""
 
 
+_Findings: TypeAlias = tuple[list[DoctorCheck], str | None]
+"""The findings about a backend, and the level of its cells if they run."""
+
+
 class DoctorReport(BaseModel):
     """The findings of `toolcell doctor`."""
 
@@ -91,6 +97,9 @@ class DoctorReport(BaseModel):
 
     checks: tuple[DoctorCheck, ...]
 
+    summary: str = ""
+    """A sentence: where programs run here, and the one thing that would raise that."""
+
 
 async def diagnose(config: SandboxConfig | None = None) -> DoctorReport:
     """Try each backend with real cells and report which layers of isolation hold.
@@ -103,16 +112,48 @@ async def diagnose(config: SandboxConfig | None = None) -> DoctorReport:
     """
     config = config or SandboxConfig()
     namespaces = await docker_engine.in_thread(_probe_namespaces)
-    subprocess_checks, subprocess_works = await _subprocess_cell(config, namespaces)
-    docker_checks, docker_level = await _docker_checks(config)
-    backend, level = None, None
-    if docker_level is not None:
-        backend, level = "docker", docker_level
-    elif subprocess_works and not config.names_docker:
-        backend, level = "subprocess", "namespaces"
-    helpers = _kernel_helpers()
-    checks = (*namespaces, *subprocess_checks, *docker_checks, *helpers)
-    return DoctorReport(backend=backend, level=level, checks=checks)
+    found: dict[str, tuple[list[DoctorCheck], str | None]] = {}
+
+    async def look(name: str, checks: Awaitable[_Findings]) -> None:
+        found[name] = await checks
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(look, "subprocess", _subprocess_cell(config, namespaces))
+        tasks.start_soon(look, "docker", _docker_checks(config))
+    backend, level = None, found["docker"][1]
+    if level is not None:
+        backend = "docker"
+    elif found["subprocess"][1] and not config.names_docker:
+        backend, level = "subprocess", found["subprocess"][1]
+    checks = (*namespaces, *found["subprocess"][0], *found["docker"][0])
+    return DoctorReport(
+        backend=backend,
+        level=level,
+        checks=(*checks, *_kernel_helpers()),
+        summary=_summary(backend, level, checks),
+    )
+
+
+def _summary(
+    backend: str | None, level: str | None, checks: Sequence[DoctorCheck]
+) -> str:
+    """Return what runs here, and the next thing that would run it behind more walls."""
+    here = f"programs run here in cells of {level!r} isolation ({backend})"
+    if level is None:
+        here = "programs cannot run here"
+    fixes = {check.name: check.fix for check in checks if not check.ok}
+    engine = "docker engine" not in fixes
+    wanted = {
+        None: ("docker cell", "subprocess cell", "docker engine"),
+        "confined": ("docker cell", "subprocess level", "docker engine"),
+        "namespaces": ("docker cell", "docker engine"),
+        "container": ("gVisor",),
+    }
+    names = wanted.get(level, ())
+    if not engine:
+        names = tuple(name for name in names if name != "docker cell")
+    fix = next((fixes[name] for name in names if fixes.get(name)), "")
+    return f"{here}; to raise it: {fix}" if fix else here
 
 
 def _probe_namespaces() -> list[DoctorCheck]:
@@ -139,7 +180,7 @@ def _probe_namespaces() -> list[DoctorCheck]:
 
 async def _subprocess_cell(
     config: SandboxConfig, namespaces: list[DoctorCheck]
-) -> tuple[list[DoctorCheck], bool]:
+) -> _Findings:
     from ..backends.namespaces import SubprocessBackend
 
     backend = SubprocessBackend(config)
@@ -153,7 +194,7 @@ async def _subprocess_cell(
         failed = DoctorCheck(
             name="subprocess cell", ok=False, detail=error.message, fix=fix
         )
-        return [failed], False
+        return [failed], None
     finally:
         await backend.aclose()
     why = backend.why_no_cgroups
@@ -168,7 +209,22 @@ async def _subprocess_cell(
     )
     checks.append(DoctorCheck(name="seccomp filter", ok="seccomp" in layers))
     checks.append(pool)
-    return checks, True
+    level = backend.traits.level
+    if level != "namespaces":
+        checks.append(_weaker_level(level, backend.notices, namespaces))
+    return checks, level
+
+
+def _weaker_level(
+    level: str, notices: Sequence[str], namespaces: list[DoctorCheck]
+) -> DoctorCheck:
+    fixes = [check.fix for check in namespaces if check.fix]
+    return DoctorCheck(
+        name="subprocess level",
+        ok=False,
+        detail="; ".join(notices) or level,
+        fix=fixes[0] if fixes else _PROC_FIX,
+    )
 
 
 async def _layers_of_a_run(backend: Backend) -> tuple[str, ...]:
@@ -197,9 +253,7 @@ async def _pool_check(backend: Backend, config: SandboxConfig) -> DoctorCheck:
     )
 
 
-async def _docker_checks(
-    config: SandboxConfig,
-) -> tuple[list[DoctorCheck], str | None]:
+async def _docker_checks(config: SandboxConfig) -> _Findings:
     """Return the findings about Docker, and its isolation level if cells run."""
     name, quick = "docker engine", docker_engine.QUICK_SECONDS
     try:
@@ -222,7 +276,7 @@ async def _docker_checks(
     ], level
 
 
-async def _docker_cell(config: SandboxConfig) -> tuple[list[DoctorCheck], str | None]:
+async def _docker_cell(config: SandboxConfig) -> _Findings:
     from ..backends.docker import DockerBackend
 
     backend = DockerBackend(config)

@@ -34,6 +34,7 @@ from ..config.settings import Enforcer, IsolationLevel, Limits, SandboxConfig
 from ..packages import layer_store as layers
 from . import (
     container_spec,
+    docker_address,
     docker_engine,
     docker_volumes,
     limit_probe,
@@ -131,7 +132,7 @@ class DockerBackend:
                 )
             self._maps_users = "name=userns" in (info.get("SecurityOptions") or [])
             await self._ask(self._find_image)
-            if self._where().startswith(docker_engine.UNIX):
+            if self._where().startswith(docker_address.UNIX):
                 self._hosts.make()
             orphans = await self._ask(lambda: docker_engine.orphans(self._engine))
             if orphans:
@@ -148,7 +149,7 @@ class DockerBackend:
             raise
 
     def _where(self) -> str:
-        return docker_engine.address(self._config.docker_host)
+        return docker_address.address(self._config.docker_host)
 
     @property
     def _engine(self) -> docker.DockerClient:

@@ -26,6 +26,7 @@ from ..config.settings import SandboxConfig
 from ..machine import process_identity
 from ..machine.leases import lease
 from . import container_spec
+from .docker_address import DEFAULT, UNIX, address
 
 if TYPE_CHECKING:
     import docker
@@ -44,8 +45,6 @@ _TO_CLEAN_UP = 1.0
 _POOLS = 1024
 # How the SDK begins its error where no connection can be made.
 _NOT_REACHED = "Error while fetching server API version"
-UNIX = "unix://"
-_DEFAULT_HOST = "unix:///var/run/docker.sock" if os.name == "posix" else ""
 
 
 async def in_thread(
@@ -102,8 +101,8 @@ def connect(
     import docker.utils
 
     where = docker.utils.kwargs_from_env()
-    if docker_host is not None:
-        where = {"base_url": docker_host}
+    if docker_host is not None or "base_url" not in where:
+        where = {"base_url": address(docker_host)}
     # The SDK keeps one pool per URL, thus per container, and closes the oldest even
     # in use; so many pools, and no idle connection in any of them.
     client = docker.DockerClient(
@@ -113,11 +112,6 @@ def connect(
     client.api.timeout = seconds + 1
     client.api.headers["Connection"] = "close"
     return client
-
-
-def address(docker_host: str | None) -> str:
-    """Return the address of the engine."""
-    return docker_host or os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
 
 
 def probe_socket(where: str) -> None:
@@ -204,9 +198,14 @@ def _relay(source: Any, target: Any) -> None:
             end.close()
 
 
+def _place(docker_host: str | None) -> str:
+    where = address(docker_host)
+    return "the local socket" if where == DEFAULT else where
+
+
 def silent(seconds: float, config: SandboxConfig) -> SandboxUnavailableError:
     """Return the error for an engine that has not answered in time."""
-    place = config.docker_host or os.environ.get("DOCKER_HOST") or "the local socket"
+    place = _place(config.docker_host)
     return SandboxUnavailableError(
         f"the Docker engine at {place} has not answered for {seconds:g} seconds",
         hint="look whether it is stopped or overloaded: `docker info`",
@@ -260,7 +259,7 @@ def unreached(
         docker_host: The engine's address, as configured.
         hint: What to do about an engine that is absent.
     """
-    place = docker_host or os.environ.get("DOCKER_HOST") or "the local socket"
+    place = _place(docker_host)
     message = f"no Docker engine answers at {place}"
     if isinstance(error, PermissionError):
         message = f"this user may not speak to the Docker engine at {place}"

@@ -98,7 +98,7 @@ class SubprocessBackend:
         if sys.platform != "linux":
             raise SandboxUnavailableError(
                 f"there are no namespaces on {sys.platform}",
-                hint="install Docker, or ask for minimum_isolation='process' by name",
+                hint="install Docker Desktop, Colima or another engine, and start it",
             )
         if self._config.programs_per_cell > 1:
             _check_last_pid()

@@ -24,9 +24,25 @@ async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]
     except SandboxUnavailableError as error:
         if config.minimum_isolation in ("container", "kernel"):
             raise
-        why = error.message
-    backend, notices = await _open_subprocess(config)
-    return backend, (f"using the subprocess backend: {why}", *notices)
+        why = error
+    try:
+        backend, notices = await _open_subprocess(config)
+    except SandboxUnavailableError as error:
+        raise _neither(why, error) from None
+    return backend, (f"using the subprocess backend: {why.message}", *notices)
+
+
+def _neither(
+    docker: SandboxUnavailableError, local: SandboxUnavailableError
+) -> SandboxUnavailableError:
+    """Return the error of a place that has no cells; what Docker lacks comes first.
+
+    An engine that answers needs one command more, and this machine may never do.
+    """
+    hint = docker.hint if docker.details.get("reason") else local.hint
+    return SandboxUnavailableError(
+        f"{docker.message}; {local.message}", hint=hint, details=docker.details
+    )
 
 
 async def _start_docker(config: SandboxConfig) -> Backend:

@@ -47,11 +47,8 @@ def _print_report(report: Any) -> None:
         name, detail, fix = (Text(escaped_line(each)) for each in facts)
         table.add_row(name, mark, detail, fix)
     console = Console()
+    console.print(Text(escaped_line(report.summary)), soft_wrap=True)
     console.print(table)
-    if report.backend:
-        console.print(f"programs run in: {report.backend} ({report.level} isolation)")
-    else:
-        console.print("programs cannot run here: see the column 'how to get it'")
 
 
 def clean(

@@ -227,7 +227,8 @@ def test_doctor_is_a_table_for_people() -> None:
     done = toolcell("doctor", env={"DOCKER_HOST": "unix:///nowhere", "COLUMNS": "160"})
 
     assert done.returncode == 0
-    assert "programs run in: subprocess (namespaces isolation)" in done.stdout.decode()
+    [summary, *_] = done.stdout.decode().splitlines()
+    assert "in cells of 'namespaces' isolation (subprocess)" in summary
 
 
 def test_clean_tells_what_it_did() -> None:

@@ -94,7 +94,8 @@ sum(forks(2, lambda: (kept[::4096], time.sleep(0.3))))
 
 
 @pytest.mark.parametrize("name", SMALL)
-async def test_what_takes_little_memory_runs_f3(unheld: Sandbox, name: str) -> None:
+@pytest.mark.finding("FP3")
+async def test_what_takes_little_memory_runs(unheld: Sandbox, name: str) -> None:
     result = await unheld.run(SMALL[name])
 
     assert result.status == "ok", (result.status, result.stderr)

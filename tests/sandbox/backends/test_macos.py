@@ -1,0 +1,160 @@
+"""macOS, pretended: Linux's names are taken away, and an engine answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.sandbox.backends import docker_address
+
+from ...conftest import ENGINE_SOCKET, IMAGE, missing, why_no_docker
+from ...support.pretended_macos import PRETENDED_MACOS
+
+BEHAVIOUR = """
+import json, posixpath
+from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager, diagnose
+
+async def main():
+    said = {}
+    config = SandboxConfig(image=sys.argv[1], pool=1, limits=Limits(wall_seconds=60))
+    async with SandboxManager(config) as manager:
+        first = await manager.run("print('out')\\n6 * 7", inputs={"x": 1})
+        said["run"] = [first.value, first.stdout, first.isolation.level]
+        said["bash"] = (await manager.run("echo $x", language="bash",
+                        inputs={"x": "in"})).stdout
+        said["timeout"] = (await manager.run("while True: pass",
+                           limits=Limits(wall_seconds=0.5))).status
+        said["call"] = await manager.call(posixpath.basename, "a/b")
+        said["map"] = [each.result.value async for each in manager.map(["1", "2"])]
+        async with manager.session() as session:
+            await session.run("x = 5")
+            said["state"] = (await session.run("x + 1")).value
+            await session.write_file("a.txt", b"text")
+            said["file"] = (await session.read_file("a.txt")).decode()
+            process = await session.exec(["cat", "a.txt"])
+            said["exec"] = (await process.wait()).stdout
+            said["fork"] = (await (await session.fork()).run("x")).value
+    report = await diagnose(config)
+    said["doctor"] = [report.backend, report.level, report.summary]
+    print(json.dumps(said))
+
+anyio.run(main)
+"""
+ALONE = """
+from toolcell.sandbox import SandboxConfig, SandboxManager
+async def main():
+    try:
+        async with SandboxManager(SandboxConfig(image="none:none")): pass
+    except Exception as error: print(error)
+    try:
+        async with SandboxManager(): pass
+    except Exception as error: print(error)
+anyio.run(main)
+"""
+
+
+def pretended(program: str, *arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", PRETENDED_MACOS + program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.docker
+@pytest.mark.finding("JE1")
+def test_cells_behave_without_what_only_linux_has(tmp_path: Path) -> None:
+    if why := why_no_docker(None):
+        missing(why)
+    folder = context(tmp_path, "desktop-linux", f"unix://{ENGINE_SOCKET}")
+    environment = {"DOCKER_CONFIG": str(folder), "DOCKER_HOST": ""}
+    said: dict[str, Any] = json.loads(pretended(BEHAVIOUR, IMAGE, **environment))
+
+    backend, level, summary = said.pop("doctor")
+    assert (backend, level) == ("docker", "container")
+    assert summary.startswith("programs run here in cells of 'container' isolation")
+    assert said == {
+        "run": [42, "out\n", "container"],
+        "bash": "in\n",
+        "timeout": "timeout",
+        "call": "b",
+        "map": [1, 2],
+        "state": 6,
+        "file": "text",
+        "exec": "text",
+        "fork": 5,
+    }
+
+
+@pytest.mark.finding("JE2", "JE3")
+def test_without_an_engine_or_an_image_the_one_command_is_said() -> None:
+    if why_no_docker(None):
+        missing("no engine answers")
+    [named, _] = pretended(ALONE, DOCKER_HOST=f"unix://{ENGINE_SOCKET}").splitlines()
+    [_, nothing] = pretended(ALONE, DOCKER_HOST="unix:///nowhere/s").splitlines()
+
+    assert "no image 'none:none'" in named
+    assert "(`docker pull none:none`" in named
+    assert nothing.startswith("no Docker engine answers at unix:///nowhere/s;")
+    assert "Docker Desktop, Colima" in nothing
+    assert "process" not in nothing
+
+
+def context(folder: Path, name: str, host: str) -> Path:
+    """Make a configuration folder of the `docker` command with a chosen context."""
+    known = hashlib.sha256(name.encode()).hexdigest()
+    meta = folder / "contexts" / "meta" / known / "meta.json"
+    meta.parent.mkdir(parents=True)
+    facts = {"Name": name, "Endpoints": {"docker": {"Host": host}}}
+    meta.write_text(json.dumps(facts))
+    (folder / "config.json").write_text(json.dumps({"currentContext": name}))
+    return folder
+
+
+@pytest.mark.finding("JE1")
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({}, "unix:///of/a/context.sock"),
+        ({"DOCKER_HOST": "tcp://named:2375"}, "tcp://named:2375"),
+        ({"DOCKER_CONTEXT": "none"}, "machine"),
+        ({"DOCKER_CONFIG": "/nowhere"}, "machine"),
+        ({"DOCKER_CONFIG": "/nowhere", "socket": "gone"}, "user"),
+    ],
+    ids=["context", "host", "unknown context", "no context", "of one user"],
+)
+def test_the_engine_is_that_of_the_docker_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    found: str,
+) -> None:
+    folder = context(tmp_path / "docker", "colima", "unix:///of/a/context.sock")
+    machine, user = tmp_path / "machine.sock", tmp_path / "run/docker.sock"
+    user.parent.mkdir()
+    for path in (machine, user):
+        path.touch()
+    if environment.pop("socket", None):
+        machine.unlink()
+    places = {"machine": f"unix://{machine}", "user": f"unix://{user}"}
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    variables = {"DOCKER_CONFIG": str(folder), "XDG_RUNTIME_DIR": str(user.parent)}
+    for name, value in {**variables, **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(docker_address, "DEFAULT", places["machine"])
+
+    assert docker_address.address(None) == places.get(found, found)
+    assert docker_address.address("tcp://configured:1") == "tcp://configured:1"
