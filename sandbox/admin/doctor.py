@@ -139,8 +139,9 @@ def _summary(
 ) -> str:
     """Return what runs here, and the next thing that would run it behind more walls."""
     here = f"programs run here in cells of {level!r} isolation ({backend})"
+    so = "to raise it:"
     if level is None:
-        here = "programs cannot run here"
+        here, so = "programs cannot run here", "to have them run:"
     fixes = {check.name: check.fix for check in checks if not check.ok}
     engine = "docker engine" not in fixes
     wanted = {
@@ -153,7 +154,7 @@ def _summary(
     if not engine:
         names = tuple(name for name in names if name != "docker cell")
     fix = next((fixes[name] for name in names if fixes.get(name)), "")
-    return f"{here}; to raise it: {fix}" if fix else here
+    return f"{here}; {so} {fix}" if fix else here
 
 
 def _probe_namespaces() -> list[DoctorCheck]:

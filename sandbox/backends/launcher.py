@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
@@ -243,14 +244,22 @@ class LauncherProcess:
         """Wait for its end; return False if it has not come in five seconds."""
         if self._process.poll() is not None:
             return True
-        # With a time limit `Popen.wait` looks again and again, and late.
-        pidfd = os.pidfd_open(self._process.pid)
+        with anyio.move_on_after(_END_SECONDS):
+            await self._wait_for_end()
+        return self._process.poll() is not None
+
+    async def _wait_for_end(self) -> None:
+        # With a time limit `Popen.wait` looks again and again, and late. Without one it
+        # takes a thread, where the kernel has no pidfd.
         try:
-            with anyio.move_on_after(_END_SECONDS):
-                await anyio.wait_readable(pidfd)
+            pidfd = os.pidfd_open(self._process.pid)
+        except OSError:
+            await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+            return
+        try:
+            await anyio.wait_readable(pidfd)
         finally:
             os.close(pidfd)
-        return self._process.poll() is not None
 
 
 class FirstProcess:

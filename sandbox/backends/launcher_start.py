@@ -152,8 +152,12 @@ def send_setup(control: socket.socket, message: bytes) -> None:
         own = os.pidfd_open(os.getpid())
     except OSError as error:
         raise SandboxUnavailableError(
-            f"this process has no pidfd: {error.strerror}",
-            hint="namespaces need Linux 5.4 or newer",
+            f"this kernel cannot hold the processes of cells: pidfd_open: "
+            f"{error.strerror}",
+            hint="cells of this machine need Linux 5.4 or newer, and gVisor is none: "
+            "inside a gVisor container ask for minimum_isolation='process' by name, or "
+            "run toolcell outside of it and its cells in gVisor (runtime='runsc')",
+            details={"layer": "pidfd", "error": error.strerror},
         ) from None
     try:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -67,10 +67,12 @@ def set_up(config: SandboxConfig) -> None:
 
     Raises:
         ConfigError: A mount lies over something that cells need.
-        SandboxUnavailableError: A mount or the folder of packages cannot be used.
     """
+    from toolcell.core import SandboxUnavailableError
+
     launcher = _launcher.get()
     if launcher is not None:
-        # Half done, nobody would know the control groups that it made.
-        with signals_wait():
+        # Half done, nobody would know the control groups that it made. What is missing
+        # here may be missed by nobody: the manager says it, or takes another backend.
+        with signals_wait(), contextlib.suppress(SandboxUnavailableError):
             launcher.set_up(config)
