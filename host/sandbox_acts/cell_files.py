@@ -25,12 +25,18 @@ MAX_ENTRIES_BYTES = 16_777_216
 _MAX_PATH_BYTES = 4_096
 _ENV = {"LC_ALL": "C"}
 _SECONDS = 60.0
+_FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0
+"""Seconds of the first and the last day that dates can name."""
+
 _FIELDS = ("%p", "%y", "%Y", "%s", "%m", "%M", "%u", "%g", "%T@", "%l")
 _PRINT = "\\0".join(_FIELDS) + "\\0"
 _TYPES = {"f": "FILE_TYPE_FILE", "d": "FILE_TYPE_DIRECTORY", "l": "FILE_TYPE_SYMLINK"}
 _EXISTS = 17
 _MAKE = 'if [ -d "$1" ]; then exit 17; fi; exec mkdir -p -- "$1"'
-_WRITE = 'mkdir -p -- "${1%/*}/" && exec cat > "$1"'
+_IS_ODD = 18
+_NO_FILE = 'if [ -e "$1" ] && [ ! -f "$1" ] && [ ! -d "$1" ]; then exit 18; fi; '
+_READ = _NO_FILE + 'exec cat -- "$1"'
+_WRITE = _NO_FILE + 'mkdir -p -- "${1%/*}/" && exec cat > "$1"'
 _MOVE = 'mkdir -p -- "${2%/*}/" && exec mv -T -- "$1" "$2"'
 _PYTHON = ("python3", "-I", "-S", "-c")
 _SET_METADATA = """
@@ -149,7 +155,7 @@ class CellFiles:
 
     async def read(self, path: str, max_bytes: int) -> AsyncGenerator[bytes, None]:
         """Yield a file's bytes, the first ones when it is known to be readable."""
-        process = await self._session.exec(["cat", "--", path], env=_ENV)
+        process = await self._session.exec(["sh", "-c", _READ, "sh", path], env=_ENV)
         size = 0
         try:
             async with aclosing(process.output()) as output:
@@ -238,7 +244,6 @@ def _entry(
 ) -> dict[str, Any]:
     # A listing begins at `folder/.`.
     path = path.replace("/./", "/", 1)
-    seconds = datetime.fromtimestamp(float(modified[:17]), UTC)
     entry = {
         "name": posixpath.basename(path) or "/",
         "type": _TYPES.get(target_kind, _TYPES.get(kind, "FILE_TYPE_UNSPECIFIED")),
@@ -248,17 +253,27 @@ def _entry(
         "permissions": permissions,
         "owner": owner,
         "group": group,
-        "modifiedTime": f"{seconds:%Y-%m-%dT%H:%M:%S.%fZ}",
+        "modifiedTime": _date(float(modified[:17])),
     }
     if kind == "l":
         entry["symlinkTarget"] = link
     return entry
 
 
+def _date(seconds: float) -> str:
+    """Return a time as text; one that no calendar of ours has is the nearest."""
+    known = min(max(seconds, _FIRST), _LAST)
+    return (
+        datetime.fromtimestamp(known, UTC).isoformat(timespec="microseconds")[:26] + "Z"
+    )
+
+
 def _check(result: ExecutionResult, path: str) -> None:
     """Raise the APIError of a command that failed."""
     if result.status == "ok":
         return
+    if result.exit_code == _IS_ODD:
+        raise APIError(400, f"{path} is a pipe or a device, and no file")
     if result.status != "exit":
         raise APIError(504, f"{path}: the command was ended ({result.status})")
     said = result.stderr.strip().rpartition("\n")[2]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,12 +24,14 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from ..config.host_config import HostConfig
+from ..mcp_http.agent_shares import AgentShares, TooManyError
 from ..mcp_http.listening import listen, uvicorn_server
 from ..mcp_http.open_requests import OpenRequests
-from ..mcp_http.tokens import open_tokens
+from ..mcp_http.tokens import Token, open_tokens
 from ..runtime.host import Host
 from ..sandbox_acts.act import Acts
 from ..sandbox_http.access import Access, Operation, is_for_control, named_sandbox
+from ..sandbox_http.bodies import Bounds
 from ..sandbox_http.connect_rpc import answer_streaming, answer_unary, connect_error
 from ..sandbox_http.errors import APIError, as_api_error, gone
 from ..sandbox_state.sandbox import Sandbox
@@ -90,18 +92,24 @@ class SandboxAPI:
         self._access = access
         self._open = OpenRequests(access.is_valid)
         self._sandboxes = sandboxes
-        self._control = Control(settings, access, sandboxes, snapshots, acts)
-        kept = SnapshotControl(settings, sandboxes, snapshots, acts, self._control)
+        server = config.server
+        bounds = Bounds(settings.max_body_bytes, server.max_body_values)
+        self._bounds = bounds
+        self._shares = AgentShares(
+            server.max_connections, server.max_bytes_per_second, anyio.current_time
+        )
+        self._control = Control(settings, bounds, access, sandboxes, snapshots, acts)
+        kept = SnapshotControl(bounds, sandboxes, snapshots, acts, self._control)
         self._routes = [
             (Route(path, handler, methods=[method]), handler)
             for method, path, handler in (*self._control.routes, *kept.routes)
         ]
-        self._processes = ProcessService(settings, acts)
+        self._processes = ProcessService(bounds, acts)
         self._files = Files(settings, acts)
-        self._code = Interpreter(settings, acts)
+        self._code = Interpreter(bounds, acts)
         self._ports = Ports(settings, acts)
         self._sockets = Sockets(settings, acts)
-        watchers = Watchers(settings, acts)
+        watchers = Watchers(bounds, acts)
         services = {
             "process.Process": self._processes.unary,
             "filesystem.Filesystem": {
@@ -122,7 +130,15 @@ class SandboxAPI:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._open.request(scope) as belongs_to:
+        with self._open.request(scope) as opened, ExitStack() as place:
+
+            def belongs_to(token: Token) -> None:
+                opened(token)
+                try:
+                    place.enter_context(self._shares.request(token.agent_id))
+                except TooManyError as error:
+                    raise APIError(429, str(error)) from None
+
             # Whoever finds the token of the request tells.
             scope["belongs_to"] = belongs_to
             if scope["type"] == "websocket":
@@ -159,7 +175,7 @@ class SandboxAPI:
         if request.url.path == "/healthz":
             return PlainTextResponse("ok")
         target = self._target(request)
-        if target is None and "signature" in request.query_params:
+        if target is None and _is_signed_file(request):
             target = self._signed_target(request)
         if target is None:
             return await self._answer_control(request)
@@ -235,9 +251,8 @@ class SandboxAPI:
         if path == "/files" and method == "POST":
             return await self._files.upload(request, sandbox)
         if path in self._unary and method == "POST":
-            limit = self._settings.max_body_bytes
             call = partial(self._unary[path], sandbox)
-            return await answer_unary(request, call, limit)
+            return await answer_unary(request, call, self._bounds)
         if path in self._streams and method == "POST":
             stream = partial(self._streams[path], sandbox=sandbox)
             return await answer_streaming(request, stream)
@@ -316,6 +331,10 @@ def _by_access_token(headers: Mapping[str, str], path: str) -> Target | None:
     if name is None or not re.fullmatch(_ID, name):
         return None
     return Target(name, DAEMON_PORT, path)
+
+
+def _is_signed_file(request: Request) -> bool:
+    return "signature" in request.query_params and raw_path(request) == "/files"
 
 
 def _operation(request: Request) -> Operation | None:

@@ -26,7 +26,7 @@ from ..sandbox_acts.lifetimes import (
 )
 from ..sandbox_acts.networks import ALL_HOSTS, SET_NETWORK, SetNetworkArguments
 from ..sandbox_http.access import Access
-from ..sandbox_http.bodies import body, page, parsed
+from ..sandbox_http.bodies import Bounds, body, page, parsed
 from ..sandbox_http.errors import APIError
 from ..sandbox_state.sandbox import Sandbox
 from ..sandbox_state.sandboxes import Sandboxes
@@ -101,6 +101,7 @@ class Control:
 
     Args:
         settings: The limits.
+        bounds: The bounds of a message.
         access: Knows tokens.
         sandboxes: The open sandboxes.
         snapshots: What sandboxes can be made from, besides templates.
@@ -110,12 +111,14 @@ class Control:
     def __init__(
         self,
         settings: SandboxAPIConfig,
+        bounds: Bounds,
         access: Access,
         sandboxes: Sandboxes,
         snapshots: Snapshots,
         acts: Acts,
     ) -> None:
         self._settings = settings
+        self._bounds = bounds
         self._access = access
         self._sandboxes = sandboxes
         self._snapshots = snapshots
@@ -252,7 +255,7 @@ class Control:
         return page([each.to_json() for each in found], query)
 
     async def _read(self, model: type[Any], request: Request) -> Any:
-        return parsed(model, await body(request, self._settings.max_body_bytes))
+        return parsed(model, await body(request, self._bounds))
 
     def _of(self, request: Request, token: Token) -> Sandbox:
         return self._sandboxes.of(token, request.path_params["sandbox_id"])

@@ -10,6 +10,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
@@ -24,6 +26,13 @@ from ..sandbox_http.errors import APIError
 from ..sandbox_state.sandbox import Sandbox
 
 _MAX_PARTS = 1_000
+"""Parts of a form, also those that are no files. When it is reached the request is
+answered 413."""
+
+_SLICE = 16_384
+"""Bytes of a form that are read before others have their turn."""
+
+_FIRST_SECONDS = 60.0
 _METADATA_PREFIX = "x-metadata-"
 _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 
@@ -51,7 +60,10 @@ class Files:
         async with AsyncExitStack() as opening:
             act = self._acts.do(READ, sandbox.token, wanted)
             data = await opening.enter_async_context(act)
-            first = await anext(data, b"")
+            with anyio.move_on_after(_FIRST_SECONDS) as waiting:
+                first = await anext(data, b"")
+            if waiting.cancelled_caught:
+                raise APIError(504, f"{path} cannot be read")
             stack = opening.pop_all()
 
         async def parts() -> AsyncGenerator[bytes, None]:
@@ -106,18 +118,17 @@ class Files:
         stack = AsyncExitStack()
         open_file: Written | None = None
         async with stack:
-            async for piece in data:
-                for event in form.feed(piece):
-                    if isinstance(event, bytes):
-                        if open_file is not None:
-                            await open_file.process.write(event)
-                        continue
-                    await stack.aclose()
-                    open_file = None
-                    if event is not None:
-                        opening = self._open(request, sandbox, path or event)
-                        open_file = await stack.enter_async_context(opening)
-                        written.append(open_file)
+            async for event in _events(form, data):
+                if isinstance(event, bytes):
+                    if open_file is not None:
+                        await open_file.process.write(event)
+                    continue
+                await stack.aclose()
+                open_file = None
+                if event is not None:
+                    opening = self._open(request, sandbox, path or event)
+                    open_file = await stack.enter_async_context(opening)
+                    written.append(open_file)
         if not form.is_over:
             raise APIError(400, "the form breaks off")
         if not written:
@@ -197,6 +208,17 @@ async def _unpacked(
             raise APIError(400, "the gzip breaks off")
 
 
+async def _events(
+    form: _Form, data: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes | str | None, None]:
+    """Yield what a form holds, in slices, so that no form keeps the server busy."""
+    async for piece in data:
+        for start in range(0, len(piece), _SLICE):
+            for event in form.feed(piece[start : start + _SLICE]):
+                yield event
+            await anyio.lowlevel.checkpoint()
+
+
 @dataclass(slots=True)
 class _Form:
     """Reads a form with files: file names, then their bytes."""
@@ -208,9 +230,16 @@ class _Form:
     _name: bytes = b""
     _value: bytes = b""
     _disposition: bytes = b""
+    _parts: int = 0
 
     def __post_init__(self) -> None:
-        self._parser = MultipartParser(
+        try:
+            self._parser = self._new_parser()
+        except FormParserError:
+            raise APIError(400, "the boundary of the form cannot be used") from None
+
+    def _new_parser(self) -> MultipartParser:
+        return MultipartParser(
             self.boundary,
             {
                 "on_part_begin": self._begin,
@@ -234,6 +263,9 @@ class _Form:
 
     def _begin(self) -> None:
         self._disposition = self._name = self._value = b""
+        self._parts += 1
+        if self._parts > _MAX_PARTS:
+            raise APIError(413, f"the form has more than {_MAX_PARTS} parts")
 
     def _on_name(self, data: bytes, start: int, end: int) -> None:
         self._name += data[start:end]

@@ -24,7 +24,6 @@ from toolcell.sandbox import (
     Stdout,
 )
 
-from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_acts.act import Acts
 from ..sandbox_acts.cell_files import resolved
 from ..sandbox_acts.code import (
@@ -34,7 +33,7 @@ from ..sandbox_acts.code import (
     known_context,
     new_context,
 )
-from ..sandbox_http.bodies import Streamed, body, parsed
+from ..sandbox_http.bodies import Bounds, Streamed, body, parsed
 from ..sandbox_http.errors import APIError, as_api_error
 from ..sandbox_state.sandbox import CodeContext, Sandbox
 from .process_service import Message
@@ -74,12 +73,12 @@ class Interpreter:
     """Runs code in contexts: of Python each has variables of its own.
 
     Args:
-        settings: The limits.
+        bounds: The bounds of a message.
         acts: Leads each program through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
-        self._settings = settings
+    def __init__(self, bounds: Bounds, acts: Acts) -> None:
+        self._bounds = bounds
         self._acts = acts
 
     async def execute(self, request: Request, sandbox: Sandbox) -> Response:
@@ -89,7 +88,7 @@ class Interpreter:
             APIError: There is no such context or language.
             GuardDeniedError: The guard refuses it.
         """
-        data = await body(request, self._settings.max_body_bytes)
+        data = await body(request, self._bounds)
         asked = parsed(ExecuteRequest, data)
         if asked.context_id and asked.language:
             raise APIError(400, "name a context or a language, not both")
@@ -111,7 +110,7 @@ class Interpreter:
 
     async def create(self, request: Request, sandbox: Sandbox) -> Response:
         """Make a context."""
-        data = await body(request, self._settings.max_body_bytes)
+        data = await body(request, self._bounds)
         wanted = parsed(ContextRequest, data)
         cwd = resolved(wanted.cwd or "", sandbox.home)
         context = await new_context(sandbox, wanted.language or "python", cwd)

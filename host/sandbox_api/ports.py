@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 
 import anyio
@@ -23,6 +23,17 @@ _OF_ONE_CONNECTION = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
     *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
 }
+_OF_THE_ORIGIN = {b"set-cookie", b"clear-site-data", b"service-worker-allowed"}
+"""Headers by which a page would speak for the address that it shares by path."""
+
+_MAX_INFORMATIONAL = 16
+"""Informational answers before the answer. When it is reached it is answered 502."""
+
+_EVENTS_AT_ONCE = 64
+_PAUSE_SECONDS = 0.005
+"""Chunks of an answer between two pauses, so that a server in a sandbox takes half of
+the event loop at most."""
+
 _OURS = {"host", KEY_HEADER, *ACCESS_HEADERS, "e2b-sandbox-id", "e2b-sandbox-port"}
 _BODY = ("content-length", "transfer-encoding")
 
@@ -64,45 +75,63 @@ class Ports:
                 head = await server.response()
             except (h11.ProtocolError, anyio.BrokenResourceError):
                 raise APIError(502, f"the server at port {port} broke off") from None
-            answer = Streamed(server.parts(), "", release=opening.pop_all().aclose)
+            parts = server.parts(request.scope["state"]["abort"])
+            answer = Streamed(parts, "", release=opening.pop_all().aclose)
         answer.status_code = head.status_code
-        answer.raw_headers = [
-            (name, value)
-            for name, value in head.headers
-            if name.decode("latin-1") not in _OF_ONE_CONNECTION
-        ]
-        if path != raw_path(request):
-            # Its pages are of another origin than this server's.
-            answer.raw_headers.append(
-                (b"content-security-policy", b"sandbox allow-scripts")
-            )
+        answer.raw_headers = _passed_on(head, by_path=path != raw_path(request))
         return answer
 
 
+def _passed_on(head: h11.Response, *, by_path: bool) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer that are for the client."""
+    left_out = {name.encode() for name in _OF_ONE_CONNECTION}
+    for name, value in head.headers:
+        if name == b"connection":
+            left_out |= {each.strip().lower() for each in value.split(b",")}
+    if by_path:
+        left_out |= _OF_THE_ORIGIN
+    passed = [(name, value) for name, value in head.headers if name not in left_out]
+    if by_path:
+        # Its pages are of another origin than this server's.
+        passed.append((b"content-security-policy", b"sandbox allow-scripts"))
+    return passed
+
+
 class _Server:
-    """The client's end of one HTTP exchange."""
+    """The client's end of one HTTP exchange; nothing of it is trusted."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._http = h11.Connection(h11.CLIENT)
+        self._events = 0
 
     async def send(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
         if data := self._http.send(event):
             await self._stream.send(data)
 
     async def response(self) -> h11.Response:
-        while True:
+        """Return the head of the answer. Raises RemoteProtocolError: there is none."""
+        for _ in range(_MAX_INFORMATIONAL):
             event = await self._next()
             if isinstance(event, h11.Response):
                 return event
             if not isinstance(event, h11.InformationalResponse):
-                raise h11.RemoteProtocolError("it sent no response")
+                break
+        raise h11.RemoteProtocolError("it sent no response")
 
-    async def parts(self) -> AsyncGenerator[bytes, None]:
-        while isinstance(event := await self._next(), h11.Data):
-            yield bytes(event.data)
+    async def parts(self, abort: Callable[[], object]) -> AsyncGenerator[bytes, None]:
+        """Yield the body; an answer that breaks off ends the client's connection."""
+        try:
+            while isinstance(event := await self._next(), h11.Data):
+                yield bytes(event.data)
+        except (h11.ProtocolError, anyio.BrokenResourceError):
+            abort()
 
     async def _next(self) -> object:
+        self._events += 1
+        if self._events % _EVENTS_AT_ONCE == 0:
+            # Chunks of one byte cost as much as large ones.
+            await anyio.sleep(_PAUSE_SECONDS)
         while (event := self._http.next_event()) is h11.NEED_DATA:
             try:
                 data = await self._stream.receive()

@@ -18,11 +18,10 @@ from starlette.responses import Response
 from toolcell.core import ToolcellError
 from toolcell.sandbox import ExecutionResult
 
-from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_acts.act import Acts
 from ..sandbox_acts.cell_files import resolved
 from ..sandbox_acts.commands import COMMAND, CommandArguments, spelled
-from ..sandbox_http.bodies import parsed
+from ..sandbox_http.bodies import Bounds, parsed
 from ..sandbox_http.connect_rpc import (
     answer_stream,
     ping_seconds,
@@ -111,12 +110,12 @@ class ProcessService:
     """Starts commands in sandboxes, and leads clients to them.
 
     Args:
-        settings: The limits.
+        bounds: The bounds of a message.
         acts: Leads each command through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
-        self._settings = settings
+    def __init__(self, bounds: Bounds, acts: Acts) -> None:
+        self._bounds = bounds
         self._acts = acts
         self.unary = {
             "List": self._list,
@@ -129,7 +128,7 @@ class ProcessService:
 
     async def start(self, request: Request, sandbox: Sandbox) -> Response:
         """Start a command, and stream what it says."""
-        data = await read_one(request, self._settings.max_body_bytes)
+        data = await read_one(request, self._bounds)
         asked = parsed(StartRequest, data)
         wanted = _arguments(asked, sandbox, timeout_of(request))
         command: Command = await sandbox.work.start(self._hold, sandbox, wanted)
@@ -160,14 +159,14 @@ class ProcessService:
 
     async def connect(self, request: Request, sandbox: Sandbox) -> Response:
         """Stream what a running command says from now on."""
-        data = await read_one(request, self._settings.max_body_bytes)
+        data = await read_one(request, self._bounds)
         command = _selected(sandbox, parsed(ProcessRequest, data).process)
         return _stream(request, command, None)
 
     async def stream_input(self, request: Request, sandbox: Sandbox) -> Response:
         """Pass a client's stream to a command's input."""
         command: Command | None = None
-        async for event in read_envelopes(request, self._settings.max_body_bytes):
+        async for event in read_envelopes(request, self._bounds):
             if "start" in event:
                 wanted = ProcessRequest.model_validate(event["start"])
                 command = _selected(sandbox, wanted.process)

@@ -8,7 +8,6 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ..config.sandbox_api import SandboxAPIConfig
 from ..mcp_http.tokens import Token
 from ..sandbox_acts.act import Acts
 from ..sandbox_acts.creation import CREATE, CreateArguments
@@ -22,7 +21,7 @@ from ..sandbox_acts.snapshots import (
     RemoveSnapshotArguments,
     TakeArguments,
 )
-from ..sandbox_http.bodies import body, page, parsed
+from ..sandbox_http.bodies import Bounds, body, page, parsed
 from ..sandbox_http.errors import APIError, as_api_error
 from ..sandbox_state.sandbox import Sandbox
 from ..sandbox_state.sandboxes import Sandboxes
@@ -49,7 +48,7 @@ class SnapshotControl:
     """Answers requests about snapshots and forks.
 
     Args:
-        settings: The limits.
+        bounds: The bounds of a message.
         sandboxes: The open sandboxes.
         snapshots: The snapshots.
         acts: Leads what clients do through the guard.
@@ -58,13 +57,13 @@ class SnapshotControl:
 
     def __init__(
         self,
-        settings: SandboxAPIConfig,
+        bounds: Bounds,
         sandboxes: Sandboxes,
         snapshots: Snapshots,
         acts: Acts,
         control: Control,
     ) -> None:
-        self._settings = settings
+        self._bounds = bounds
         self._sandboxes = sandboxes
         self._snapshots = snapshots
         self._acts = acts
@@ -137,7 +136,7 @@ class SnapshotControl:
         return Response(status_code=204)
 
     async def _read(self, model: type[Any], request: Request) -> Any:
-        return parsed(model, await body(request, self._settings.max_body_bytes))
+        return parsed(model, await body(request, self._bounds))
 
     def _of(self, request: Request, token: Token) -> Sandbox:
         return self._sandboxes.of(token, request.path_params["sandbox_id"])

@@ -12,11 +12,10 @@ from starlette.responses import Response
 
 from toolcell.sandbox import FileChange, SandboxWatch
 
-from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_acts.act import Acts
 from ..sandbox_acts.cell_files import resolved
 from ..sandbox_acts.files import WATCH, WatchArguments
-from ..sandbox_http.bodies import parsed
+from ..sandbox_http.bodies import Bounds, parsed
 from ..sandbox_http.connect_rpc import answer_stream, ping_seconds, read_one
 from ..sandbox_http.errors import APIError
 from ..sandbox_state.sandbox import Sandbox, Watcher
@@ -49,12 +48,12 @@ class Watchers:
     """Tells clients what changes in folders of sandboxes.
 
     Args:
-        settings: The limits.
+        bounds: The bounds of a message.
         acts: Leads each watch through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
-        self._settings = settings
+    def __init__(self, bounds: Bounds, acts: Acts) -> None:
+        self._bounds = bounds
         self._acts = acts
         self.unary = {
             "CreateWatcher": self._create,
@@ -65,7 +64,7 @@ class Watchers:
 
     async def watch(self, request: Request, sandbox: Sandbox) -> Response:
         """Stream the changes of a folder until the client leaves."""
-        data = await read_one(request, self._settings.max_body_bytes)
+        data = await read_one(request, self._bounds)
         async with AsyncExitStack() as opening:
             opened = self._opened(sandbox, parsed(WatchRequest, data))
             watch = await opening.enter_async_context(opened)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
+
+from toolcell.core.text.json_size import count_values
 
 from .errors import APIError
 
@@ -49,7 +51,31 @@ async def pieces(request: Request, max_bytes: int) -> AsyncGenerator[bytes, None
                 yield piece
 
 
-async def body(request: Request, max_bytes: int) -> bytes:
+class Bounds(NamedTuple):
+    """The size of one JSON message."""
+
+    size: int
+    """Bytes. When it is reached the request is answered 413."""
+
+    values: int
+    """Texts, numbers, lists and objects. When it is reached the request is answered
+    413, unparsed."""
+
+    def check(self, text: bytes) -> bytes:
+        """Return a text that may be parsed. Raises APIError 413."""
+        if len(text) > self.size:
+            raise _too_large(self.size)
+        if count_values(text, self.values) > self.values:
+            raise APIError(413, f"the message has more than {self.values} values")
+        return text
+
+
+async def body(request: Request, bounds: Bounds) -> bytes:
+    """Return the body of a request, a JSON text. Raises APIError as `pieces`."""
+    return bounds.check(await whole(request, bounds.size))
+
+
+async def whole(request: Request, max_bytes: int) -> bytes:
     """Return the body of a request. Raises APIError as `pieces`."""
     async with aclosing(pieces(request, max_bytes)) as stream:
         return b"".join([piece async for piece in stream])

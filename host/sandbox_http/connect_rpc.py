@@ -16,7 +16,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from .bodies import Streamed, body, pieces
+from toolcell.core.text.strict_json import read_json
+
+from .bodies import Bounds, Streamed, body, pieces, whole
 from .errors import APIError, as_api_error
 
 _STREAM = "application/connect+json"
@@ -60,12 +62,12 @@ def ping_seconds(request: Request) -> float:
     return max(seconds, 1.0)
 
 
-async def answer_unary(request: Request, method: Unary, max_bytes: int) -> Response:
+async def answer_unary(request: Request, method: Unary, bounds: Bounds) -> Response:
     """Answer a call with one message on each side."""
     try:
         if request.headers.get("content-encoding", "identity") != "identity":
             raise APIError(501, "compressed messages are not read")
-        message = await body(request, max_bytes)
+        message = await body(request, bounds)
         return JSONResponse(await method(message))
     except Exception as error:  # noqa: BLE001 - each error is an answer
         return connect_error(as_api_error(error))
@@ -136,47 +138,47 @@ async def _envelopes(
 
 
 async def read_envelopes(
-    request: Request, max_bytes: int
+    request: Request, bounds: Bounds
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield the messages of a client's stream.
 
     Raises:
-        APIError: They cannot be read, or one has more than `max_bytes`.
+        APIError: They cannot be read, or one is out of bounds.
     """
     held = bytearray()
     async with aclosing(pieces(request, 2**63)) as stream:
         async for piece in stream:
             held += piece
-            while (message := _take(held, max_bytes)) is not None:
+            while (message := _take(held, bounds)) is not None:
                 yield message
     if held:
         raise APIError(400, "the stream ends within a message")
 
 
-async def read_one(request: Request, max_bytes: int) -> bytes:
+async def read_one(request: Request, bounds: Bounds) -> bytes:
     """Return the only message of a stream. Raises APIError as `read_envelopes`."""
-    data = bytearray(await body(request, max_bytes))
+    data = await whole(request, bounds.size)
     if len(data) < _HEAD_BYTES or data[0] & _COMPRESSED:
         raise APIError(400, "the body is no envelope of the Connect protocol")
     size = int.from_bytes(data[1:_HEAD_BYTES], "big")
     if len(data) < _HEAD_BYTES + size:
         raise APIError(400, "the stream ends within a message")
-    return bytes(data[_HEAD_BYTES : _HEAD_BYTES + size])
+    return bounds.check(data[_HEAD_BYTES : _HEAD_BYTES + size])
 
 
-def _take(held: bytearray, max_bytes: int) -> dict[str, Any] | None:
+def _take(held: bytearray, bounds: Bounds) -> dict[str, Any] | None:
     """Remove and return the first message; None: it is not whole."""
     if len(held) < _HEAD_BYTES:
         return None
     size = int.from_bytes(held[1:_HEAD_BYTES], "big")
-    if held[0] & _COMPRESSED or size > max_bytes:
-        raise APIError(413, f"a message is compressed, or has more than {max_bytes}")
+    if held[0] & _COMPRESSED or size > bounds.size:
+        raise APIError(413, f"a message is compressed, or has over {bounds.size} bytes")
     if len(held) < _HEAD_BYTES + size:
         return None
     text = bytes(held[_HEAD_BYTES : _HEAD_BYTES + size])
     del held[: _HEAD_BYTES + size]
     try:
-        message = json.loads(text)
+        message = read_json(bounds.check(text))
     except ValueError:
         message = None
     if not isinstance(message, dict):

@@ -94,4 +94,13 @@ FINDINGS = {
     "R8": "an invitation outlives the rights of its maker, and nobody sees it",
     "R9": "one admin is two people by a link for another person",
     "R10": "a page elsewhere locks sign-in by wrong links",
+    "R5": "a long boundary of a form is a traceback",
+    "R7": "a signature of a file is accepted on any path",
+    "R29": "a form of empty parts keeps the server's loop",
+    "R30": "a file of an odd time makes its folder unlistable",
+    "R31": "reading a pipe hangs, and leaves processes in the sandbox",
+    "R34": "a server in a sandbox keeps the host's loop by small answers",
+    "R35": "headers of one connection, and cookies, pass through ports",
+    "R53": "bodies of the sandbox API are parsed whatever they hold",
+    "R54": "streams of one token take all connections",
 }
