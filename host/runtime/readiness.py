@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
+from anyio.to_thread import run_sync
 
 from toolcell.core import ToolcellError
 
@@ -15,7 +18,7 @@ FRESH_SECONDS = 1.0
 
 
 class Readiness:
-    """Checks the parts that calls need: store, approvals, and the sandbox.
+    """Checks the parts that calls need: the stores, and the sandbox.
 
     Args:
         host: The host; open.
@@ -28,7 +31,8 @@ class Readiness:
         self._missing: tuple[str, ...] = ()
 
     async def missing(self) -> tuple[str, ...]:
-        """Return the parts that do not respond: `store`, `approvals`, `sandbox`."""
+        """Return the parts that do not respond: `store`, `approvals`, `records`,
+        `sandbox`."""
         async with self._checking:
             if anyio.current_time() - self._checked_at >= FRESH_SECONDS:
                 self._missing = await self._check()
@@ -37,7 +41,11 @@ class Readiness:
 
     async def _check(self) -> tuple[str, ...]:
         host = self._host
-        parts = {"store": host.guard.check, "approvals": host.approvals.check}
+        parts: dict[str, Callable[[], Awaitable[object]]] = {
+            "store": host.guard.check,
+            "approvals": host.approvals.check,
+            "records": partial(run_sync, host.executor.check_records),
+        }
         if host.sandbox is not None:
             parts["sandbox"] = host.sandbox.check
         missing = []

@@ -19,6 +19,7 @@ from ..hooks.hook import Hook
 from ..hooks.watcher import CallWatcher
 from ..registry.registry import ToolRegistry
 from ..stores.call_keys import length_prefixed
+from ..stores.held_records import HeldRecords
 from ..stores.idempotency import Idempotency
 from ..stores.records import Records
 from .attempt import Attempt
@@ -123,7 +124,7 @@ class ExecutorComponents:
 
     guard: ActionGuard | None
     runner: ToolRunner
-    records: Records
+    records: HeldRecords
     idempotency: Idempotency
     hooks: Sequence[Hook]
     watcher: CallWatcher | None

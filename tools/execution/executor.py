@@ -30,6 +30,7 @@ from ..hooks.hook import Hook
 from ..hooks.watcher import CallWatcher
 from ..registry.registry import ToolRegistry
 from ..registry.snapshot import Snapshot
+from ..stores.held_records import HeldRecords
 from ..stores.idempotency import Idempotency, MemoryIdempotency
 from ..stores.records import MemoryRecords, Records
 from .batch import BatchCall, run_batch
@@ -126,7 +127,7 @@ class ToolExecutor(ABC):
         self._components = ExecutorComponents(
             guard=guard,
             runner=ToolRunner(registry, self._workers, sandbox),
-            records=self.records,
+            records=HeldRecords(self.records),
             idempotency=MemoryIdempotency() if idempotency is None else idempotency,
             hooks=tuple(hooks),
             watcher=watcher,
@@ -148,6 +149,10 @@ class ToolExecutor(ABC):
     def approval_seconds(self, run: RunContext) -> float:
         """Return the seconds a call may wait for a person; 0: nobody is asked."""
         return self._components.approval_seconds(run)
+
+    def check_records(self) -> None:
+        """Check that records can be stored. Raises StoreUnavailableError."""
+        self._components.records.check()
 
     async def call(
         self,

@@ -165,6 +165,7 @@ class Operation:
         """
         watch, attempt, guard = self._watch, self._attempt, self._components.guard
         watch.enter("running")
+        self._components.records.flush()
         if guard is None:
             attempt.verdict = "unguarded"
         else:

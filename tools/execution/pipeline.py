@@ -241,6 +241,7 @@ class Pipeline:
         return await self._one_attempt(final=True)
 
     async def _one_attempt(self, *, final: bool) -> ToolResult:
+        self._components.records.flush()
         attempt, guard = self._attempt, self._components.guard
         breaker = self._components.circuit_breaker
         circuit = None if breaker is None else breaker.enter(self._tool.name)

@@ -47,6 +47,9 @@ class ObservedRecords(Records):
             line = ("call of %s: %s", record.tool_name, record.status)
             _log.log(level, *line, extra={"toolcell": _fields(record)})
 
+    def check(self) -> None:
+        self._records.check()
+
     def _newest(
         self,
         wanted: Mapping[str, str],

@@ -154,6 +154,10 @@ class Records(ABC):
             StoreUnavailableError: It cannot be stored.
         """
 
+    def check(self) -> None:
+        """Check that records can be stored. Raises StoreUnavailableError."""
+        return
+
     def query(
         self,
         *,

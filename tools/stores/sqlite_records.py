@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from toolcell.core.storage.sqlite import FORMAT
+
 from .records import (
     HOUR,
     NumberedRecord,
@@ -104,6 +106,11 @@ class SQLiteRecords(Records):
             database.execute(_COUNT, usage_of(record))
             if (added.lastrowid or 0) % _LOOK_EVERY == 0:
                 self._forget(database, self._clock() - self._keep_seconds)
+
+    def check(self) -> None:
+        with self._file.transaction() as database:
+            # A page is written as it is, which a full disk refuses.
+            database.execute(f"PRAGMA user_version = {FORMAT}")
 
     def _forget(self, database: sqlite3.Connection, before: float) -> None:
         # The oldest have the smallest numbers.

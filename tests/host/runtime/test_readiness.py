@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,12 @@ def without(*names: str) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize(
-    ("file", "part"), [("guard.db", "store"), ("approvals.db", "approvals")]
+    ("file", "part"),
+    [
+        ("guard.db", "store"),
+        ("approvals.db", "approvals"),
+        ("records.db", "records"),
+    ],
 )
 async def test_a_store_that_cannot_be_written_is_told(
     tmp_path: Path, file: str, part: str
@@ -65,6 +71,28 @@ async def test_a_store_that_cannot_be_written_is_told(
         after = await look()
 
     assert (before, during, after) == (READY, without(part), READY)
+
+
+async def test_a_full_disk_is_told_c8(tmp_path: Path) -> None:
+    """Nothing can be written there, though every file can still be locked."""
+    disk = tmp_path / "state"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        missing("no tmpfs can be mounted")
+    try:
+        async with http_served(tmp_path) as server, looking(server) as look:
+            before = await look()
+            with suppress(OSError), (disk / "rest").open("wb", buffering=0) as rest:
+                while True:
+                    rest.write(b"0" * 4_096)
+            during = await look()
+            (disk / "rest").unlink()
+            after = await look()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+    assert (before, during, after) == (READY, without("records"), READY)
 
 
 @pytest.mark.parametrize(
