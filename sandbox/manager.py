@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from .results.events import Event
     from .results.result import ExecutionResult
     from .session import Session
+
+_batches = count(1)
 
 
 class SandboxManager(SandboxLifecycle):
@@ -283,7 +286,7 @@ class SandboxManager(SandboxLifecycle):
 
         batch = Batch(
             programs,
-            run=partial(self.run, agent_id=agent_id),
+            run=partial(self._run_in_batch, agent_id=agent_id, batch=next(_batches)),
             start=self._start,
             max_concurrency=self.config.max_concurrency,
             concurrency=concurrency,
@@ -292,6 +295,9 @@ class SandboxManager(SandboxLifecycle):
             on_progress=on_progress,
         )
         return BatchResults(batch)
+
+    async def _run_in_batch(self, **options: Any) -> ExecutionResult:
+        return await self._runs.run(RunRequest(**options))
 
     @asynccontextmanager
     async def _open_build_session(

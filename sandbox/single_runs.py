@@ -86,6 +86,7 @@ class SingleRuns:
         again = (
             self._programs.config.programs_per_cell > 1
             and request.minimum_freshness == "program"
+            and request.owner is not None
             and program.egress is None
             and not request.secrets
         )
@@ -93,9 +94,10 @@ class SingleRuns:
 
     @asynccontextmanager
     async def _cell(self, program: Program, request: RunRequest) -> AsyncIterator[Cell]:
-        limits, agent_id, again = program.limits, request.agent_id, program.again
+        owner = request.owner if program.again else None
+        agent_id = request.agent_id
         try:
-            async with self._cells.cell(limits, agent_id, again=again) as cell:
+            async with self._cells.cell(program.limits, agent_id, owner) as cell:
                 yield cell
         except CellLostError:
             self._cells.news.lost("run", agent_id)

@@ -83,7 +83,7 @@ def _check(result: ExecutionResult) -> None:
 
 
 async def _hello(sandbox: SandboxManager) -> None:
-    _check(await sandbox.run(HELLO))
+    _check(await sandbox.run(HELLO, agent_id="benchmark"))
 
 
 async def _hello_again(session: Session) -> None:

@@ -322,10 +322,10 @@ class SandboxConfig(SettingsModel):
 
     programs_per_cell: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Programs that `run`, `stream` and `map` have one cell run, one after the other,
-    all of one agent; each finds the cell as the first one did. When it is reached the
-    cell is destroyed. At 1 each has a never-used cell. More than 1 closes some calls to
-    programs in containers, and takes more than `process` isolation; see
-    docs/security.md."""
+    all of one agent, or, without an agent, of one batch of `map`; each finds the cell
+    as the first one did. When it is reached the cell is destroyed. At 1, and without
+    both, each has a never-used cell. More than 1 closes some calls to programs in
+    containers, and takes more than `process` isolation; see docs/security.md."""
 
     session_idle_seconds: Annotated[float, Field(gt=0, le=86_400 * 30)] = 600.0
     """Seconds that a session may go without a run, a file or a command, from the end of

@@ -55,6 +55,14 @@ class RunRequest(NamedTuple):
     minimum_freshness: Freshness = "program"
     """The fields from `files` on are for runs outside of sessions."""
 
+    batch: int = 0
+    """The number of the batch that it belongs to; 0: it belongs to none."""
+
+    @property
+    def owner(self) -> "str | int | None":
+        """The one whose programs may use one cell in turn: an agent, or a batch."""
+        return self.agent_id if self.agent_id is not None else self.batch or None
+
     def __repr__(self) -> str:
         """Show no value: inputs and files may be secret."""
         return f"<request to run {len(self.code)} characters of {self.language}>"

@@ -17,6 +17,7 @@ from .active_cells import ActiveCells
 from .cell_news import CellNews
 from .fair_queue import FairQueue
 from .pool import Pool, PoolStats
+from .used_cells import Owner
 
 
 class _Once:
@@ -35,7 +36,7 @@ class CellSupply:
     """Gives cells to the runs and sessions of one manager, in turn.
 
     At most `config.max_concurrency` cells are in use at a time. Every cell is destroyed
-    in the end, or kept for the next program of the same agent.
+    in the end, or kept for the next program of the same agent or batch.
 
     Args:
         backend: Makes the cells.
@@ -69,15 +70,15 @@ class CellSupply:
 
     @asynccontextmanager
     async def cell(
-        self, limits: Limits, agent_id: str | None, *, again: bool = False
+        self, limits: Limits, agent_id: str | None, owner: Owner = None
     ) -> AsyncIterator[Cell]:
         """Wait for a turn and hold a cell.
 
         Args:
             limits: The limits of the cell.
             agent_id: The agent that waits for it.
-            again: True if it may have run programs of the agent, and may be kept for
-                its next one.
+            owner: Whose programs the cell may have run, and whose next one it may be
+                kept for; None: it was never used, and is destroyed.
 
         Raises:
             SandboxUnavailableError: Too many wait, no cell can be made, or the supply
@@ -87,8 +88,8 @@ class CellSupply:
         leave = _Once(partial(self._queue.leave, entered))
         try:
             self._require_open()
-            if again:
-                cell = await self._pool.take_again(limits, agent_id)
+            if owner is not None:
+                cell = await self._pool.take_again(limits, owner)
             else:
                 cell = await self._pool.take(limits)
             self._active.add(cell)
@@ -103,8 +104,8 @@ class CellSupply:
                 await self._pool.destroy(cell)
                 raise
             else:
-                if again:
-                    await self._pool.give_back(cell, limits, agent_id)
+                if owner is not None:
+                    await self._pool.give_back(cell, limits, owner)
                 else:
                     await self._pool.discard(cell)
             finally:

@@ -17,7 +17,7 @@ from ..client.backend import Backend
 from ..client.cell import Cell
 from ..config.settings import Limits, SandboxConfig
 from .cell_news import CellNews
-from .used_cells import UsedCells, key_of
+from .used_cells import Owner, UsedCells, agent_of, key_of
 
 _RETRY_SECONDS = 1.0
 _HEALTH_SECONDS = 5.0
@@ -54,7 +54,7 @@ class Pool:
     """Keeps `config.pool` cells ready and refills in the background.
 
     A ready cell was never used, and leaves the pool for one run or session. Used cells
-    that `give_back` keeps are apart, for programs of the same agent. Ready cells have
+    that `give_back` keeps are apart, for programs of the same owner. Ready cells have
     the limits of the configuration; for other limits one is made on demand. A refill
     waits while runs begin, at most 0.1 seconds, since it would slow them. A cell that
     cannot be made ahead is tried again after a second; `take` reports the error.
@@ -188,23 +188,23 @@ class Pool:
             self._news.failed("not_made")
             raise
 
-    async def take_again(self, limits: Limits, agent_id: str | None) -> Cell:
-        """Return a cell that ran programs of this agent alone, or a never-used one.
+    async def take_again(self, limits: Limits, owner: Owner) -> Cell:
+        """Return a cell that ran programs of this owner alone, or a never-used one.
 
         Raises:
             SandboxUnavailableError: It could not be made.
         """
-        cell = await self._used.take(key_of(agent_id, limits))
+        cell = await self._used.take(key_of(owner, limits))
         return cell or await self.take(limits)
 
-    async def give_back(self, cell: Cell, limits: Limits, agent_id: str | None) -> None:
-        """Keep a cell for the agent's next program, if the last one ended cleanly."""
+    async def give_back(self, cell: Cell, limits: Limits, owner: Owner) -> None:
+        """Keep a cell for the owner's next program, if the last one ended cleanly."""
         again = cell.clean and cell.program_number < self._config.programs_per_cell
         if again and not self._closed:
-            await self._used.put(key_of(agent_id, limits), cell)
+            await self._used.put(key_of(owner, limits), cell)
             return
         if not cell.clean:
-            self._news.discarded("not_clean", agent_id)
+            self._news.discarded("not_clean", agent_of(owner))
         await self.discard(cell)
 
     def replace_dead(self) -> None:

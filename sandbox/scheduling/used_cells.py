@@ -1,4 +1,4 @@
-"""Cells that ended a program cleanly, made new for the same agent's next program."""
+"""Cells that ended a program cleanly, made new for the same owner's next program."""
 
 from __future__ import annotations
 
@@ -18,18 +18,27 @@ from .cell_news import CellNews
 IDLE_SECONDS = 60.0
 """Seconds that a used cell waits for a program. When it is reached it is destroyed."""
 
-Key = tuple[str | None, int, int, float, int, int]
-"""The agent, and the limits of its cells."""
+Owner = str | int | None
+"""The agent whose programs use a cell in turn; or, of programs without an agent, the
+number of their batch."""
+
+Key = tuple[Owner, int, int, float, int, int]
+"""The owner, and the limits of its cells."""
 
 
-def key_of(agent_id: str | None, limits: Limits) -> Key:
+def agent_of(owner: Owner) -> str | None:
+    """Return the agent, if the owner is one."""
+    return owner if isinstance(owner, str) else None
+
+
+def key_of(owner: Owner, limits: Limits) -> Key:
     """Return the facts that must be equal for two programs to use one cell."""
     held = (limits.memory_mb, limits.pids, limits.cpus)
-    return (agent_id, *held, limits.disk_mb, limits.open_files)
+    return (owner, *held, limits.disk_mb, limits.open_files)
 
 
 class UsedCells:
-    """Keeps cells between two programs, each for one agent.
+    """Keeps cells between two programs, each for one owner.
 
     A cell is made new while it waits here. A caller that comes before it is ready waits
     for it, which takes less time than a new cell.
@@ -81,7 +90,7 @@ class UsedCells:
             except BaseException:
                 await cell.kill()
                 raise
-            self._news.discarded("not_renewed", key[0])
+            self._news.discarded("not_renewed", agent_of(key[0]))
             await cell.kill()
         return None
 

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from ..conftest import IMAGE, missing, why_no_docker
+from toolcell.sandbox import SandboxManager
+
+from ..conftest import IMAGE, BackendRow, missing, why_no_docker
 from ..support.cells import residue_runner
 from ..support.cells.changed_bundle import changed_bundle
 from ..support.cells.residue_kinds import KINDS, Kind
@@ -30,8 +32,14 @@ WITHOUT = {
         [_SLATE, "scratch.unmount(self._workdir)\n", "\n"],
         [_SLATE, "scratch.mount(self._workdir, self._disk_mb, self._uid)\n", "\n"],
     ],
-    "ipc": [[_SLATE, "linux.unshare(linux.CLONE_NEWIPC |", "linux.unshare("]],
-    "net": [[_SLATE, "used = self._network.was_used()", "used = False"]],
+    "ipc": [["supervisor.zygote", "linux.unshare(linux.CLONE_NEWIPC)", "pass"]],
+    "net": [
+        [
+            "supervisor.network_namespace",
+            "used = self._read() != self._before",
+            "used = False",
+        ]
+    ],
     "pid": [[_SLATE, 'os.pwrite(self._last_pid, b"1", 0)', ""]],
 }
 """What makes each wall, taken out of the code of cells."""
@@ -183,3 +191,104 @@ def test_without_its_wall_each_kind_is_found_in_containers(
 
 def test_there_are_enough_kinds() -> None:
     assert len({kind.name for kind in LEFT}) == len(LEFT) >= 40
+
+
+ROTATION = bytes((i + 1) % 256 for i in range(256))
+LOOK_AT_ALL_MEMORY = """
+import os
+def marks():
+    table = bytes((i + 1) % 256 for i in range(256))
+    # No text of this program has what it looks for: it is written one letter on.
+    wanted = [bytes(each) for each in WANTED]
+    found = set()
+    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+        for line in maps.read().splitlines():
+            span, rights = line.split()[:2]
+            start, end = (int(each, 16) for each in span.split("-"))
+            if rights[0] != "r" or line.endswith(("[vvar]", "[vsyscall]")):
+                continue
+            for at in range(start, end, 1 << 20):
+                try:
+                    memory.seek(at)
+                    piece = memory.read(min((1 << 20) + 64, end - at))
+                except (OSError, ValueError, OverflowError):
+                    continue
+                turned = piece.translate(table)
+                found |= {n for n, each in enumerate(wanted) if each in turned}
+    return sorted(found)
+marks()
+"""
+MARKED = ("code", "inputs", "value", "stdout", "stderr", "stdin", "file", "environment")
+
+
+def mark_of(name: str) -> str:
+    return f"residue of the {name} of a program"
+
+
+def look_for_marks() -> str:
+    wanted = [list(mark_of(name).encode().translate(ROTATION)) for name in MARKED]
+    return LOOK_AT_ALL_MEMORY.replace("WANTED", repr(wanted))
+
+
+LEAVE_MARKS = f"""
+import os, sys
+code = {mark_of("code")!r}
+whole = {{name: " ".join(words) for name, words in parts.items()}}
+os.environ["LEFT"] = whole["environment"]
+print(whole["stdout"])
+print(whole["stderr"], file=sys.stderr)
+open("left", "w").write(whole["file"])
+read = sys.stdin.read()
+whole["value"]
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.attack(79)
+@pytest.mark.finding("R52")
+@pytest.mark.parametrize("hidden", [True, False])
+async def test_no_memory_of_the_next_program_has_a_word_of_the_last_one(
+    backend: BackendRow, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hidden:
+        # Forked from the process that reads what the host sends.
+        code = changed_bundle(
+            [
+                [
+                    "supervisor.supervisor",
+                    "self._zygote is not None:\n            child",
+                    "False:\n            child",
+                ]
+            ]
+        )
+        for module in (
+            "launcher_start.bundle",
+            "launcher_start.compiled_bundle",
+            "docker.bundle",
+        ):
+            monkeypatch.setattr(f"toolcell.sandbox.backends.{module}", lambda: code)
+    parts = {name: mark_of(name).split() for name in MARKED}
+    inputs = {"parts": parts, "given": mark_of("inputs") + " " * 20_000}
+    look = look_for_marks()
+    config = backend.config(programs_per_cell=1000)
+    async with SandboxManager(config) as sandbox:
+        for attempt in range(20):
+            agent = f"agent {attempt}"
+            first = await sandbox.run(
+                LEAVE_MARKS,
+                inputs=inputs,
+                stdin=mark_of("stdin").encode(),
+                agent_id=agent,
+            )
+            second = await sandbox.run(look, agent_id=agent)
+            assert (first.status, second.status) == ("ok", "ok"), (first, second)
+            # A slow machine may not have made the cell new in time.
+            if second.isolation is not None and second.isolation.reused:
+                break
+        whole = await sandbox.run(
+            f"{LEAVE_MARKS}{look}", inputs=inputs, stdin=mark_of("stdin").encode()
+        )
+
+    assert second.isolation is not None and second.isolation.reused
+    assert whole.value == list(range(len(MARKED)))
+    assert bool(second.value) is not hidden, second.value

@@ -103,4 +103,5 @@ FINDINGS = {
     "R35": "headers of one connection, and cookies, pass through ports",
     "R53": "bodies of the sandbox API are parsed whatever they hold",
     "R54": "streams of one token take all connections",
+    "R52": "a reused cell's next program finds the last one in its own memory",
 }

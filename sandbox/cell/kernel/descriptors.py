@@ -45,6 +45,22 @@ def close_from(first: int, but: int = -1) -> None:
         os.closerange(but + 1, _HIGHEST)
 
 
+def keep_only(kept: set[int]) -> None:
+    """Close all that a fork inherited but these, and standard error.
+
+    What goes wrong in the fork is told there.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(2):
+        os.dup2(null, fd)
+    for fd in range(3, _HIGHEST):
+        if fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:
+                continue
+
+
 def move_fds(sources: list[int], inherited: int) -> None:
     """Make `sources` the descriptors 0, 1, 2, ...
 

@@ -22,6 +22,7 @@ import traceback
 
 from ..kernel import linux
 from ..kernel.cgroup_files import oom_kills_in
+from ..kernel.descriptors import keep_only
 from ..relays.command_networks import CommandNetworks
 from ..relays.port_relay import PortRelay
 from ..wire.contract import reason_of
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 _READ_BYTES = 262_144
 # More than a socket holds.
 _READS_BEFORE_AN_END = 16
-_HIGHEST_FD = 1024
 MAX_PROCESSES = 64
 """Commands of one cell at once. When it is reached the next one is refused."""
 
@@ -45,7 +45,9 @@ MAX_PROCESSES = 64
 def main(sock_fd: int, settings: dict[str, Any], oom: int) -> NoReturn:
     """Be the process host, in a fresh fork of the supervisor, until the cell ends."""
     try:
-        _drop_descriptors({sock_fd, oom, settings["rules"], settings["notifier"]})
+        signal.set_wakeup_fd(-1)
+        # The channel is not for it.
+        keep_only({sock_fd, oom, settings["rules"], settings["notifier"]})
         _adopt_orphans()
         ProcessHost(socket.socket(fileno=sock_fd), settings, oom).serve()
     except BaseException:
@@ -60,21 +62,6 @@ def _adopt_orphans() -> None:
     except OSError:
         # gVisor has no subreapers: the supervisor kills orphans after the next run.
         return
-
-
-def _drop_descriptors(kept: set[int]) -> None:
-    """Close the channel, and whatever else the supervisor had open."""
-    signal.set_wakeup_fd(-1)
-    null = os.open(os.devnull, os.O_RDWR)
-    # The supervisor's own standard error is for what goes wrong here, too.
-    for fd in range(2):
-        os.dup2(null, fd)
-    for fd in range(3, _HIGHEST_FD):
-        if fd not in kept:
-            try:
-                os.close(fd)
-            except OSError:
-                continue
 
 
 class ProcessHost:

@@ -2,12 +2,12 @@
 
 Theory of operation. No process of the first program is left: the kernel makes orphans
 children of the first process of their namespace, which is this one, and this one has no
-child. What only processes hold went with them: memory, descriptors, locks, timers,
-pending signals. What file systems and namespaces hold goes with those: the next program
-gets new ones. Only a network namespace whose counters have not moved is kept, for its
-making takes longer than all the rest. Process numbers begin anew. A program of the same
-user can change this process's nice value, which cannot be undone: such a cell is not
-used again.
+child but the zygote. What only processes hold went with them: memory, descriptors,
+locks, timers, pending signals. What file systems hold goes with those: the next program
+gets new ones, and new namespaces from the zygote. Only a network namespace whose
+counters have not moved is kept, for its making takes longer than all the rest. Process
+numbers begin anew. A program of the same user can change this process's nice value,
+which cannot be undone: such a cell is not used again.
 
 In a container this process may make neither. There it empties each folder that programs
 can write to, and checks that the folder and its file system are as they were at first.
@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from ..kernel import linux, seccomp
+from ..kernel import seccomp
 from ..wire.contract import FOLDERS
 from ..workdir import scratch
 from ..workdir.emptying import Folders
@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
-_NETWORK_FILES = (
-    "dev",
-    "snmp",
-    "netstat",
-    "sockstat",
-    "snmp6",
-    "sockstat6",
-    "ipv6_route",
-    "rt_cache",
-)
-_MAX_BYTES = 65_536
 _SHARED = "/dev/shm"
 
 
@@ -79,11 +68,9 @@ class CleanSlate:
             until: When it is too late, by `time.monotonic`.
 
         Raises:
-            ResidueError: A process lives on, or this one was changed.
-            OSError: A file system is in use or not empty, or the kernel makes no new
-                namespace.
+            ResidueError: This process was changed.
+            OSError: A file system is in use or not empty.
         """
-        _require_no_child()
         if os.getpriority(os.PRIO_PROCESS, 0) != self._nice:
             raise ResidueError("the supervisor's nice value was changed")
         self._replace(until)
@@ -119,7 +106,7 @@ class _OwnFolders:
 
 
 class _Mounts:
-    """File systems, namespaces and process numbers of a cell.
+    """File systems and process numbers of a cell.
 
     Args:
         settings: As in `CleanSlate`.
@@ -131,51 +118,9 @@ class _Mounts:
         self._disk_mb: int = settings["disk_mb"]
         self._uid: int = settings["uid"]
         self._last_pid = last_pid
-        self._network = _Network()
 
     def replace(self, until: float) -> None:
         """Give the cell new ones. Raises OSError."""
         scratch.unmount(self._workdir)
         scratch.mount(self._workdir, self._disk_mb, self._uid)
-        used = self._network.was_used()
-        linux.unshare(linux.CLONE_NEWIPC | (linux.CLONE_NEWNET if used else 0))
-        if used:
-            linux.bring_up_loopback()
-            self._network.close()
-            self._network = _Network()
         os.pwrite(self._last_pid, b"1", 0)
-
-
-class _Network:
-    """All that a network namespace shows of its use; its sockets are closed by now.
-
-    What lasts (ports in TIME_WAIT, metrics of peers, routes) takes a packet or a look
-    for a route, and both are counted. A kernel that has one of the files has no other
-    account of it.
-    """
-
-    def __init__(self) -> None:
-        self._files = []
-        for name in _NETWORK_FILES:
-            with contextlib.suppress(FileNotFoundError):
-                self._files.append(os.open(f"/proc/self/net/{name}", os.O_RDONLY))
-        self._before = self._read()
-
-    def _read(self) -> list[bytes]:
-        return [os.pread(file, _MAX_BYTES, 0) for file in self._files]
-
-    def was_used(self) -> bool:
-        """Return True if anything differs from the time when this was made."""
-        return self._read() != self._before
-
-    def close(self) -> None:
-        for file in self._files:
-            os.close(file)
-
-
-def _require_no_child() -> None:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return
-    raise ResidueError("a process is left")

@@ -76,6 +76,9 @@ class Run:
         self._wake_fd = wake_fd
         self._egress = egress
         self._disk = disk
+        self.is_final = bool(request["final"])
+        """True if the cell runs no other program, unless it is made new."""
+
         self._live = bool(request["branch"])
         self._output = ProgramOutput(child, request)
         self._reason: str | None = None

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ..accounting.disk import DiskWatch
     from ..relays.egress_relay import EgressRelay
     from .clean_slate import CleanSlate
+    from .zygote import Zygote
 
 
 # A cell that is not used at once has time to warm up.
@@ -97,6 +98,7 @@ class Supervisor:
         self._program_rules = own.pop("program_rules", -1)
         self._notifier = put_aside(own.pop("notifier")) if "notifier" in own else -1
         self._slate: CleanSlate | None = None
+        self._zygote: Zygote | None = None
         self._accounting = ResourceAccounting(descriptors, adopts)
         self._reaper = Reaper(self._accounting, self._wake_r, adopts)
         self._egress: EgressRelay | None = None
@@ -144,6 +146,10 @@ class Supervisor:
         elif settings["confined"]:
             runner.move(self._settings)
         gc.freeze()
+        if settings["renews"]:
+            from .zygote import Zygote
+
+            self._zygote = Zygote(self._settings, self._oom_score)
         self._fork()
 
     def serve(self, channel: SupervisorChannel) -> None:
@@ -158,7 +164,7 @@ class Supervisor:
             channel, lambda: confine.fork_first_to_go(self._oom_score)
         )
         self._accounting.commands = lambda: self._processes.pid
-        hello = channel.receive().header
+        hello = channel.receive_first().header
         ready = {"type": "ready", "protocol": PROTOCOL_VERSION}
         if hello.get("protocol") != PROTOCOL_VERSION:
             channel.send(encode(ready))
@@ -283,13 +289,13 @@ class Supervisor:
         until = time.monotonic() + RENEWAL_SECONDS
         try:
             slate.renew(until)
+            self._artifacts = artifacts.Seen()
+            self._accounting.mark_baseline()
+            self._fork(anew=True)
         except OSError as error:
             raise HostGone from error
         if time.monotonic() > until:
             raise HostGone
-        self._artifacts = artifacts.Seen()
-        self._accounting.mark_baseline()
-        self._fork()
         self._channel.send(encode({"type": "renewed"}))
         if not self._channel.has_more(_RENEWED_IDLE_SECONDS):
             self._warm_up()
@@ -337,12 +343,15 @@ class Supervisor:
             folders, settings["disk_mb"], settings["uid"] if own else None
         )
 
-    def _fork(self) -> None:
-        """Fork the process of the next run."""
+    def _fork(self, *, anew: bool = False) -> None:
+        """Fork the process of the next run; `anew` as in `Zygote.fork`."""
         child, pipes = open_pipes()
-        child.pid = confine.fork_first_to_go(self._oom_score)
-        if child.pid == 0:
-            runner.start(pipes, self._settings)
+        if self._zygote is not None:
+            child.pid = self._zygote.fork(pipes, anew=anew)
+        else:
+            child.pid = confine.fork_first_to_go(self._oom_score)
+            if child.pid == 0:
+                runner.start(pipes, self._settings)
         pipes.close()
         self._child = child
 
@@ -378,9 +387,10 @@ class Supervisor:
         run.hand_over(frame)
         try:
             run.watch()
-            run.clean = run.ended and run.reap()
+            run.clean = run.ended and self._is_alone(run)
         finally:
-            self._reaper.kill_run(child, run, self._known())
+            if not run.clean:
+                self._kill_run(child, run)
         folder, uid = child.folder or self._workdir, self._settings["uid"]
         left_some = files.holds(folder, ARTIFACTS, uid)
         run.finish(lost, left_some)
@@ -391,6 +401,19 @@ class Supervisor:
         self._accounting.mark_baseline()
         if run.clean and self._slate is not None:
             self._renew(self._slate)
+
+    def _is_alone(self, run: Run) -> bool:
+        """Return True if no process is left in the cell but those of ours."""
+        if run.reap():
+            return True
+        zygote = self._zygote
+        return zygote is not None and self._accounting.children() == [zygote.pid]
+
+    def _kill_run(self, child: Child, run: Run) -> None:
+        if run.is_final and self._zygote is not None:
+            # All processes can be killed at once: this cell is not made new.
+            self._zygote = None
+        self._reaper.kill_run(child, run, self._known())
 
     def _egress_for(self, request: dict[str, Any]) -> EgressRelay | None:
         """Return the relay of a run with a network, and set its proxy variables."""
@@ -413,4 +436,6 @@ class Supervisor:
             known.add(self._child.pid)
         if self._processes.pid:
             known.add(self._processes.pid)
+        if self._zygote is not None:
+            known.add(self._zygote.pid)
         return known

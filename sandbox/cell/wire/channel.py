@@ -46,6 +46,18 @@ class SupervisorChannel:
             self.read_more()
         return self._frames.pop(0)
 
+    def receive_first(self) -> Frame:
+        """Wait for the first frame, and read nothing beyond it.
+
+        This process forks before it reads what is for programs. Raises HostGone.
+        """
+        while not self._frames:
+            data = os.read(self.read_fd, self._decoder.lacking)
+            if not data:
+                raise HostGone
+            self._frames += self._decoder.feed(data)
+        return self._frames.pop(0)
+
     def take(self) -> Frame | None:
         """Return a frame that has already arrived, if there is one."""
         return self._frames.pop(0) if self._frames else None

@@ -256,6 +256,16 @@ class FrameDecoder:
         self._header = None
         return [frame]
 
+    @property
+    def lacking(self) -> int:
+        """The bytes that a small frame which has begun lacks, or its lengths do."""
+        have = len(self._buffer)
+        if have < _LENGTHS.size:
+            return _LENGTHS.size - have
+        header_size, payload_size = _LENGTHS.unpack_from(self._buffer)
+        size: int = _LENGTHS.size + header_size + payload_size
+        return size - have
+
     def feed(self, data: bytes) -> list[Frame]:
         """Add bytes and return the frames that are now complete.
 

@@ -50,7 +50,7 @@ def number_of(result: ExecutionResult) -> int:
 async def reused(sandbox: SandboxManager, **options: Any) -> bool:
     """Return True if a run's cell was used before; a busy machine may need tries."""
     for _ in range(_TRIES):
-        result = await sandbox.run("1", **options)
+        result = await sandbox.run("1", **{"agent_id": "a", **options})
         if number_of(result) > 1:
             return True
     return False
@@ -59,7 +59,7 @@ async def reused(sandbox: SandboxManager, **options: Any) -> bool:
 async def test_a_cell_is_used_up_to_its_number() -> None:
     config = SandboxConfig(backend="subprocess", programs_per_cell=3)
     async with SandboxManager(config) as sandbox:
-        numbers = [number_of(await sandbox.run("1")) for _ in range(40)]
+        numbers = [number_of(await sandbox.run("1", agent_id="a")) for _ in range(40)]
 
     assert set(numbers) == {1, 2, 3}
     # One after the other, or anew where a cell could not be made new in time.
@@ -77,8 +77,17 @@ async def test_agents_never_share_a_cell(sandbox: SandboxManager) -> None:
     for agent_id in ("b", "", None):
         assert number_of(await sandbox.run("1", agent_id=agent_id)) == 1
 
-    # Nobody is an agent, too.
-    assert await reused(sandbox)
+
+@pytest.mark.attack(79)
+@pytest.mark.finding("R52")
+async def test_programs_without_an_agent_share_a_cell_within_their_batch_alone(
+    sandbox: SandboxManager,
+) -> None:
+    assert {number_of(await sandbox.run("1")) for _ in range(5)} == {1}
+    for _ in range(2):
+        batch = sandbox.map(["1"] * 20, concurrency=1)
+        numbers = [number_of(each.result) async for each in batch if each.result]
+        assert (numbers[0], max(numbers) > 1) == (1, True)
 
 
 async def test_other_limits_take_another_cell(sandbox: SandboxManager) -> None:
@@ -165,7 +174,9 @@ async def test_a_session_has_a_cell_of_its_own(sandbox: SandboxManager) -> None:
         result = await session.run("open('/tmp/x', 'w'); x")
         assert (number_of(result), result.value is None) == (1, False)
     # The cell of the session is gone, the used one is there still.
-    assert (await sandbox.run("import os; os.listdir('/tmp')")).value == []
+    assert (
+        await sandbox.run("import os; os.listdir('/tmp')", agent_id="a")
+    ).value == []
 
 
 async def test_streams_and_batches_use_cells_again(sandbox: SandboxManager) -> None:
@@ -173,7 +184,7 @@ async def test_streams_and_batches_use_cells_again(sandbox: SandboxManager) -> N
     assert max(number_of(each.result) for each in results if each.result) > 1
     numbers = set()
     for _ in range(_TRIES):
-        async for event in sandbox.stream("print(1)"):
+        async for event in sandbox.stream("print(1)", agent_id="a"):
             if hasattr(event, "result"):
                 numbers.add(number_of(event.result))
     assert max(numbers) > 1
@@ -206,8 +217,10 @@ x = bytearray(b"1") * (100 << 20)
 async def test_files_and_inputs_of_a_run_are_its_own(sandbox: SandboxManager) -> None:
     code = "import os; [sorted(os.listdir()), globals().get('x')]"
     for _ in range(_TRIES):
-        first = await sandbox.run(code, files={"a": b"1"}, inputs={"x": 1})
-        second = await sandbox.run(code, files={"b": b"1"})
+        first = await sandbox.run(
+            code, agent_id="a", files={"a": b"1"}, inputs={"x": 1}
+        )
+        second = await sandbox.run(code, agent_id="a", files={"b": b"1"})
         assert (first.value, second.value) == ([["a"], 1], [["b"], None])
         if number_of(second) > 1:
             return
@@ -231,7 +244,7 @@ async def test_a_cell_that_cannot_be_made_new_is_destroyed(
     monkeypatch.setattr(launcher_start, "compiled_bundle", lambda: packed)
     config = SandboxConfig(backend="subprocess", programs_per_cell=1000)
     async with SandboxManager(config) as sandbox:
-        results = [await sandbox.run("6 * 7") for _ in range(5)]
+        results = [await sandbox.run("6 * 7", agent_id="a") for _ in range(5)]
 
     assert [(number_of(each), each.value) for each in results] == [(1, 42)] * 5
 

@@ -60,7 +60,7 @@ async def in_a_used_cell(
 ) -> ExecutionResult:
     """Return the result in a cell that was used before; it may take tries."""
     for _ in range(_TRIES):
-        result = await sandbox.run(code, **options)
+        result = await sandbox.run(code, **{"agent_id": "a", **options})
         if number_of(result) > 1:
             return result
     pytest.fail("no cell was used again")
@@ -78,7 +78,7 @@ async def test_programs_of_one_agent_use_a_container_again(
 async def test_only_runs_with_a_cell_of_their_own_have_sockets(
     sandbox: SandboxManager,
 ) -> None:
-    first = await sandbox.run(_SOCKET)
+    first = await sandbox.run(_SOCKET, agent_id="a")
     later = await in_a_used_cell(sandbox, _SOCKET)
     for result in (first, later):
         assert result.exception is not None

@@ -436,7 +436,7 @@ PROCESS = (
         wall="process",
         leave="import os, time\nif os.fork() == 0:\n    os.setsid()\n"
         "    if os.fork() == 0: time.sleep(999)\n    os._exit(0)\ntime.sleep(0.2)",
-        look="import os; len([p for p in os.listdir('/proc') if p.isdigit()]) > 2",
+        look="import os; len([p for p in os.listdir('/proc') if p.isdigit()]) > 3",
         ends_cell=True,
     ),
     Kind(
@@ -447,7 +447,7 @@ PROCESS = (
         "if pid == 0:\n    signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         "    while True: os.kill(os.getpid(), signal.SIGSTOP)\n"
         "os.waitpid(pid, os.WUNTRACED)",
-        look="import os; len([p for p in os.listdir('/proc') if p.isdigit()]) > 2",
+        look="import os; len([p for p in os.listdir('/proc') if p.isdigit()]) > 3",
         ends_cell=True,
     ),
 )

@@ -1,0 +1,108 @@
+"""The process that programs of a cell are forked from: it never held one.
+
+A fork is a copy of its parent's memory, and the supervisor's holds what hosts send: the
+code of programs, their inputs, their reports. So where a cell runs several programs
+they are forked from a process that the supervisor makes before it hears of the first,
+and that is told nothing but to fork. What a program gets comes over its own socket.
+
+The supervisor is the parent of each, to collect it: they are cloned as siblings of the
+zygote. Under gVisor they are its children all the same. There the zygote leaves its
+work to a fork of itself and ends, and the kernel makes both the supervisor's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from ..kernel import confine, linux, signals
+from ..kernel.descriptors import keep_only, receive_fds, send_fds
+from ..program import main as runner
+from ..wire.contract import MOUNTS
+from .network_namespace import NetworkNamespace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+
+_FORK = b"f"
+_FORK_ANEW = b"n"
+_MAX_ANSWER_BYTES = 40
+
+
+class Zygote:
+    """The supervisor's end of the process that programs are forked from.
+
+    Args:
+        settings: The confinement of every program of the cell.
+        oom_score: As in `confine.fork_first_to_go`.
+    """
+
+    def __init__(self, settings: dict[str, Any], oom_score: int | None) -> None:
+        self._socket, theirs = socket.socketpair()
+        self.pid = confine.fork_first_to_go(oom_score)
+        """Its process."""
+
+        if self.pid == 0:
+            _serve(theirs, settings)
+        theirs.close()
+
+    def fork(self, pipes: runner.Pipes, *, anew: bool) -> int:
+        """Fork the process of a program; return its pid.
+
+        Args:
+            pipes: The program's ends of its pipes.
+            anew: True if it must not share namespaces with an earlier program.
+
+        Raises:
+            OSError: There is no process to be had.
+        """
+        fds = [pipes.stdout, pipes.stderr, pipes.result, pipes.request]
+        send_fds(self._socket, _FORK_ANEW if anew else _FORK, fds)
+        answer = self._socket.recv(_MAX_ANSWER_BYTES)
+        if not answer:
+            raise OSError("the process that forks is gone")
+        pid, successor = map(int, answer.split())
+        if successor:
+            os.waitpid(self.pid, 0)
+            self.pid = successor
+        return pid
+
+
+def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
+    """Fork whenever the supervisor says so, until it is gone."""
+    try:
+        signals.forget_parent()
+        keep_only({door.fileno(), settings["rules"], settings["notifier"]})
+        settings = {**settings, "keepers": [*settings["keepers"], os.getpid()]}
+        confine.get_ready(settings)
+        network = NetworkNamespace() if settings["renews"] == MOUNTS else None
+        while True:
+            wish, fds = receive_fds(door, 1, 4)
+            if not wish:
+                break
+            if wish == _FORK_ANEW and network is not None:
+                linux.unshare(linux.CLONE_NEWIPC)
+                network = network.renewed()
+            stdout, stderr, result, request = fds
+            pipes = runner.Pipes(request, stdout, stderr, result)
+            pid = linux.clone(linux.CLONE_PARENT)
+            if pid == 0:
+                runner.start(pipes, settings)
+            pipes.close()
+            successor = os.fork() if _is_own_child(pid) else -1
+            if successor:
+                door.send(b"%d %d" % (pid, max(successor, 0)))
+            if successor > 0:
+                break
+    finally:
+        os._exit(0)
+
+
+def _is_own_child(pid: int) -> bool:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
