@@ -117,7 +117,11 @@ async def test_only_a_clean_end_leaves_a_container(
     ("module", "old", "new"),
     [
         ("wire.contract", "RENEWAL_SECONDS = 0.05", "RENEWAL_SECONDS = 0.0"),
-        ("workdir.emptying", "if _state(path) != before", "if _state(path) == before"),
+        (
+            "workdir.emptying",
+            "if self._state(path) != before",
+            "if self._state(path) == before",
+        ),
     ],
     ids=["slow", "not as it was"],
 )
