@@ -167,6 +167,7 @@ def test_the_host_shares_only_the_wire_and_the_filter_with_cells() -> None:
 
     assert used == {
         "cell.kernel.bpf",
+        "cell.kernel.calls",
         "cell.kernel.seccomp",
         *(name for name in used if name.startswith("cell.wire.")),
     }

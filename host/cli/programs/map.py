@@ -110,11 +110,8 @@ def map(  # noqa: A001 - the command is called so
             with rate_bar(source.size, results.size, quiet=as_json) as show:
                 notices = run_async(_map, opened, source, results, concurrency, show)
         except SignalExit:
-            print_notice(
-                f"{results.size} of {source.size} have a result; "
-                "the same command goes on",
-                as_json=as_json,
-            )
+            text = f"{results.size} of {source.size} have a result"
+            print_notice(f"{text}; the same command goes on", as_json=as_json)
             raise
         _end(source, results, notices, as_json=as_json)
 

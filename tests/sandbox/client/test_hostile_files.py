@@ -202,6 +202,7 @@ async def test_nothing_is_left_out_without_a_word(
     assert re.fullmatch(warning, "\n".join(result.warnings))
 
 
+@pytest.mark.promise("P-19")
 async def test_a_link_is_named_once(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         code = "import os\nos.mkdir('artifacts')\nos.symlink('a', 'artifacts/l')"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from toolcell.sandbox.network.client_hello import MAX_HELLO_BYTES, read_client_hello
-from toolcell.sandbox.network.http_request import HTTPRequest, ResponseHead
+from toolcell.sandbox.network.http_request import HTTPRequest
 from toolcell.sandbox.network.proxy import ProxyRequest, read_proxy_request
 from toolcell.sandbox.network.tunnel import forward_opaque, read_tunnel_preamble
 from toolcell.sandbox.network.types import RefusedError
@@ -80,33 +80,6 @@ async def test_http_is_made_anew_without_what_was_for_the_proxy() -> None:
     assert await made(request.http) == (
         b"GET /a?b HTTP/1.1\r\nHost: example.org\r\nX-A: 1\r\nConnection: close\r\n\r\n"
     )
-
-
-RESPONSES = {
-    b"HTTP/1.1 200 OK\r\nA: 1\r\n\r\nbody\r\n\r\nmore": (
-        b"HTTP/1.1 200 OK\r\nA: 1\r\nConnection: close\r\n\r\nbody\r\n\r\nmore"
-    ),
-    b"HTTP/1.1 204 N\r\nconnection: Keep-Alive\r\n x\r\nKeep-Alive: 5\r\n\r\n": (
-        b"HTTP/1.1 204 N\r\nConnection: close\r\n\r\n"
-    ),
-    b"HTTP/1.1 103 E\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\n\nbody": (
-        b"HTTP/1.1 103 E\r\nLink: x\r\n\r\n"
-        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nbody"
-    ),
-    b"HTTP/1.1 200 cut": b"HTTP/1.1 200 cut",
-    b"": b"",
-}
-
-
-@pytest.mark.parametrize(("said", "heard"), RESPONSES.items())
-def test_a_response_says_that_its_connection_closes_qn1(
-    said: bytes, heard: bytes
-) -> None:
-    """A client's pool would use the connection again, and find it closed."""
-    for size in (1, 7, 1 << 16):
-        head = ResponseHead()
-        pieces = [said[i : i + size] for i in range(0, len(said), size)]
-        assert b"".join(map(head.pass_on, pieces)) + head.end() == heard
 
 
 async def test_a_plain_web_socket_is_refused_by_name_qn2() -> None:
@@ -499,12 +472,8 @@ async def test_what_is_no_method_does_not_become_one(line: bytes) -> None:
     "text",
     [
         *(b"SSH-2.0-x\r\n", b"\0\0\0\x08", b'{"a": 1}', b"*1\r\n$4\r\nPING\r\n"),
-        *(
-            b"AMQP\0\0\x09\x01",
-            b" \0\0\x01\x85",
-            b"0\x0c\x02\x01\x01",
-            b"0 \x02\x01\x03",
-        ),
+        *(b"AMQP\0\0\x09\x01", b" \0\0\x01\x85"),
+        *(b"0\x0c\x02\x01\x01", b"0 \x02\x01\x03"),
         *(b"get key\r\n", b"EHLO a.test\r\n", b"a1 LOGIN\r\n", b'CONNECT {"a":1}\r\n'),
         *(b"\0" * 17_000, b"{" + b"a" * 17_000),
     ],

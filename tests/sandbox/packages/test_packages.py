@@ -8,9 +8,7 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import anyio
@@ -245,60 +243,6 @@ async def test_a_manager_without_its_packages_does_not_open(
 
     with pytest.raises(SandboxUnavailableError, match="not open"):
         await manager.run("1")
-
-
-async def test_an_index_that_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
-
-        async def reason(seconds: float) -> object:
-            rules = PackageRules(
-                allow=("kind",),
-                index_url=address,
-                folder=str(tmp_path),
-                seconds=seconds,
-            )
-            async with SandboxManager(SUBPROCESS.config(package_rules=rules)) as m:
-                with pytest.raises(PackageError) as caught:
-                    await m.install(["kind"])
-            return caught.value.details["reason"]
-
-        assert await reason(60) == "unreachable"
-        deaf.listen()
-        assert await reason(0.5) == "timeout"
-
-    assert not list((tmp_path / "building").iterdir())
-
-
-@pytest.mark.parametrize("status", [401, 403])
-async def test_an_index_that_refuses_is_no_misspelt_package_qp13(
-    tmp_path: Path, status: int
-) -> None:
-    class Refuses(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(status)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
-    threading.Thread(target=server.serve_forever).start()
-    try:
-        address = f"http://user:swordfish@127.0.0.1:{server.server_port}/"
-        rules = PackageRules(
-            allow=("kind",), index_url=address, folder=str(tmp_path / "store")
-        )
-        async with SandboxManager(SUBPROCESS.config(package_rules=rules)) as manager:
-            with pytest.raises(PackageError, match=str(status)) as caught:
-                await manager.install(["kind"])
-    finally:
-        server.shutdown()
-        server.server_close()
-
-    assert caught.value.details["reason"] == "refused"
-    assert "not found" not in str(caught.value)
-    assert "swordfish" not in str(caught.value)
 
 
 async def test_a_set_that_is_too_large_is_not_kept(

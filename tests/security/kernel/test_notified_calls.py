@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from ...conftest import missing
+from ...support.child import Child
 from ...support.kernel.notified import Place, place, why_not
 
 SERVED = "attributes sockets signals truncate"
@@ -293,7 +293,7 @@ def take_all(server: socket.socket) -> int:
 
 def test_processes_outside_get_no_signal(user: Place) -> None:
     new_victim(user)
-    other = subprocess.Popen(
+    other = Child(
         ["sleep", "100"],
         start_new_session=True,
         user=user.outside.stat().st_uid,
