@@ -104,6 +104,18 @@ def exchange(
         connection.close()
 
 
+def read_body(response: http.client.HTTPResponse, max_bytes: int) -> bytes:
+    """Read the body of an answer, at most one byte more than `max_bytes`.
+
+    Raises:
+        http.client.IncompleteRead: The connection ended before the body did.
+    """
+    body = response.read(max_bytes + 1)
+    if len(body) <= max_bytes and response.length:
+        raise http.client.IncompleteRead(body, response.length)
+    return body
+
+
 def _cut(sock: socket.socket) -> None:
     """End what is read and written; it may have ended, or be closed, just now."""
     with suppress(OSError):

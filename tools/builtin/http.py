@@ -13,7 +13,8 @@ from pydantic import JsonValue
 
 from toolcell.core import ConfigError, ToolError
 from toolcell.core.egress import EgressRules, Target
-from toolcell.core.http_exchange import NoAnswerError, Request, exchange
+from toolcell.core.http_exchange import NoAnswerError, Request, exchange, read_body
+from toolcell.core.text.charsets import decoded
 
 from ..definition.context import ToolContext
 from ..definition.function_tool import tool
@@ -134,16 +135,12 @@ def _content(
             f"{target.host} answered with {kind}, which is no text",
             hint="ask for a page of text, JSON or XML",
         )
-    body = response.read(max_bytes + 1)
+    body = read_body(response, max_bytes)
     charset = response.headers.get_content_charset() or "utf-8"
-    try:
-        text = body[:max_bytes].decode(charset, "replace")
-    except LookupError:
-        text = body[:max_bytes].decode("utf-8", "replace")
     return {
         "url": target.url,
         "status": response.status,
         "content_type": kind,
-        "text": text,
+        "text": decoded(body[:max_bytes], charset),
         "truncated": len(body) > max_bytes,
     }

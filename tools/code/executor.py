@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import logging
 import re
 import uuid
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ from .program_calls import (
     current_program,
 )
 
+_log = logging.getLogger("toolcell.tools")
 _ASKS_NOBODY = RunContext(approval_seconds=0)
 _ASKS = RunContext()
 _TAKEN = frozenset({"tools", "ToolError"})
@@ -120,6 +122,8 @@ class CodeExecutor:
         self._max_calls = max_calls
         self._max_concurrency = max_concurrency
         self._max_depth = max_depth
+        self._told_of: set[str] = set()
+        """Names in Python of two tools, which the log has."""
 
     async def execute(
         self,
@@ -154,7 +158,6 @@ class CodeExecutor:
             InvalidInputError: The arguments cannot be used, or the session is
                 another agent's.
             ToolExecutionError: It would be one program too many inside another.
-            ConfigError: Two tools have the same name in Python.
             SandboxError: It could not be run; the records have the calls it made.
         """
         if session is not None and session.agent_id != agent_id:
@@ -199,10 +202,8 @@ class CodeExecutor:
         """Return Python stubs of the tools that an agent's program may call.
 
         They are for the prompt: each is a typed signature with a docstring. Tools that
-        the guard always denies to the agent are left out.
-
-        Raises:
-            ConfigError: Two tools have the same name in Python.
+        the guard always denies to the agent are left out, and so are two that have
+        the same name in Python.
         """
         offered = self._offered(agent_id).items()
         may_call = self.executor.may_call
@@ -211,16 +212,20 @@ class CodeExecutor:
         )
 
     def _offered(self, agent_id: str | None) -> dict[str, Tool]:
-        """Return the tools that a program may call, by names that Python can write."""
-        offered: dict[str, Tool] = {}
+        """Return the tools that a program may call, by names that Python can write.
+
+        Two tools that are one name in Python are left out: which of them is meant is
+        not known, and a server of tools must not end programs of everybody.
+        """
+        named: dict[str, list[Tool]] = {}
         for tool in self._registry.snapshot().for_agent(agent_id):
-            other = offered.setdefault(_python_name(tool.name), tool)
-            if other is not tool:
-                raise ConfigError(
-                    f"{other.name} and {tool.name} are one name in Python",
-                    hint="rename one",
-                )
-        return offered
+            named.setdefault(_python_name(tool.name), []).append(tool)
+        for name, tools in named.items():
+            if len(tools) > 1 and name not in self._told_of:
+                self._told_of.add(name)
+                both = " and ".join(each.name for each in tools)
+                _log.warning("programs cannot call %s: both are %s there", both, name)
+        return {name: tools[0] for name, tools in named.items() if len(tools) == 1}
 
     def _nesting(self) -> ProgramNesting:
         outer = current_program.get()

@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import JsonValue
 
 from toolcell.core import ToolExecutionError
+from toolcell.core.http_exchange import read_body
+from toolcell.core.text.charsets import decoded
 from toolcell.core.text.json_size import count_values
 from toolcell.core.text.printable import escaped
 from toolcell.core.text.strict_json import read_json
@@ -47,7 +49,7 @@ def read_answer(response: http.client.HTTPResponse, max_bytes: int) -> Answer:
         status=response.status,
         media_type=kind if _MEDIA_TYPE.fullmatch(kind) else "application/octet-stream",
         charset=response.headers.get_content_charset() or "utf-8",
-        body=response.read(max_bytes + 1),
+        body=read_body(response, max_bytes),
         retry_after=response.getheader("Retry-After", ""),
         is_packed=response.getheader("Content-Encoding", "identity") != "identity",
     )
@@ -82,18 +84,11 @@ def content_of(
         try:
             value: JsonValue = credentials.hidden(read_json(answer.body))
         except ValueError:
-            return credentials.hidden(_text(answer))  # type: ignore[no-any-return]
+            return credentials.hidden(decoded(answer.body, answer.charset))  # type: ignore[no-any-return]
         return value
     if answer.media_type.startswith("text/") or answer.media_type.endswith(_TEXT):
-        return credentials.hidden(_text(answer))  # type: ignore[no-any-return]
+        return credentials.hidden(decoded(answer.body, answer.charset))  # type: ignore[no-any-return]
     return _data(tool, answer, credentials.hidden_bytes(answer.body), context)
-
-
-def _text(answer: Answer) -> str:
-    try:
-        return answer.body.decode(answer.charset, "replace")
-    except LookupError:
-        return answer.body.decode("utf-8", "replace")
 
 
 def _data(
@@ -111,7 +106,7 @@ def _failed(tool: str, answer: Answer, credentials: Credentials) -> ToolExecutio
     if 300 <= answer.status < 400:
         text, hint = "it leads elsewhere, where no request goes", "use another tool"
     else:
-        plain = credentials.hidden(_text(answer))
+        plain = credentials.hidden(decoded(answer.body, answer.charset))
         text = escaped(plain.strip(), MAX_ERROR_CHARACTERS) or "it does not say why"
     if answer.status in (429, 503):
         hint = "try again later"

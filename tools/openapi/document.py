@@ -14,7 +14,7 @@ import yaml
 
 from toolcell.core import ConfigError
 from toolcell.core.egress import EgressRules
-from toolcell.core.http_exchange import NoAnswerError, Request, exchange
+from toolcell.core.http_exchange import NoAnswerError, Request, exchange, read_body
 from toolcell.core.text.strict_json import read_json
 
 MAX_DOCUMENT_BYTES = 16_777_216
@@ -162,7 +162,7 @@ def fetch(url: str, rules: EgressRules, seconds: float) -> bytes:
     target = rules.target(url)
 
     def read(response: http.client.HTTPResponse) -> tuple[int, bytes]:
-        return response.status, response.read(MAX_DOCUMENT_BYTES + 1)
+        return response.status, read_body(response, MAX_DOCUMENT_BYTES)
 
     accept = {"Accept": "application/json, application/yaml, text/yaml;q=0.9"}
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 from typing import Any, Literal
 
 import pytest
@@ -46,10 +47,20 @@ def closed() -> SandboxManager:
     return SandboxManager(SandboxConfig(backend="subprocess"))
 
 
-def test_two_tools_of_one_name_are_an_error() -> None:
-    registry = ToolRegistry([tool(name="to-do")(add.function), tool(name="to_do")(add)])
-    with pytest.raises(ConfigError, match="one name in Python"):
-        CodeExecutor(closed(), registry, guard=None).describe_tools()
+@pytest.mark.finding("R48")
+async def test_two_tools_of_one_name_are_left_out_and_named_once(
+    sandbox: SandboxManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    twins = [tool(name=name)(lambda: 1) for name in ("srv__x-y", "srv__x_y")]
+    code = CodeExecutor(sandbox, ToolRegistry([*twins, add]), guard=None)
+    with caplog.at_level(logging.WARNING, "toolcell.tools"):
+        result = await code.execute("[tools.add(1, 2), hasattr(tools, 'srv__x_y')]")
+        described = code.describe_tools()
+
+    assert result.value == [3, False], result.stderr
+    assert "add" in described and "srv__" not in described
+    [told] = [each for each in caplog.records if "srv__x-y" in each.getMessage()]
+    assert "srv__x-y and srv__x_y" in told.getMessage()
 
 
 def test_the_guard_is_named_once() -> None:
