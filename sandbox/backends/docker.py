@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -240,6 +241,7 @@ class DockerBackend:
             if not self._hosts.is_to_blame(error):
                 raise
             self._hosts.remove()
+            self._require_own_files()
             sock, container_id = await self._make(limits)
         channel = Channel(sock, multiplexed=True)
         process = ContainerProcess(self, container_id)
@@ -251,6 +253,24 @@ class DockerBackend:
             await cell.kill()
             raise
         return cell
+
+    def _require_own_files(self) -> None:
+        """Refuse mounts and packages: the engine has other files, maybe of that name.
+
+        Raises:
+            SandboxUnavailableError: There are mounts or packages, and this is Linux.
+                Elsewhere the engine's machine shows some folders of this one.
+        """
+        shown = bool(self._config.mounts or self._config.wants_packages)
+        if shown and sys.platform == "linux":
+            raise SandboxUnavailableError(
+                "the Docker engine has other files than this process, so it can show "
+                "cells no mounts and no packages from here",
+                hint="in a container with the engine's socket: have one folder of the "
+                "engine's machine at the same path here, and name it as TMPDIR and "
+                "XDG_CACHE_HOME; or pass data as files, and have packages in the image",
+                details={"reason": "files_not_shared"},
+            )
 
     async def _make(self, limits: Limits) -> tuple[socket.socket, str]:
         making = ContainerCreation(
@@ -275,10 +295,12 @@ class DockerBackend:
         )
 
     def _binds(self) -> list[mount_rules.Bind]:
+        # First what no other machine has: where the engine does not find it, the paths
+        # of the others may lead to something else.
         return [
+            *self._hosts.binds(),
             *mount_rules.follow(mount.bind for mount in self._config.mounts),
             *layers.store_binds(self._config),
-            *self._hosts.binds(),
         ]
 
     def _settings(self, limits: Limits) -> dict[str, Any]:

@@ -44,6 +44,7 @@ the call fails."""
 _TO_CLEAN_UP = 1.0
 _POOLS = 1024
 # How the SDK begins its error where no connection can be made.
+_NOT_SHARED = "bind source path does not exist"
 _NOT_REACHED = "Error while fetching server API version"
 
 
@@ -228,6 +229,15 @@ def explain(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
         return SandboxUnavailableError(
             f"the image {config.image!r} has no python3",
             hint="use an image with python3 3.8 or newer on its PATH",
+        )
+    if isinstance(error, docker.errors.APIError) and _NOT_SHARED in str(text):
+        path = str(text).rpartition(_NOT_SHARED)[2].strip(": ")
+        return SandboxUnavailableError(
+            f"the Docker engine's machine does not see {path}",
+            hint="share the folder with it (Docker Desktop: Settings, Resources, File "
+            "sharing; Colima: `colima start --mount FOLDER`), or choose one below your "
+            "home; XDG_CACHE_HOME is the place of packages",
+            details={"reason": "files_not_shared"},
         )
     if isinstance(error, docker.errors.APIError):
         return SandboxUnavailableError(
