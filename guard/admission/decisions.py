@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from typing import NamedTuple
 
 from toolcell.core import StoreUnavailableError
 
@@ -14,6 +15,9 @@ from ..values.clock import MICROSECONDS
 from ..values.decision import Decision, Degraded, Reason, Ruling
 from ..values.limit_state import LimitState
 from .quotas import Limit, Lines, MissingFacts
+
+_HOLD_PAUSE = MICROSECONDS
+"""The time after which to try again while only calls that run hold the room."""
 
 _log = logging.getLogger("toolcell.guard")
 _LOOP_DETAILS: dict[Reason, str] = {
@@ -113,14 +117,15 @@ def from_limits(
     """
     remaining = remaining_by_limit(lines, outcome, taken=took and outcome.admitted)
     would_deny = ruling.would_deny
-    full: Limit | None = None
+    full: _Full | None = None
     longest_wait: int | None = 0
     if lines.on_trial or not outcome.admitted:
-        for limit, enforced, wait in _reached(lines, outcome, now):
-            if not enforced:
-                would_deny = (*would_deny, limit.label)
+        for each in _reached(lines, outcome, now):
+            wait = each.wait
+            if not each.enforced:
+                would_deny = (*would_deny, each.limit.label)
                 continue
-            full = full or limit
+            full = full or each
             if longest_wait is None or wait is None:
                 longest_wait = None
             elif wait > longest_wait:
@@ -128,10 +133,11 @@ def from_limits(
     if full is not None:
         return Decision(
             verdict="deny",
-            reason=full.reason,
-            detail=_sentence(full),
-            rule=full.label,
+            reason=full.limit.reason,
+            detail=full.sentence,
+            rule=full.limit.label,
             retry_after=None if longest_wait is None else longest_wait / MICROSECONDS,
+            decided_at=now / MICROSECONDS,
             remaining=remaining,
             policy_version=version,
             would_deny=would_deny,
@@ -152,33 +158,63 @@ def from_limits(
     )
 
 
-def _sentence(limit: Limit) -> str:
+class _Full(NamedTuple):
+    """A limit that has no room for a call."""
+
+    limit: Limit
+    enforced: bool
+    wait: int | None
+    """Microseconds until there may be room; None if time alone does not help."""
+
+    sentence: str
+
+
+def _reached(lines: Lines, outcome: ReservationOutcome, now: int) -> list[_Full]:
+    """Return each full limit."""
+    reached: list[_Full] = []
+    demand, limits = lines.demand, iter(lines.limits)
+    # `limits` stands last, so that this does not take one too many.
+    for hit, wait, limit in zip(demand.hits, outcome.waits, limits, strict=False):
+        if wait > 0:
+            fits = hit.calls <= hit.limit
+            sentence = _rate_sentence(limit)
+            reached.append(_Full(limit, hit.enforced, wait if fits else None, sentence))
+    for charge, level, limit in zip(
+        demand.charges, outcome.levels, limits, strict=True
+    ):
+        if sum(level) > charge.limit:
+            used, _, asked = level
+            only_holds = used + asked <= charge.limit
+            if only_holds and limit.reason == "budget_exceeded":
+                wait_for_room: int | None = _HOLD_PAUSE
+            else:
+                end = limit.ends(now) if asked <= charge.limit else None
+                wait_for_room = None if end is None else end - now
+            sentence = _budget_sentence(limit, level)
+            reached.append(_Full(limit, charge.enforced, wait_for_room, sentence))
+    return reached
+
+
+def _rate_sentence(limit: Limit) -> str:
     if limit.reason == "store_unavailable":
         return "the guard's store is not available, and its stand-in is used up"
     amount = show_amount(limit.unit, limit.amount)
     return f"the limit {limit.label!r} of {amount} is reached"
 
 
-def _reached(
-    lines: Lines, outcome: ReservationOutcome, now: int
-) -> list[tuple[Limit, bool, int | None]]:
-    """Return each full limit, whether it refuses, and for how long (microseconds)."""
-    reached: list[tuple[Limit, bool, int | None]] = []
-    demand, limits = lines.demand, iter(lines.limits)
-    # `limits` stands last, so that this does not take one too many.
-    for hit, wait, limit in zip(demand.hits, outcome.waits, limits, strict=False):
-        if wait > 0:
-            fits = hit.calls <= hit.limit
-            reached.append((limit, hit.enforced, wait if fits else None))
-    for charge, level, limit in zip(
-        demand.charges, outcome.levels, limits, strict=True
-    ):
-        if sum(level) > charge.limit:
-            fits = level[2] <= charge.limit
-            end = limit.ends(now) if fits else None
-            wait_for_end = None if end is None else end - now
-            reached.append((limit, charge.enforced, wait_for_end))
-    return reached
+def _budget_sentence(limit: Limit, level: tuple[int, int, int]) -> str:
+    """Return the sentence on a limit of amounts, of which one is used, held, asked."""
+    if limit.reason != "budget_exceeded":
+        return _rate_sentence(limit)
+    used, held, asked = (show_amount(limit.unit, each) for each in level)
+    whole = show_amount(limit.unit, limit.amount)
+    sentence = (
+        f"the limit {limit.label!r} of {whole} has no room: {used} used, {held} held "
+        f"by calls that run, and this call may use up to {asked}"
+    )
+    return (
+        sentence if level[2] <= limit.amount else f"{sentence}, more than it ever has"
+    )
 
 
 def limit_states(

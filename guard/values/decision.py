@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -69,6 +70,9 @@ class Decision(NamedTuple):
     """Seconds after which the same call could be admitted, if nobody else calls;
     None where time alone does not help, or it is not known."""
 
+    decided_at: float | None = None
+    """The time of a decision by limits, in seconds since 1970 (UTC)."""
+
     remaining: Mapping[str, int | str] = MappingProxyType({})
     """The amount that each limit leaves, by the label of the limit."""
 
@@ -130,18 +134,27 @@ class Decision(NamedTuple):
         """Return the error of a refused call; its details are the decision."""
         hint = None
         if self.retry_after is not None:
-            hint = f"try again in {_rounded_up(self.retry_after)} s"
+            hint = f"try again {_when(self.retry_after, self.decided_at)}"
         kind: type[GuardError] = GuardDeniedError
         if self.reason == "store_unavailable":
             kind = StoreUnavailableError
         return kind(self.detail or self.reason, hint=hint, details=self.to_json())
 
 
-def _rounded_up(seconds: float) -> str:
-    """Return seconds for people: never too few, tenths only below ten."""
+def _when(seconds: float, now: float | None) -> str:
+    """Return a time for people: never too early, tenths of seconds only below ten."""
     if seconds < 10:
-        return f"{math.ceil(seconds * 10) / 10:g}"
-    return str(math.ceil(seconds))
+        return f"in {math.ceil(seconds * 10) / 10:g} s"
+    if seconds <= 120:
+        return f"in {math.ceil(seconds)} s"
+    minutes = math.ceil(seconds / 60)
+    parts = ((minutes // 1440, "d"), (minutes // 60 % 24, "h"), (minutes % 60, "min"))
+    length = " ".join(f"{count} {unit}" for count, unit in parts if count)
+    if now is None:
+        return f"in {length}"
+    at = datetime.fromtimestamp(math.ceil((now + seconds) / 60) * 60, UTC)
+    day = f"on {at:%Y-%m-%d} " if seconds >= 86_400 else ""
+    return f"{day}at {at:%H:%M} UTC (in {length})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,4 +109,6 @@ FINDINGS = {
     "R53": "bodies of the sandbox API are parsed whatever they hold",
     "R54": "streams of one token take all connections",
     "R52": "a reused cell's next program finds the last one in its own memory",
+    "JA4": "a refusal by a budget says what is not true",
+    "JA5": "a time to wait is told in thousands of seconds",
 }

@@ -26,7 +26,7 @@ from ..definition.function_tool import tool
 from ..definition.tool import Tool
 from ..execution.call_state import record_usage
 from ..execution.components import RunContext
-from ..execution.runner import max_run_bytes
+from ..execution.runner import max_cpu_ms, max_run_bytes
 from .outputs import shown_outputs
 
 _EXTRA_SECONDS = 10.0
@@ -101,9 +101,8 @@ def _limits_of(place: Sandbox | SandboxSession) -> tuple[dict[str, int | str], f
     """Return the maximal cost of a call, and its deadline in seconds."""
     settings = place if isinstance(place, SandboxSession) else place.config
     limits = settings.limits
-    wall_ms = round(limits.wall_seconds * 1000)
     max_cost: dict[str, int | str] = {
-        "cpu_ms": round(wall_ms * max(1.0, limits.cpus)),
+        "cpu_ms": max_cpu_ms(limits, limits.wall_seconds),
         "bytes": max_run_bytes(limits, settings.network),
     }
     # The cell's deadline is the one that kills; the wait for a cell comes on top.

@@ -40,6 +40,14 @@ _PLAIN = (str, int, bool, type(None))
 _MAX_INT_BITS = 14_284
 
 
+def max_cpu_ms(limits: Limits, wall_seconds: float) -> int:
+    """Return the most CPU time that a run in a cell can use, in milliseconds."""
+    most = wall_seconds * max(1.0, limits.cpus)
+    if limits.cpu_seconds is not None:
+        most = min(most, limits.cpu_seconds)
+    return math.ceil(most * 1000)
+
+
 def max_run_bytes(limits: Limits, network: Network) -> int:
     """Return the bytes of output and network that a run in a cell may cost."""
     reach = limits.network_bytes if network.mode == "allow" else 0
@@ -77,7 +85,7 @@ class ToolRunner:
         if tool.sandboxed and self._sandbox is not None:
             config = self._sandbox.config
             limits = config.limits
-            cost["cpu_ms"] = math.ceil(seconds * 1000 * max(1.0, limits.cpus))
+            cost["cpu_ms"] = max_cpu_ms(limits, seconds)
             cost["bytes"] = max_run_bytes(limits, config.network)
         return cost | dict(tool.cost) if tool.cost else cost
 
