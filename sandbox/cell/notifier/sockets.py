@@ -32,8 +32,7 @@ _PIDFD_GETFD = 438
 # Somebody else may come to the listener first.
 _STRANGERS = 16
 _JOIN_SECONDS = 0.5
-_BACKLOG = 128
-_REMEMBERED = 4096
+_REMEMBERED, _MAX_BOUND = 4096, 64
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -51,6 +50,8 @@ class Sockets:
 
         # What was done to the latest sockets, by their name in /proc.
         self._done: dict[str, str] = {}
+        # The latest that were bound and do not listen yet: this process has them, too.
+        self._bound: dict[str, socket.socket] = {}
 
     def connect(self, caller: Caller, *arguments: int) -> Act:
         number, name = signed(arguments[0]), _socket_name(caller, arguments[0])
@@ -104,12 +105,11 @@ class Sockets:
             raise failed(errno.EACCES)
 
         def act() -> None:
-            own = _callers_socket(caller, signed(arguments[0]))
-            # One that was replaced listens since then.
-            if own is not None:
-                with own:
-                    if _name_of(own) == name:
-                        own.listen(backlog)
+            # It stays the caller's alone. A second call changes nothing.
+            bound = self._bound.pop(name, None)
+            if bound is not None:
+                with bound:
+                    bound.listen(backlog)
 
         return act
 
@@ -129,15 +129,20 @@ class Sockets:
                 # It is the one option that is often set before `connect`.
                 new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _attempt(new, step, waits)
-            if call == "bind":
-                new.listen(_BACKLOG)
             caller.replace(number, new.fileno(), inheritable=not flags & os.O_CLOEXEC)
             self._remember(new, call)
 
     def _remember(self, own: socket.socket, call: str) -> None:
         if len(self._done) >= _REMEMBERED:
             del self._done[next(iter(self._done))]
-        self._done[_name_of(own)] = call
+        name = os.readlink(f"/proc/self/fd/{own.fileno()}")
+        self._done[name] = call
+        if call == "bind":
+            self._bound[name] = own.dup()
+            if len(self._bound) > _MAX_BOUND:
+                oldest = next(iter(self._bound))
+                self._bound.pop(oldest).close()
+                self._done.pop(oldest, None)
 
 
 def _join(own: socket.socket, relay: socket.socket) -> None:
@@ -162,10 +167,6 @@ def _hand_over(other: socket.socket, relay: socket.socket) -> None:
     except OSError:
         # It has ended, or takes no more for now.
         raise failed(errno.ECONNREFUSED) from None
-
-
-def _name_of(own: socket.socket) -> str:
-    return os.readlink(f"/proc/self/fd/{own.fileno()}")
 
 
 def _socket_name(caller: Caller, number: int) -> str:
