@@ -132,6 +132,7 @@ def confine(settings: dict[str, Any], *, closes_later: bool = False) -> list[str
     _try(held, "no_capabilities", _drop_capabilities)
     if settings["confined"]:
         _await_notifier(settings)
+        held += ["notifier"] if settings["served"] else []
     _allow_own_proc()
     # A container engine may have set up a layer that this Python cannot.
     held += [name for name in settings["require"] if name not in held and _stands(name)]

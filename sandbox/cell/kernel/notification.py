@@ -13,7 +13,6 @@ has itself opened is acted on.
 
 from __future__ import annotations
 
-import array
 import collections
 import ctypes
 import errno
@@ -23,9 +22,10 @@ import os
 import socket
 import struct
 
-from . import seccomp
+from . import linux, seccomp
 from .bpf import ENOSYS, EPERM, NOTIFY, SyscallRule, outside, rule, within
 from .calls import allowed_calls
+from .descriptors import send_fds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,9 +83,6 @@ _REFUSED = {
             _EAFNOSUPPORT,
             within(0, _IPV4, _IPV6),
             outside(1, _STREAM, mask=_TYPE_MASK),
-        ),
-        rule(
-            "socketpair", _EOPNOTSUPP, outside(1, _STREAM, _SEQPACKET, mask=_TYPE_MASK)
         ),
         rule("sendto", _EOPNOTSUPP, outside(3, 0, mask=_MSG_FASTOPEN)),
         rule("sendmsg", _EOPNOTSUPP, outside(2, 0, mask=_MSG_FASTOPEN)),
@@ -152,9 +149,15 @@ def rules(served: FrozenSet[str]) -> Tuple[SyscallRule, ...]:
     found = [
         rule("seccomp", EPERM),
         rule("pidfd_getfd", EPERM),
+        # A socket without a peer could be given one.
+        rule(
+            "socketpair", _EOPNOTSUPP, outside(1, _STREAM, _SEQPACKET, mask=_TYPE_MASK)
+        ),
         # Who is not dumpable cannot be looked at, and its calls would fail.
         rule("prctl", 0, within(0, _PR_SET_DUMPABLE), within(1, 0)),
     ]
+    if SOCKETS not in served:
+        found.append(rule("socket", _EAFNOSUPPORT, within(0, _UNIX, _IPV4, _IPV6)))
     for word in sorted(served):
         found += _REFUSED[word]
         found += [rule(name, NOTIFY) for name in _NOTIFIED[word].split()]
@@ -189,26 +192,48 @@ def install(
 
     Args:
         fd: The socket that `notifier.main.start` returned. It is closed.
-        served: As in `prepared`.
+        served: As in `prepared`. Without anything there is no listener.
         others: As in `prepared`.
 
     Raises:
         OSError: The kernel refused the filter, or nobody takes the listener.
     """
-    long = ctypes.c_long
-    listener = _libc.syscall(
-        long(_MORE_CALLS[os.uname().machine]["seccomp"]),
-        long(_SET_MODE_FILTER),
-        long(_NEW_LISTENER | _WAIT_KILLABLE_RECV),
-        ctypes.byref(prepared(served, others)[0]),
-    )
-    if listener == -1:
-        number = ctypes.get_errno()
-        raise OSError(number, f"seccomp: {os.strerror(number)}")
+    filter_ = prepared(served, others)
     with socket.socket(fileno=fd) as channel:
-        rights = array.array("i", [listener])
-        channel.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-    os.close(listener)
+        if not served:
+            _put_up(filter_, 0)
+            return
+        listener = _put_up(filter_, _NEW_LISTENER | _WAIT_KILLABLE_RECV)
+        send_fds(channel, b"l", [listener])
+        os.close(listener)
+
+
+def check() -> None:
+    """Raise OSError if this kernel does not let a process answer another's calls."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        number = errno.ENOSYS
+        try:
+            linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+            install(theirs.detach(), frozenset([SOCKETS]))
+            number = 0
+        except OSError as error:
+            number = error.errno or number
+        finally:
+            os._exit(number)
+    with ours, theirs:
+        number = os.waitpid(pid, 0)[1] >> 8
+    if number:
+        why = os.strerror(number)
+        raise OSError(number, f"no user notification (Linux 5.19 has it): {why}")
+
+
+def _put_up(filter_: seccomp.Filter, flags: int) -> int:
+    long, pointer = ctypes.c_long, ctypes.byref(filter_[0])
+    call = long(_MORE_CALLS[os.uname().machine]["seccomp"])
+    result = _libc.syscall(call, long(_SET_MODE_FILTER), long(flags), pointer)
+    return linux.check(result, "seccomp")
 
 
 def receive(listener: int) -> Call:

@@ -81,6 +81,13 @@ class ConfinedWalls:
         self._uids = _FIRST_UID + os.getpid() % 65_536 * _SLOTS
         self.separate = _may_give_users() and _reaches_python(self._uids)
         self.confined = OWN_USER if self.separate else SHARED_USER
+        self._served = self._what_to_serve()
+        # Programs may change them, and what is in them.
+        self._writable = [
+            os.path.realpath(source)
+            for source, _, read_only in setup["mounts"]
+            if not read_only
+        ]
         self._made = 0
         self._folder, self._uid = "", os.geteuid()
         # Folder and user by first process.
@@ -140,7 +147,8 @@ class ConfinedWalls:
         # What the notifier reads of programs is open to those who share its rules.
         landlock.enter(rules["all"].fd)
         uid = self._uid if self.separate else None
-        channel = notifier.start(frozenset(settings["served"]), folders, uid)
+        changeable = [*folders, *self._writable]
+        channel = notifier.start(frozenset(self._served), changeable, uid)
         # This is the supervisor now, a child of the notifier.
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
         oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR)
@@ -188,7 +196,7 @@ class ConfinedWalls:
         for name in ("HOME", "TMPDIR", "PATH"):
             parts = [moved.get(part, part) for part in env[name].split(os.pathsep)]
             env[name] = os.pathsep.join(filter(None, parts))
-        own = ["landlock", "own_uid"] if self.separate else ["landlock"]
+        own = ["landlock", "own_uid" if self.separate else "notifier"]
         return {
             **settings,
             "workdir": work,
@@ -199,20 +207,31 @@ class ConfinedWalls:
             "uid": self._uid,
             "confined": self.confined,
             "renews": FOLDERS if settings["renews"] else "",
-            "served": sorted(self._served()),
+            "served": self._served,
             "require": [*settings["require"], *own],
             "rlimits": {**settings["rlimits"], "file_bytes": settings["disk_mb"] << 20},
         }
 
-    def _served(self) -> set[str]:
-        """Return what the notifier has to answer, as no other layer bounds it."""
-        served = {notification.SOCKETS}
+    def _what_to_serve(self) -> list[str]:
+        """Return what the notifier has to answer, as no other layer bounds it.
+
+        Raises:
+            OSError: The kernel cannot, and users are shared.
+        """
+        try:
+            notification.check()
+        except OSError:
+            if self.separate:
+                # Programs then have no sockets, and need nothing else of it.
+                return []
+            raise
+        served = [notification.SOCKETS]
         if not self.separate:
-            served.add(notification.ATTRIBUTES)
+            served.append(notification.ATTRIBUTES)
             if self._version < landlock.SCOPES_SINCE:
-                served.add(notification.SIGNALS)
+                served.append(notification.SIGNALS)
             if self._version < landlock.TRUNCATE_SINCE:
-                served.add(notification.TRUNCATE)
+                served.append(notification.TRUNCATE)
         return served
 
     def clear(self, pid: int) -> None:
