@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Limits, Sandbox, SandboxConfig, SandboxManager
 
 from .support.child import end_children
@@ -194,6 +195,27 @@ def why_no_docker(runtime: str | None) -> str:
     if runtime is not None and runtime not in runtimes:
         return f"the Docker engine has no runtime {runtime}"
     return ""
+
+
+@functools.cache
+def why_no_namespaces() -> str:
+    """Return why cells have no namespaces here; empty if they have."""
+    config = SandboxConfig(backend="subprocess", minimum_isolation="namespaces")
+    try:
+        run_apart(_open, config)
+    except SandboxUnavailableError as error:
+        return f"cells have no namespaces here: {error}"
+    return ""
+
+
+async def _open(config: SandboxConfig) -> None:
+    async with SandboxManager(config):
+        pass
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("namespaces") and (why := why_no_namespaces()):
+        missing(why)
 
 
 @pytest.fixture(scope="session")
