@@ -9,6 +9,7 @@ need less call the smaller functions: `toolcell policy` opens the guard alone, a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ from .registry import make_registry, wanted
 if TYPE_CHECKING:
     from toolcell.flow import Flow
 
+_log = logging.getLogger(__name__)
 _APPROVALS_FILE = "approvals.db"
 
 
@@ -102,9 +104,15 @@ async def open_components(
         ToolcellError: A component cannot be opened; the stack closes the others.
     """
     notices = Notices()
+    counters_are_lost = lacks_counters(config)
     guarding = open_guard(config, environ, stack)
     notices.follow_guard(guarding.guard)
     open_logging(config.logging, guarding.redactor, stack)
+    if counters_are_lost:
+        _log.warning(
+            "guard.db is new or empty, and the audit log has calls: budgets and rate"
+            " limits begin anew"
+        )
     registry = make_registry(config, guarding.guard)
     secrets = read_secrets(config, environ)
     for toolset in make_toolsets(config, secrets):
@@ -236,6 +244,18 @@ def open_approvals(
         audit=audit,
         redactor=redactor,
     )
+
+
+def lacks_counters(config: HostConfig) -> bool:
+    """Return True if calls were made here, and the file that counted them is gone."""
+    folder, log = config.state.folder, config.audit.path
+    if folder is None or log is None or config.state.redis_url is not None:
+        return False
+    return _size(log) > 0 and _size(folder / "guard.db") == 0
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def open_store(

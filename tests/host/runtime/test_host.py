@@ -110,6 +110,23 @@ async def test_limits_outlive_the_host(tmp_path: Path) -> None:
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("loss", ["removed", "emptied"])
+async def test_lost_counters_are_told_at_the_start_c11(
+    tmp_path: Path, loss: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path, CONFIG + '[logging]\nformat = "none"\n')
+    for _ in range(2):
+        async with Host.from_config(path, environ={}) as host:
+            await host.call("calculate", SUM, agent_id="a", run=RUN)
+    assert "begin anew" not in caplog.text
+    for each in (tmp_path / "state").glob("guard.db*"):
+        each.unlink()
+    if loss == "emptied":
+        (tmp_path / "state/guard.db").touch()
+    async with Host.from_config(path, environ={}):
+        assert "budgets and rate limits begin anew" in caplog.text
+
+
 async def test_the_same_call_is_made_once(tmp_path: Path) -> None:
     async with Host.from_config(written(tmp_path), environ={}) as host:
         asked: dict[str, Any] = {"agent_id": "a", "call_id": "1", "run": RUN}
