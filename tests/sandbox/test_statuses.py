@@ -25,7 +25,7 @@ async def test_an_uncaught_exception_is_an_error(sandbox: SandboxManager) -> Non
     assert (result.status, result.exit_code) == ("error", 1)
     assert result.exception is not None
     assert result.exception.type == "ZeroDivisionError"
-    assert 'File "main.py", line 2, in f' in result.exception.traceback
+    assert 'main.py", line 2, in f' in result.exception.traceback
     assert result.stderr == result.exception.traceback
 
 

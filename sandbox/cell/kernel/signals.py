@@ -5,6 +5,14 @@ from __future__ import annotations
 # Not `signal`, which converts arguments and results to enums at each call.
 import _signal  # type: ignore[import-not-found]
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
+
+LAST_WORDS = _signal.SIGURG
+"""Sent to a program that will be killed. Where nothing handles it, it is ignored."""
+
 # Python ignores these in every process.
 _PYTHON_IGNORES = (_signal.SIGPIPE, _signal.SIGXFSZ)
 
@@ -33,6 +41,11 @@ def await_program() -> None:
 def as_python() -> None:
     """Make Ctrl-C raise KeyboardInterrupt, as in every Python program."""
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+
+
+def on_last_words(handler: Callable[..., object]) -> None:
+    """Call a function in this process when it is about to be killed."""
+    _signal.signal(LAST_WORDS, handler)
 
 
 def as_new() -> None:

@@ -7,6 +7,7 @@ import re
 
 from ..kernel import linux
 from ..wire import aliases, terminals
+from ..wire.contract import USER_NAME
 from ..workdir import scratch
 
 _STAGE = "/tmp"
@@ -22,8 +23,9 @@ _MASKED = (
 )
 
 _ETC = {
-    "passwd": "root:x:0:0:root:/root:/bin/sh\ncell:x:{uid}:{uid}:cell:{work}:/bin/sh\n",
-    "group": "root:x:0:\ncell:x:{uid}:\n",
+    "passwd": "root:x:0:0:root:/root:/bin/sh\n"
+    f"{USER_NAME}:x:{{uid}}:{{uid}}:{USER_NAME}:{{work}}:/bin/sh\n",
+    "group": f"root:x:0:\n{USER_NAME}:x:{{uid}}:\n",
     "hosts": aliases.HOSTS,
     "host.conf": "multi on\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",

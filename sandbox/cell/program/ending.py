@@ -28,6 +28,7 @@ FLUSH_FAILED = 120
 """Python's exit code if what was printed could not be written."""
 
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+_OURS = __name__.partition(".")[0] + "."
 _MAX_BLOCKS = 2_000_000
 # Modules from before the program: they are first in `sys.modules`.
 _older = 0
@@ -141,7 +142,8 @@ def _newer() -> list[str]:
     The others are not looked at: that would copy the memory of each name.
     """
     count = max(len(sys.modules) - _older, 0)
-    return list(itertools.islice(reversed(sys.modules), count))[::-1]
+    newest = list(itertools.islice(reversed(sys.modules), count))
+    return [name for name in reversed(newest) if not name.startswith(_OURS)]
 
 
 def _clear(module: ModuleType | None) -> None:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import _ast
 import atexit
 import builtins
-import io
-import linecache
 import sys
 import types
 
 from ..wire.contract import FILE_NAME
-from . import displays, ending, stateful, values
+from . import displays, ending, source, stateful, streams, values
 from .outcomes import Outcome, bare_error, error_outcome, exit_outcome
 
 TYPE_CHECKING = False
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 def prepare() -> None:
     """Set up `sys.argv`, the streams and the end, before a request is known."""
     sys.argv = [FILE_NAME]
-    _open_streams()
+    streams.open_all()
     atexit._clear()
 
 
@@ -33,44 +31,25 @@ def make_main_module() -> None:
     """Set up `__main__`, after the fork: what is older than it is never collected."""
     sys.modules.pop("__main__", None)
     ending.begin()
+    streams.flush_in_time()
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
 
 
-def _open_streams() -> None:
-    """Set up `sys.stdin`, `sys.stdout` and `sys.stderr`."""
-    open_stdin()
-    sys.stdout = _writer(1, "surrogateescape")
-    sys.stderr = _writer(2, "backslashreplace")
-    # `sys.stdout = sys.__stdout__` in a program goes back to these.
-    sys.__dict__.update(__stdout__=sys.stdout, __stderr__=sys.stderr)
-
-
-def open_stdin() -> None:
-    """Set up `sys.stdin`, with nothing of it read yet."""
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False), encoding="utf-8")
-    sys.__dict__["__stdin__"] = sys.stdin
-
-
-def _writer(fd: int, errors: str) -> io.TextIOWrapper:
-    # Unbuffered, as `python -u`: what was printed before a kill is not lost.
-    raw = io.FileIO(fd, "w", closefd=False)
-    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
-
-
-def run(program: Any, home: str) -> Outcome:
+def run(program: Any, home: str, path: str) -> Outcome:
     """Run a program in `__main__`; SIGINT may interrupt it.
 
     Args:
         program: Source as bytes, or code that RestrictedPython has compiled.
         home: Its work dir.
+        path: Its file, by which tracebacks name it.
     """
     if sys.__stdin__ is None or sys.__stdin__.closed:
         # `exit()` closes it.
-        open_stdin()
+        streams.open_stdin()
     displays.begin(home)
-    outcome = stateful.interruptible(lambda: _outcome(program))
+    outcome = stateful.interruptible(lambda: _outcome(program, path))
     return outcome or Outcome(1, bare_error(KeyboardInterrupt()))
 
 
@@ -80,32 +59,38 @@ def end(code: int) -> int:
     return code if ended is None else ended
 
 
-def _execute(program: Any, namespace: dict[str, Any]) -> Any:
+def _execute(program: Any, namespace: dict[str, Any], path: str) -> Any:
     """Run a program; return the value of its last expression, if it is one."""
     if isinstance(program, types.CodeType):
         exec(program, namespace)
         return namespace.get("last_value_")
-    text = program.decode("utf-8", "replace")
-    # Split as the parser does: str.splitlines knows more line ends.
-    lines = list(io.StringIO(text, newline=None))
-    linecache.cache[FILE_NAME] = (len(text), None, lines, FILE_NAME)
-    only = _expression(program)
+    source.remember(path, program)
+    only = _expression(program, path)
     if only is not None:
         return eval(only, namespace)
-    tree: Any = compile(
-        program, FILE_NAME, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True
-    )
-    last: Any = None
+    try:
+        body, last = _split(program, path)
+    except RecursionError:
+        # The compiler itself goes deeper than a tree that Python can see.
+        body, last = compile(program, path, "exec", 0, True), None
+    if body is not None:
+        exec(body, namespace)
+    return None if last is None else eval(last, namespace)
+
+
+def _split(program: bytes, path: str) -> tuple[Any, Any]:
+    """Return the code of a program but for its last expression, and that one's code."""
+    tree: Any = compile(program, path, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
+    last = body = None
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
         last = _ast.Expression(tree.body.pop().value)
+    # All of it before any of it runs, as an error anywhere in it is the program's.
     if tree.body:
-        exec(compile(tree, FILE_NAME, "exec", 0, True), namespace)
-    if last is None:
-        return None
-    return eval(compile(last, FILE_NAME, "eval", 0, True), namespace)
+        body = compile(tree, path, "exec", 0, True)
+    return body, last and compile(last, path, "eval", 0, True)
 
 
-def _expression(program: bytes) -> types.CodeType | None:
+def _expression(program: bytes, path: str) -> types.CodeType | None:
     """Return a program that is one expression on one line, compiled without a tree.
 
     A program with a backslash may cause a warning, which must not appear twice.
@@ -113,14 +98,14 @@ def _expression(program: bytes) -> types.CodeType | None:
     if b"\n" in program or b"\r" in program or b"\\" in program:
         return None
     try:
-        return compile(program, FILE_NAME, "eval", 0, True)
+        return compile(program, path, "eval", 0, True)
     except Exception:
         return None
 
 
-def _outcome(program: Any) -> Outcome:
+def _outcome(program: Any, path: str) -> Outcome:
     try:
-        value = _execute(program, sys.modules["__main__"].__dict__)
+        value = _execute(program, sys.modules["__main__"].__dict__, path)
     except SystemExit as stop:
         return exit_outcome(stop.code)
     except BaseException as error:

@@ -20,8 +20,17 @@ import types
 from ..kernel import seccomp, signals
 from ..kernel.confine import ConfineError, confine, narrow, set_rlimits
 from ..kernel.descriptors import close_from, move_fds
-from ..wire.contract import ANSWER, FILE_NAME, FOLDERS, FORK, RESULT_FD, WARM_UP
-from . import displays, ending, execution, host_tools, node, stateful
+from ..wire.contract import (
+    ANSWER,
+    BASH_NAME,
+    FILE_NAME,
+    FOLDERS,
+    FORK,
+    RESULT_FD,
+    SESSION_BASH_NAME,
+    WARM_UP,
+)
+from . import displays, ending, execution, host_tools, node, source, stateful
 from .requests import frame_request, read_request
 
 TYPE_CHECKING = False
@@ -30,6 +39,14 @@ if TYPE_CHECKING:
 
 
 REQUEST_FD = 4
+# Those of `-I -S`, with which cells start.
+_OWN_FLAGS = (
+    "ignore_environment",
+    "isolated",
+    "no_site",
+    "no_user_site",
+    "safe_path",
+)
 # The program's work dir: a branch has another one than the cell.
 _home = ""
 _node = ""
@@ -64,6 +81,7 @@ def get_ready(settings: dict[str, Any]) -> None:
     home = os.path.realpath(_home)
     added = os.environ.get("PYTHONPATH", "")
     own = added.split(os.pathsep) if added else []
+    _hide_flags()
     builtins.display = displays.display  # type: ignore[attr-defined]
     sys.meta_path.insert(0, displays.Finder)
     sys.path[:0] = [home, *(os.path.normpath(os.path.join(home, path)) for path in own)]
@@ -82,6 +100,20 @@ def move(settings: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(settings["env"])
     sys.path[:] = [stateful.moved(path, before, _home) for path in sys.path]
+
+
+def _hide_flags() -> None:
+    """Show the flags of a plain interpreter: programs pass theirs on to children."""
+    try:
+        from ctypes import py_object
+    except ImportError:
+        return
+    # A named tuple of C: nothing else can change it, and its fields are in this order.
+    items = id(sys.flags) + tuple.__basicsize__
+    for at, field in enumerate(repr(sys.flags).partition("(")[2].split(", ")):
+        if field.partition("=")[0] in _OWN_FLAGS:
+            address: Any = py_object.from_address(items + at * 8)
+            address.value = type(sys.flags[at])()
 
 
 @contextlib.contextmanager
@@ -148,7 +180,7 @@ def _warm_up() -> None:
     with _descriptors([0, 0, 0, 0, request_r]):
         _serve(b"")
     os.close(request_r)
-    linecache.cache.pop(FILE_NAME, None)
+    linecache.cache.clear()
 
 
 def _serve(first: bytes) -> int:
@@ -165,7 +197,7 @@ def _serve(first: bytes) -> int:
     if request["language"] == "node":
         return node.run(_node, request["memory_mb"], request["code"], request["inputs"])
     if request["language"] == "bash":
-        return _run_bash(request["code"], request["inputs"])
+        return _run_bash(request["code"], request["inputs"], final=request["final"])
     return _run_python(request)
 
 
@@ -187,7 +219,8 @@ def _live(request: dict[str, Any]) -> int:
         module.__dict__.update(request["inputs"])
         way = _offer_tools(request, module)
         before = _set_environment(request.pop("secrets"))
-        outcome = execution.run(request["code"], _home)
+        path = source.place_run(request["code"], module.__dict__)
+        outcome = execution.run(request["code"], _home, path)
         if displays.in_child():
             return execution.end(outcome.exit_code)
         displays.end()
@@ -237,18 +270,14 @@ def _restore_environment(before: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
+def _run_bash(code: bytes, inputs: dict[str, Any], *, final: bool) -> int:
     """Replace this process by bash; inputs become environment variables."""
     for name, value in inputs.items():
         os.environ[name] = value if isinstance(value, str) else json.dumps(value)
-    script = os.memfd_create("script", 0)
-    _write_all(script, code)
-    os.lseek(script, 0, os.SEEK_SET)
+    own = sys.argv[0] if sys.argv[0] != FILE_NAME else BASH_NAME
+    script = _script(code, own if final else SESSION_BASH_NAME)
     signals.as_new()
-    os.close(RESULT_FD)
-    os.dup2(script, RESULT_FD)
-    os.close(script)
-    shell = ["bash", "--norc", "--noprofile", f"/dev/fd/{RESULT_FD}", *sys.argv[1:]]
+    shell = ["bash", "--norc", "--noprofile", "--", script, *sys.argv[1:]]
     try:
         os.execvp("bash", shell)
     except OSError as error:
@@ -256,21 +285,41 @@ def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
         return 127
 
 
+def _script(code: bytes, name: str) -> str:
+    """Return the path of a new script in the work dir, or in memory if that is full."""
+    try:
+        return os.path.basename(source.place(code, _home, name))
+    except OSError:
+        script = os.memfd_create("script", 0)
+        _write_all(script, code)
+        os.lseek(script, 0, os.SEEK_SET)
+        os.dup2(script, RESULT_FD)
+        return f"/dev/fd/{RESULT_FD}"
+
+
 def _run_python(request: dict[str, Any]) -> int:
-    source: bytes = request["code"]
     module = sys.modules["__main__"]
     module.__dict__.update(request["inputs"])
     _offer_tools(request, module)
-    restricted = request["restricted"]
-    program = source if restricted is None else _restricted(source, module, restricted)
+    code, path, restricted = request["code"], FILE_NAME, request["restricted"]
+    if restricted is not None:
+        code = _restricted(code, module, restricted)
+    elif request["final"]:
+        with contextlib.suppress(OSError):
+            path = source.place(code, _home, sys.argv[0] or FILE_NAME)
+            module.__dict__["__file__"] = path
+    else:
+        path = source.place_run(code, module.__dict__)
     # The program's objects end with it, and so must be in no variable here.
     del module
-    outcome = execution.run(program, _home)
-    code = execution.end(outcome.exit_code)
+    outcome = execution.run(code, _home, path)
+    exit_code = execution.end(outcome.exit_code)
     if not displays.in_child():
         displays.end()
+        if not request["final"]:
+            source.forget(path)
         _write_all(RESULT_FD, _encode(outcome.report))
-    return code
+    return exit_code
 
 
 def _reseed() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import traceback
 
-from ..wire.contract import FILE_NAME
 from . import values
 
 TYPE_CHECKING = False
@@ -41,9 +41,12 @@ def exit_outcome(code: object) -> Outcome:
 def error_outcome(error: BaseException) -> Outcome:
     """Print the traceback without our own frames, and return the outcome."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename != FILE_NAME:
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     error.__traceback__ = frames
+    if isinstance(error, SyntaxError) and error.text is None and error.filename:
+        # The compiler looks for it in files alone.
+        error.text = linecache.getline(error.filename, error.lineno or 0) or None
     text = "".join(traceback.format_exception(type(error), error, frames))
     found = (type(error), error, frames)
     sys.last_type, sys.last_value, sys.last_traceback = found
@@ -59,6 +62,11 @@ def error_outcome(error: BaseException) -> Outcome:
         "errno": error.errno if isinstance(error, OSError) else None,
     }
     return Outcome(1, {"outcome": "error", "exception": exception})
+
+
+def _is_ours(file: str) -> bool:
+    """Return True for a file of this package, as `cell.folder` names them."""
+    return file.startswith(f"<{__name__.partition('.')[0]}.")
 
 
 def _call_hook(error: tuple[Any, ...], text: str) -> SystemExit | None:

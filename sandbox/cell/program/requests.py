@@ -12,7 +12,7 @@ import os
 
 from ..wire.contract import SECRETS
 from ..wire.frames import RUN_DEFAULTS
-from . import arguments, packages
+from . import arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def read_request(fd: int, first: bytes, home: str) -> dict[str, Any]:
     if request["inputs_file"]:
         inputs.update(_taken(os.path.join(home, request["inputs_file"])))
     secrets = {**request["variables"], **inputs.pop(SECRETS, {})}
-    arguments.take(inputs, home)
+    arguments.take(inputs)
     if request["packages"]:
-        packages.use(request["packages"])
+        arguments.use_packages(request["packages"])
     return {**request, "inputs": inputs, "secrets": secrets, "code": code}
 
 

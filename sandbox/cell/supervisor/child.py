@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -107,6 +108,10 @@ def open_pipes() -> tuple[Child, Pipes]:
     request = [end.detach() for end in socket.socketpair()]
     stdout_r, stdout_w = os.pipe()
     stderr_r, stderr_w = os.pipe()
+    for fd in (stdout_w, stderr_w):
+        # A program of another user opens them as /dev/stdout and /dev/stderr.
+        with contextlib.suppress(OSError):
+            os.fchmod(fd, 0o622)
     result_r, result_w = (end.detach() for end in socket.socketpair())
     for fd in (request[0], stdout_r, stderr_r, result_r):
         os.set_blocking(fd, False)

@@ -92,20 +92,20 @@ class ProgramOutput:
             frame for buffer in self._buffers.values() for frame in buffer.last_frames()
         ]
 
-    def read(self, fd: int) -> bool:
-        """Read a pipe once; False at its end."""
+    def read(self, fd: int) -> int:
+        """Read a pipe once; return the bytes that came, or 0 at its end."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
-            return True
+            return _READ_BYTES
         except ConnectionResetError:
             # It ended without reading all answers to its outputs.
-            return False
+            return 0
         if not data:
             self.streams.discard(fd)
-            return False
+            return 0
         self._add(fd, data)
-        return True
+        return len(data)
 
     def read_rest(self, *, kept: bool) -> None:
         """Read all that is in the pipes, once no process of the run is left.

@@ -8,6 +8,7 @@ import select
 import signal
 import time
 
+from ..kernel import signals
 from ..program.requests import frame_request
 from ..wire.contract import BESIDE
 from ..wire.frames import REPORT_DEFAULTS, RUN_DEFAULTS, encode, omit_defaults
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
 
 # Most programs are over before it pays to wake up for each of their writes.
 _UNPOLLED_SECONDS = 0.002
+# Output in pieces below this size is read at these intervals.
+_SMALL_BYTES = 4096
+_GATHER_SECONDS = 0.002
 # Time that a program that keeps state has to answer SIGINT.
 _INTERRUPT_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 0.02
 # The most of it that counts as one step.
 _STEP_SECONDS = 0.05
 # Interval of checks on a program whose output the host does not read.
@@ -149,13 +154,21 @@ class Run:
         self._handle_frames(poller)
         while self._runs and self._reason is None:
             self._hold_streams(poller, self._output.is_full)
-            self._listen(poller, self._poll_seconds())
+            if self._listen(poller, self._poll_seconds()):
+                self._let_gather(poller)
             self._keep_limits()
         self._hold_streams(poller, False)
         # What takes too much memory would take more until it answers.
         if self._live and self._runs and self._reason != "out_of_memory":
             self._interrupt(poller)
+        if self._request["language"] == "python" and self._runs:
+            self._hear_last_words(poller)
         self._channel.await_room = None
+
+    def _let_gather(self, poller: select.poll) -> None:
+        """Read no output for a moment: to be read line by line slows a program down."""
+        self._hold_streams(poller, True)
+        self._listen(poller, min(_GATHER_SECONDS, self._poll_seconds()))
 
     def _hold_streams(self, poller: select.poll, holds: bool) -> None:
         """Read no output, so that the program waits for its reader; or read it again.
@@ -184,14 +197,17 @@ class Run:
     def _runs(self) -> bool:
         return self._status is None and not self._output.answered
 
-    def _listen(self, poller: select.poll, seconds: float) -> None:
-        """Wait for events and handle them."""
+    def _listen(self, poller: select.poll, seconds: float) -> bool:
+        """Wait for events and handle them; True if output came in small pieces."""
+        small = False
         for fd, events in poller.poll(seconds * 1000):
             if fd == self._child.request:
                 self._serve_request(poller, events)
             elif fd in self._output.pipes:
-                if not self._output.read(fd):
+                size = self._output.read(fd)
+                if not size:
                     poller.unregister(fd)
+                small = small or (fd in self._output.streams and size < _SMALL_BYTES)
             elif fd == self._wake_fd:
                 drain(self._wake_fd)
                 self.reap()
@@ -202,6 +218,7 @@ class Run:
             else:
                 self._channel.read_more()
                 self._handle_frames(poller)
+        return small
 
     def _handle_frames(self, poller: select.poll) -> None:
         while (frame := self._channel.take()) is not None:
@@ -225,6 +242,11 @@ class Run:
         elif self._watched:
             poller.unregister(self._child.request)
         self._watched = bool(events)
+
+    def _hear_last_words(self, poller: select.poll) -> None:
+        """Let a program flush the line that it has begun, before it is killed."""
+        os.kill(self._child.pid, signals.LAST_WORDS)
+        self._listen(poller, _LAST_WORDS_SECONDS)
 
     def _interrupt(self, poller: select.poll) -> None:
         """Interrupt a program by SIGINT, so that it ends and keeps its state."""

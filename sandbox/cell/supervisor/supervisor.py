@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import marshal
 import os
@@ -18,7 +19,13 @@ from ..processes.relay import ProcessRelay
 from ..program import main as runner
 from ..wire import aliases
 from ..wire.channel import HostGone, SupervisorChannel
-from ..wire.contract import ARTIFACTS, BESIDE, OWN_USER, RENEWAL_SECONDS
+from ..wire.contract import (
+    ARTIFACTS,
+    BESIDE,
+    OWN_USER,
+    RENEWAL_SECONDS,
+    SESSION_BASH_NAME,
+)
 from ..wire.frames import (
     PROTOCOL_VERSION,
     RUN_DEFAULTS,
@@ -392,6 +399,9 @@ class Supervisor:
             if not run.clean:
                 self._kill_run(child, run)
         folder, uid = child.folder or self._workdir, self._settings["uid"]
+        if frame.header["language"] == "bash" and not frame.header["final"]:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, SESSION_BASH_NAME))
         left_some = files.holds(folder, ARTIFACTS, uid)
         run.finish(lost, left_some)
         self._branches.give_back(branch, child, self._workdir, kept=run.kept)

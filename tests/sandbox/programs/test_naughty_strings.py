@@ -82,7 +82,7 @@ async def test_strings_in_the_program_itself(cell: Session) -> None:
     literals = json.dumps(strings, ensure_ascii=False).replace("\x7f", "\\x7f")
     code = (
         f"{comments}texts = {literals}\nimport linecache\n"
-        "print(''.join(linecache.getlines('main.py')), end='')\n"
+        "print(''.join(linecache.getlines(__file__)), end='')\n"
         "texts"
     )
     result = await cell.run(code, fresh=True)

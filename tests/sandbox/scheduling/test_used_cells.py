@@ -221,7 +221,10 @@ async def test_files_and_inputs_of_a_run_are_its_own(sandbox: SandboxManager) ->
             code, agent_id="a", files={"a": b"1"}, inputs={"x": 1}
         )
         second = await sandbox.run(code, agent_id="a", files={"b": b"1"})
-        assert (first.value, second.value) == ([["a"], 1], [["b"], None])
+        assert (first.value, second.value) == (
+            [["a", "main.py"], 1],
+            [["b", "main.py"], None],
+        )
         if number_of(second) > 1:
             return
     pytest.fail("the cell was not used again")

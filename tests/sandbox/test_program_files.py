@@ -1,0 +1,122 @@
+"""The program's own file, streams and user are those that plain Python would find."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolcell.sandbox import Limits, Sandbox
+
+from ..conftest import BackendRow
+
+pytestmark = pytest.mark.anyio
+
+SPAWN = """
+import multiprocessing
+def square(x): return x * x
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        print(pool.map(square, [1, 2]))
+"""
+THREAD = "import threading\nthreading.Thread(target=lambda: 1 / 0).start()\n"
+
+
+async def test_a_program_has_its_own_file_f7_f8(sandbox: Sandbox) -> None:
+    code = f"import os\n{THREAD}[__file__, os.listdir(), open(__file__).read()]"
+    first = await sandbox.run(code)
+    other = {"main.py": "another\nmain\nprogram", "app.py": "# the same name"}
+    second = await sandbox.run(code, argv=["app.py", "x"], files=other)
+
+    assert isinstance(first.value, list) and isinstance(second.value, list)
+    home = str(first.value[0]).removesuffix("/main.py")
+    assert first.value == [f"{home}/main.py", ["main.py"], code]
+    assert second.value[0] == f"{home}/app-1.py"
+    for result, [file, *_] in ((first, first.value), (second, second.value)):
+        assert "threading.Thread(target=lambda: 1 / 0).start()\n" in result.stderr
+        assert f'File "{file}", line 3' in result.stderr
+
+
+async def test_tracebacks_of_sessions_show_their_own_lines_f7(
+    sandbox: Sandbox,
+) -> None:
+    async with sandbox.session() as session:
+        await session.run("def f(n):\n    y = n\n    return y / 0")
+        raised = await session.run("a = 1\nb = 2\nc = 3\nf(3)")
+        source = await session.run("import inspect\ninspect.getsource(f)")
+        listed = [each.path for each in await session.list_files()]
+    assert raised.exception is not None
+    assert "    return y / 0\n" in raised.exception.traceback
+    assert "    f(3)\n" in raised.exception.traceback
+    assert source.value == "def f(n):\n    y = n\n    return y / 0"
+    assert listed == []
+
+
+async def test_new_processes_find_the_functions_of_a_program_f20(
+    sandbox: Sandbox,
+) -> None:
+    alone = await sandbox.run(SPAWN)
+    async with sandbox.session() as session:
+        together = await session.run(SPAWN)
+    assert alone.stdout == together.stdout == "[1, 4]\n", (alone, together)
+
+
+async def test_a_script_finds_its_folder_f13(sandbox: Sandbox) -> None:
+    code = 'cd / && cd - >/dev/null; cd "$(dirname "$0")" && cat data; echo "$0"'
+    data = {"data": b"here\n"}
+    alone = await sandbox.run(code, language="bash", files=data, argv=["a.sh"])
+    assert alone.stdout == "here\na.sh\n"
+    async with sandbox.session() as session:
+        await session.write_file("data", b"here\n")
+        result = await session.run(code, language="bash")
+        assert result.stdout.startswith("here\n")
+        assert [each.path for each in await session.list_files()] == ["data"]
+
+
+async def test_the_compiler_goes_as_deep_as_plain_f19(sandbox: Sandbox) -> None:
+    terms = " + \n".join(map(str, range(1200)))
+    result = await sandbox.run(f"s = ({terms})\nprint(s)")
+    assert result.stdout == "719400\n"
+
+
+async def test_errors_of_the_compiler_show_their_line_f27(sandbox: Sandbox) -> None:
+    async with sandbox.session() as session:
+        for run in (sandbox.run, session.run):
+            result = await run("x = 1\nreturn x")
+            assert "    return x\n" in result.stderr
+
+
+async def test_streams_are_opened_by_name_f4(
+    backend: BackendRow, sandbox: Sandbox
+) -> None:
+    if backend.name == "runsc":
+        pytest.skip("gVisor has no modes of pipes")
+    code = "echo a > /dev/stdout; echo b > /dev/stderr; echo c | tee /dev/stderr"
+    result = await sandbox.run(code, language="bash")
+    assert (result.stdout, result.stderr) == ("a\nc\n", "b\nc\n")
+
+
+async def test_children_of_python_get_no_flags_of_ours_f11(sandbox: Sandbox) -> None:
+    code = (
+        "import getpass, os, subprocess, sys\nopen('helper.py', 'w').close()\n"
+        "flags = subprocess._args_from_interpreter_flags()\n"
+        "subprocess.run([sys.executable, *flags, '-c', 'import helper'], check=True)\n"
+        "[flags, getpass.getuser(), os.environ['LOGNAME']]"
+    )
+    result = await sandbox.run(code)
+    assert result.value == [[], "user", "user"], result.stderr
+
+
+async def test_no_byte_is_lost_under_signals_f6(sandbox: Sandbox) -> None:
+    code = (
+        "import signal, sys\nsignal.signal(signal.SIGALRM, lambda *_: None)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)\n"
+        "for _ in range(20): sys.stdout.write(('x' * 999 + '\\n') * 40)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0)\n"
+    )
+    result = await sandbox.run(code, limits=Limits(output_bytes=1_000_000))
+    assert len(result.stdout) == 800_000
+
+
+async def test_the_input_of_a_program_is_buffered_f5(sandbox: Sandbox) -> None:
+    code = "import sys\n[type(sys.stdin.buffer).__name__, list(sys.stdin.buffer)[-1]]"
+    result = await sandbox.run(f"{code[:-1]}.decode()]", stdin=b"a\n\xff\nend")
+    assert result.value == ["BufferedReader", "end"]
