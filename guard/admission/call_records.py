@@ -8,9 +8,12 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
+from toolcell.core import ToolCall
+
 from ..audit.lock_wait import AuditBusyError
 from ..audit.log import AuditLog
 from ..values.amounts import show_amount
+from ..values.call_facts import NO_FACTS
 from ..values.clock import Clock, microseconds
 from ..values.decision import Decision, Ruling
 from .decisions import from_rules
@@ -72,6 +75,19 @@ class CallRecords:
             busy = self._decide(self.audit, hold, decision)
             if busy is not None:
                 await busy.wait()
+
+    async def unknown(self, call: ToolCall, decision: Decision) -> None:
+        """Record the refusal of a call that no tool is there for.
+
+        Raises:
+            AuditError: It cannot be recorded.
+        """
+        if self.audit is None:
+            return
+        try:
+            self.audit.decision(call, NO_FACTS, decision, wait=False)
+        except AuditBusyError as busy:
+            await busy.wait()
 
     def _verdict(self, ruling: Ruling, version: str) -> str:
         assert self.audit is not None

@@ -202,6 +202,15 @@ class ActionGuard:
         """
         await self._ledger.check()
 
+    async def record_unknown(self, call: ToolCall) -> None:
+        """Record a call of a tool that does not exist, or not for its agent.
+
+        Raises:
+            AuditError: It cannot be recorded.
+        """
+        detail = "the agent has no tool of this name"
+        await self._records.unknown(call, deny("no_tool", detail, self.policy_version))
+
     async def reset(self, agent_id: str, *, by: str) -> int:
         """Set an agent's counters back to zero; return how many there were.
 

@@ -111,4 +111,5 @@ FINDINGS = {
     "R52": "a reused cell's next program finds the last one in its own memory",
     "JA4": "a refusal by a budget says what is not true",
     "JA5": "a time to wait is told in thousands of seconds",
+    "JC3": "a try at a tool that an agent has not leaves no line in the audit log",
 }

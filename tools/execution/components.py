@@ -7,9 +7,16 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Required, TypedDict
+from typing import Any, NoReturn, Required, TypedDict
 
-from toolcell.core import ConfigError, InvalidInputError, Message, Part, ToolCall
+from toolcell.core import (
+    ConfigError,
+    InvalidInputError,
+    Message,
+    Part,
+    ToolCall,
+    ToolcellError,
+)
 from toolcell.guard import ActionGuard, CallFacts, Redactor
 from toolcell.sandbox import Sandbox
 
@@ -144,6 +151,12 @@ class ExecutorComponents:
     def seconds_of(self, tool: Tool) -> float:
         """Return the seconds after which a call of a tool is stopped."""
         return self.timeout_seconds if tool.timeout is None else tool.timeout
+
+    async def refuse_unknown(self, call: ToolCall, error: ToolcellError) -> NoReturn:
+        """Record a call that no tool is there for, and raise the error."""
+        if self.guard is not None:
+            await self.guard.record_unknown(call)
+        raise error
 
     def facts_of(self, tool: Tool, run: RunContext) -> CallFacts:
         """Return the facts about a call that the guard judges.

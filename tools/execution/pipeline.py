@@ -166,7 +166,10 @@ class Pipeline:
     def _look_up_and_validate(self) -> Coroutine[Any, Any, ToolResult]:
         """Find the tool and check the arguments; return the other stages."""
         call = self._call
-        tool = self._snapshot.for_agent(call.agent_id).get_or_raise(call.name)
+        try:
+            tool = self._snapshot.for_agent(call.agent_id).get_or_raise(call.name)
+        except ToolcellError as error:
+            return self._components.refuse_unknown(call, error)
         self._tool = self._attempt.tool = tool
         self._validate()
         keys = call_keys(call, tool, self._arguments, self._run.run_id)
@@ -188,8 +191,6 @@ class Pipeline:
             name, arguments = self._tool.name, self._arguments.json
             self._validated_call_cache = self._call.validated(name, arguments)
         return self._validated_call_cache
-
-    # Idempotency.
 
     async def _run_once_per_key(self, first: CallKey, *rest: CallKey) -> ToolResult:
         """Run under the keys, or return the earlier result that one of them has."""
