@@ -1,0 +1,161 @@
+"""Programs of `confined` cells whose user is the host's own attack what else it has."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ...support.ordinary_user import (
+    ORDINARY_USER,
+    PRELOADED,
+    SYSTEM_PYTHON,
+    need_an_ordinary_user,
+)
+
+_AS_ORDINARY_USER = (
+    PRELOADED
+    + """
+from toolcell.sandbox import Limits
+user = int(sys.argv[1])
+os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+config = SandboxConfig(backend="subprocess", python=sys.argv[2],
+                       strongest_isolation="confined", limits=Limits(wall_seconds=20))
+attack, flood = (text.replace("HOST", str(os.getpid())) for text in sys.argv[3:])
+async def main():
+    async with SandboxManager(config) as sandbox:
+        results = [await sandbox.run(attack)]
+        async def flooded():
+            results.append(await sandbox.run(flood, limits=Limits(wall_seconds=2)))
+        async with anyio.create_task_group() as group:
+            group.start_soon(flooded)
+            await anyio.sleep(0.5)
+            results.append(await sandbox.run("1 + 1"))
+        print(json.dumps([each.to_json() for each in results]))
+anyio.run(main)
+"""
+)
+
+_ATTACK = """
+import ctypes, errno, os, signal, socket, struct, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+outside, host, parent, said = OUTSIDE, HOST, os.getppid(), {}
+def attempt(name, what):
+    try:
+        what()
+        said[name] = "done"
+    except OSError as error:
+        said[name] = errno.errorcode[error.errno]
+def call(number, *arguments):
+    long = ctypes.c_long
+    packed = [long(a) if isinstance(a, int) else a for a in arguments]
+    if libc.syscall(long(number), *packed) == -1:
+        raise OSError(ctypes.get_errno(), "")
+x86 = os.uname().machine == "x86_64"
+info = struct.pack("iii", 0, 0, -1).ljust(128, b"\\0")
+# The supervisor and what was forked just before it: the notifier, the launcher.
+near = [pid for pid in range(parent - 6, parent + 1)]
+for name, pids in {"host": [host], "near": near}.items():
+    for pid in pids:
+        attempt(f"kill {name} {pid}", lambda: os.kill(pid, 0))
+        attempt(f"group {name} {pid}", lambda: os.killpg(pid, 0))
+        attempt(f"queue {name} {pid}", lambda: call(129 if x86 else 138, pid, 0, info))
+        attempt(f"thread {name} {pid}", lambda: call(200 if x86 else 130, pid, 0))
+attempt("everybody", lambda: os.kill(-1, 0))
+attempt("chmod", lambda: os.chmod(outside, 0o777))
+attempt("utime", lambda: os.utime(outside, (1, 2)))
+attempt("xattr", lambda: os.setxattr(outside, "user.a", b""))
+attempt("connect", lambda: socket.socket(1).connect(outside + "/socket"))
+attempt("abstract", lambda: socket.socket(1).bind(b"\\0name"))
+attempt("port", lambda: socket.socket().connect(("127.0.0.1", PORT)))
+attempt("listen", lambda: socket.socket().listen())
+# A folder that becomes a link to another one while a socket is bound in it.
+os.mkdir("folder"); os.symlink(outside, "away")
+until, made = time.monotonic() + 1, 0
+if os.fork() == 0:
+    while time.monotonic() < until:
+        call(316 if x86 else 276, -100, b"folder", -100, b"away", 2)
+    os._exit(0)
+while time.monotonic() < until:
+    with socket.socket(1) as own:
+        try:
+            own.bind(f"folder/{made}")
+            made += 1
+        except OSError:
+            pass
+os.wait()
+said["made"] = made > 0
+said
+"""
+_FLOOD = """
+import os, threading
+open("a", "w").close()
+def flood():
+    while True:
+        os.chmod("a", 0o600)
+for _ in range(8):
+    threading.Thread(target=flood).start()
+"""
+
+
+@pytest.fixture(scope="module")
+def told() -> Any:
+    need_an_ordinary_user()
+    base = tempfile.mkdtemp(dir="/tmp")
+    outside = Path(base, "outside")
+    outside.mkdir(0o700)
+    try:
+        with socket.socket(socket.AF_UNIX) as server, socket.socket() as tcp:
+            server.bind(str(outside / "socket"))
+            server.listen()
+            tcp.bind(("127.0.0.1", 0))
+            tcp.listen()
+            os.chmod(base, 0o755)
+            for path in (outside, outside / "socket"):
+                os.chown(path, ORDINARY_USER, ORDINARY_USER)
+            attack = _ATTACK.replace("OUTSIDE", repr(str(outside)))
+            attack = attack.replace("PORT", str(tcp.getsockname()[1]))
+            arguments = [str(ORDINARY_USER), SYSTEM_PYTHON, attack, _FLOOD]
+            done = subprocess.run(
+                [sys.executable, "-c", _AS_ORDINARY_USER, *arguments],
+                capture_output=True,
+                check=False,
+                timeout=90,
+                cwd="/",
+            )
+        assert done.returncode == 0, done.stderr.decode()
+        found = sorted(path.name for path in outside.iterdir())
+        yield json.loads(done.stdout), outside.stat().st_mode & 0o777, found
+    finally:
+        shutil.rmtree(base)
+
+
+def test_nothing_else_of_the_user_is_reached(told: Any) -> None:
+    (attack, _, _), mode, found = told
+    said = attack["value"]
+
+    assert attack["isolation"]["level"] == "confined"
+    assert attack["status"] == "ok", attack
+    assert said.pop("made")
+    assert {
+        name: error for name, error in said.items() if error not in ("EPERM", "ESRCH")
+    } == {
+        **dict.fromkeys(("connect", "abstract", "listen"), "EACCES"),
+        "port": "ENETUNREACH",
+    }
+    assert (mode, found) == (0o700, ["socket"])
+
+
+def test_a_flood_of_answered_calls_costs_others_nothing(told: Any) -> None:
+    (_, other, flood), _, _ = told
+
+    assert (flood["status"], other["value"]) == ("timeout", 2)
+    assert flood["usage"]["wall_ms"] < 6_000
