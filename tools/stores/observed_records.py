@@ -70,7 +70,7 @@ def _count(record: ToolExecutionRecord) -> None:
     known = record.tool_version is not None
     labels = {
         "gen_ai.tool.name": record.tool_name if known else _NOT_FOUND,
-        "gen_ai.agent.id": record.agent_id or "",
+        "gen_ai.agent.id": (record.agent_id or "") if known else _NOT_FOUND,
     }
     ended = {**labels, "toolcell.status": record.status}
     _seconds.record(record.duration_ms / 1000, ended)
