@@ -91,6 +91,15 @@ def _run(*, as_json: bool) -> None:
         from toolcell.core import ErrorInfo
 
         error = typed_error(raised)
+        if not as_json and error.details.get("reason") == "image_missing":
+            from .base.missing_image import pulls_missing_image
+
+            try:
+                pulled = pulls_missing_image(error)
+            except ToolcellError as failed:
+                pulled, error = False, failed
+            if pulled:
+                return _run(as_json=as_json)
         print_error(ErrorInfo.of(error), as_json=as_json)
         bad_input = isinstance(error, _BAD_INPUT)
         raise SystemExit(EXIT_BAD_INPUT if bad_input else EXIT_COULD_NOT_RUN) from None

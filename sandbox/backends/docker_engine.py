@@ -223,7 +223,7 @@ def explain(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
             f"the Docker engine has no image {config.image!r}",
             hint=f"`docker pull {config.image}`, or `toolcell images build` and "
             "its tag as `image`",
-            details={"reason": "image_missing"},
+            details={"reason": "image_missing", "image": config.image},
         )
     if isinstance(error, docker.errors.APIError) and "python3" in str(text):
         return SandboxUnavailableError(

@@ -89,6 +89,7 @@ FINDINGS = {
     "FP3": "threads and libraries of an ordinary user meet a limit of address space",
     "JE1": "engines that a context of Docker names are not found",
     "JE2": "an engine that lacks the image counts as no engine",
+    "JE4": "a missing image is neither said first nor offered",
     "JE6": "packages fail with words of the engine where it does not see their folder",
     "JE8": "paths of a container lead to other files on the engine's machine",
     "JE3": "the hint for a missing image names the weakest isolation",
