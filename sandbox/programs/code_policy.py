@@ -30,15 +30,23 @@ LAST_RESORT_IMPORTS = (
     "re",
     "statistics",
 )
-"""Modules that `process` isolation may import: none leads to a system call."""
+"""Modules that `process` isolation may import: none leads to a system call. Each is
+meant alone: `json.tool`, below `json`, has pathlib's `Path`."""
 
 _MAX_REASONS = 20
 
 
-def find_violations(source: str, policy: CodePolicy) -> tuple[str, ...]:
+def find_violations(
+    source: str, policy: CodePolicy, *, exact: bool = False
+) -> tuple[str, ...]:
     """Return the reasons why a policy refuses a source, each with its line.
 
     They are empty if it does not. Nothing of the source is run.
+
+    Args:
+        source: The source.
+        policy: The policy.
+        exact: True if an allowed module does not stand for those below it.
     """
     try:
         tree = ast.parse(source)
@@ -47,12 +55,14 @@ def find_violations(source: str, policy: CodePolicy) -> tuple[str, ...]:
         return ()
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
-        found += _violations(node, policy)
+        found += _violations(node, policy, exact)
     found.sort()
     return tuple(f"line {line}: {reason}" for line, reason in found[:_MAX_REASONS])
 
 
-def _violations(node: ast.AST, policy: CodePolicy) -> list[tuple[int, str]]:
+def _violations(
+    node: ast.AST, policy: CodePolicy, exact: bool
+) -> list[tuple[int, str]]:
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
@@ -66,12 +76,12 @@ def _violations(node: ast.AST, policy: CodePolicy) -> list[tuple[int, str]]:
     return [
         (node.lineno, f"import of {name!r} is not allowed")
         for name in names
-        if not _may_import(name, policy.imports)
+        if name not in policy.imports and (exact or not _is_below(name, policy.imports))
     ]
 
 
-def _may_import(name: str, allowed: tuple[str, ...]) -> bool:
-    return any(name == module or name.startswith(f"{module}.") for module in allowed)
+def _is_below(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name.startswith(f"{module}.") for module in modules)
 
 
 class Restricted(NamedTuple):
@@ -89,7 +99,8 @@ def compile_restricted(source: str) -> Restricted:
     """
     from RestrictedPython.compile import compile_restricted_exec
 
-    reasons = find_violations(source, CodePolicy(imports=LAST_RESORT_IMPORTS))
+    policy = CodePolicy(imports=LAST_RESORT_IMPORTS)
+    reasons = find_violations(source, policy, exact=True)
     if reasons:
         return Restricted(b"", reasons)
     try:

@@ -268,6 +268,34 @@ async def test_allowed_modules_lead_to_no_other(last_resort: SandboxManager) -> 
     assert result.value == []
 
 
+@pytest.mark.attack(2)
+@pytest.mark.finding("R45")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from json.tool import Path\n{use}",
+        "from json import tool\nPath = tool.Path\n{use}",
+        "import json.tool\nPath = json.tool.Path\n{use}",
+        "import json\ntry:\n    from json import tool\nexcept ImportError:\n    pass\n"
+        "Path = json.tool.Path\n{use}",
+        "import statistics\nPath = statistics.json.tool.Path\n{use}",
+    ],
+)
+async def test_a_module_below_an_allowed_one_is_not_allowed(
+    last_resort: SandboxManager, canary: Canary, code: str
+) -> None:
+    use = f"Path({str(canary.readable)!r}).read_text()"
+    result = await last_resort.run(code.format(use=use))
+
+    assert result.status in ("refused", "error")
+    assert canary.secret not in f"{result.value}{result.stdout}{result.stderr}"
+    kept = await last_resort.run(
+        "import collections.abc\nfrom collections.abc import Mapping\n"
+        "collections.abc.Mapping is Mapping"
+    )
+    assert kept.value is True
+
+
 @pytest.mark.attack(40)
 async def test_the_last_resort_says_what_it_is(last_resort: SandboxManager) -> None:
     result = await last_resort.run("6 * 7")

@@ -113,4 +113,6 @@ FINDINGS = {
     "JA4": "a refusal by a budget says what is not true",
     "JA5": "a time to wait is told in thousands of seconds",
     "JC3": "a try at a tool that an agent has not leaves no line in the audit log",
+    "R2": "a caller that repeats refused calls keeps the event loop",
+    "R45": "a module below an allowed one leads out of `process` isolation",
 }

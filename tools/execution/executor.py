@@ -16,6 +16,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Unpack
 
+from anyio.lowlevel import cancel_shielded_checkpoint
+
 from toolcell.core import (
     ConfigError,
     ToolCall,
@@ -174,6 +176,9 @@ class ToolExecutor(ABC):
         """
         pipeline = self._pipeline(self.registry.snapshot(), call, 0, run)
         result = await pipeline.execute()
+        if not result.ok:
+            # Refusals may never have waited: a caller that repeats them stops nobody.
+            await cancel_shielded_checkpoint()
         if raise_on_error is None:
             raise_on_error = self._raise_on_error
         if pipeline.error is not None and raise_on_error:
@@ -253,8 +258,10 @@ class ToolExecutor(ABC):
 
         result: ToolResult = await run_in_callers_task(begin)
         error = made[0].error
-        if error is not None and self._raise_on_error:
-            raise error
+        if error is not None:
+            await cancel_shielded_checkpoint()
+            if self._raise_on_error:
+                raise error
         return result
 
     def execute_streaming(

@@ -11,6 +11,7 @@ import operator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import types
     from typing import Any, Callable, Iterable
 
 _BUILTINS = (
@@ -36,12 +37,16 @@ _INNER = frozenset(
 # The object that an AttributeError carries along.
 _OF_ERRORS = frozenset({"obj", "with_traceback"})
 _WRITABLE = (list, dict, set, bytearray)
+# The modules that the program may use, each by its whole name.
+_imports: frozenset[str] = frozenset()
 
 
 def prepare(namespace: dict[str, Any], imports: list[str]) -> None:
     """Fill a namespace with the guards and the few builtins that are left."""
+    global _imports
+    _imports = frozenset(imports)
     safe = {name: getattr(builtins, name) for name in _BUILTINS if _known(name)}
-    safe["__import__"] = _importer(imports)
+    safe["__import__"] = _importer()
     safe["getattr"] = _getattr
     safe["hasattr"] = _hasattr
     namespace.update(
@@ -65,7 +70,7 @@ def _known(name: str) -> bool:
     return hasattr(builtins, name)
 
 
-def _importer(imports: list[str]) -> Callable[..., Any]:
+def _importer() -> Callable[..., Any]:
     real = builtins.__import__
 
     def restricted_import(
@@ -75,13 +80,12 @@ def _importer(imports: list[str]) -> Callable[..., Any]:
         fromlist: tuple[str, ...] = (),
         level: int = 0,
     ) -> Any:
-        allowed = any(name == each or name.startswith(each + ".") for each in imports)
-        if level or not allowed:
+        if level or name not in _imports:
             raise ImportError(f"import of {name!r} is not allowed")
         module = real(name, {}, {}, fromlist, 0)
         for wanted in fromlist or ():
             inner = getattr(module, wanted, None)
-            if isinstance(inner, type(builtins)) and not _same_family(module, inner):
+            if isinstance(inner, type(builtins)) and not _may_lead_to(module, inner):
                 raise ImportError(f"import of {wanted!r} from {name!r} is not allowed")
         return module
 
@@ -96,15 +100,16 @@ def _getattr(value: Any, name: str, *default: Any) -> Any:
     if name in _FORMATTERS:
         raise AttributeError("format is not allowed; use an f-string")
     result = getattr(value, name, *default)
-    if isinstance(result, type(builtins)) and not _same_family(value, result):
+    if isinstance(result, type(builtins)) and not _may_lead_to(value, result):
         raise AttributeError("this attribute leads to another module")
     return result
 
 
-def _same_family(module: Any, inner: Any) -> bool:
+def _may_lead_to(module: Any, inner: types.ModuleType) -> bool:
     """Return True for `collections.abc`, not for the `sys` that a module imports."""
     name: str = getattr(module, "__name__", "")
-    return isinstance(module, type(builtins)) and inner.__name__.startswith(name + ".")
+    below = isinstance(module, type(builtins)) and inner.__name__.startswith(name + ".")
+    return below and inner.__name__ in _imports
 
 
 def _hasattr(value: Any, name: str) -> bool:
