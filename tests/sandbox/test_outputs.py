@@ -180,21 +180,56 @@ async def test_a_value_has_all_its_representations(sandbox: SandboxManager) -> N
     assert "NotImplementedError" not in result.stderr
 
 
+PLOTS = (
+    PNG + "import sys, types\n"
+    "class Figure:\n"
+    "    def __init__(self, side): self.side = side\n"
+    "    def savefig(self, file, format, bbox_inches):\n"
+    "        file.write(png(self.side, self.side))\n"
+    "figures = types.ModuleType('matplotlib.figure')\n"
+    "figures.Figure = Figure\n"
+    "pyplot = types.ModuleType('matplotlib.pyplot')\n"
+    "plots = {}\n"
+    "pyplot.get_fignums = lambda: list(plots)\n"
+    "pyplot.figure = plots.get\n"
+    "pyplot.close = lambda which: plots.clear()\n"
+    "sys.modules.update({each.__name__: each for each in (figures, pyplot)})\n"
+)
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(3)", "1 / 0", "raise SystemExit"])
+async def test_open_figures_are_shown_however_a_program_ends_f14(
+    sandbox: SandboxManager, ending: str
+) -> None:
+    code = f"{PLOTS}plots[1] = Figure(3)\n{ending}\n"
+    result = await sandbox.run(code)
+    assert [each.mimes[0] for each in result.outputs] == ["image/png"]
+    assert [each.name for each in result.artifacts] == ["figure-1.png"]
+
+
+async def test_files_of_outputs_replace_no_other_f14_f15(
+    sandbox: SandboxManager,
+) -> None:
+    """Neither what the program wrote itself, nor what an earlier run did."""
+    table = "class T:\n    def _repr_html_(self): return 'ours'\n"
+    write = "open('artifacts/{}', 'w').write('its own')\n"
+    names = ("figure-1.png", "value.html")
+    own = "import os\nos.mkdir('artifacts')\n" + "".join(map(write.format, names))
+    async with sandbox.session() as session:
+        await session.run(f"{PLOTS}{table}{own}plots[1] = Figure(1)\nT()")
+        await session.run("plots[1] = Figure(2)\nT()")
+        for name in names:
+            assert await session.read_file(f"artifacts/{name}") == b"its own"
+        left = {each.path for each in await session.list_files("artifacts")}
+    found = {name.removeprefix("artifacts/") for name in left}
+    figures = {"figure-1.png", "figure-2.png", "figure-3.png"}
+    values = {f"value-{n}.{kind}" for n in (2, 3) for kind in ("html", "txt")}
+    assert found == figures | values | {"value.html"}
+
+
 async def test_figures_come_where_they_were_shown(sandbox: SandboxManager) -> None:
     result = await sandbox.run(
-        PNG + "import sys, types\n"
-        "class Figure:\n"
-        "    def __init__(self, side): self.side = side\n"
-        "    def savefig(self, file, format): file.write(png(self.side, self.side))\n"
-        "figures = types.ModuleType('matplotlib.figure')\n"
-        "figures.Figure = Figure\n"
-        "pyplot = types.ModuleType('matplotlib.pyplot')\n"
-        "plots = {}\n"
-        "pyplot.get_fignums = lambda: list(plots)\n"
-        "pyplot.figure = plots.get\n"
-        "pyplot.close = lambda which: plots.clear()\n"
-        "sys.modules.update({each.__name__: each for each in (figures, pyplot)})\n"
-        "plots[1] = Figure(1)\n"
+        PLOTS + "plots[1] = Figure(1)\n"
         "display(plots[1])\n"
         "plots[2] = Figure(2)\n"
         "display('last')\n"

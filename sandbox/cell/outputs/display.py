@@ -35,7 +35,6 @@ class Run:
 
     def __init__(self, home: str, pid: int) -> None:
         self.artifacts = os.path.join(home, ARTIFACTS)
-        self.files = figures.FigureFiles(self.artifacts)
         self.shown: set[int] = set()
         """The ids of figures that the program displayed by name."""
 
@@ -158,7 +157,7 @@ def show_figures() -> None:
     """Send all open figures, keep them as files, and close them."""
     for number, figure in figures.take_open():
         png = figures.png_of(figure)
-        _run.files.save(number, png)
+        figures.save(_run.artifacts, number, png)
         publish({"image/png": png, PLAIN: text_of(figure)})
 
 
@@ -173,9 +172,14 @@ def finish(value: Any) -> None:
             _run.shown.add(id(value))
         publish(data, metadata, is_value=True)
         _save_html(value, data.get("text/html"))
+    finish_figures()
+
+
+def finish_figures() -> None:
+    """Keep all open figures as files, and send those that were not displayed."""
     for number, figure in figures.take_open():
         png = figures.png_of(figure)
-        _run.files.save(number, png)
+        figures.save(_run.artifacts, number, png)
         if id(figure) not in _run.shown:
             publish({"image/png": png, PLAIN: text_of(figure)})
 
@@ -183,7 +187,10 @@ def finish(value: Any) -> None:
 def _save_html(value: Any, html: Any) -> None:
     if isinstance(html, str) and len(html) <= _MAX_HTML:
         os.makedirs(_run.artifacts, exist_ok=True)
-        for name, text in (("value.html", html), ("value.txt", str(value))):
-            path = os.path.join(_run.artifacts, name)
-            with open(path, "w", encoding="utf-8", errors="replace") as file:
+        stem, number = os.path.join(_run.artifacts, "value"), 1
+        while any(os.path.lexists(stem + suffix) for suffix in (".html", ".txt")):
+            number += 1
+            stem = os.path.join(_run.artifacts, "value-%d" % number)
+        for suffix, text in ((".html", html), (".txt", str(value))):
+            with open(stem + suffix, "x", encoding="utf-8", errors="replace") as file:
                 file.write(text)

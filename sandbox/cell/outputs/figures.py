@@ -21,9 +21,9 @@ def is_figure(value: Any) -> bool:
 
 
 def png_of(figure: Any) -> bytes:
-    """Return a figure as the bytes of a PNG."""
+    """Return a figure as the bytes of a PNG, all of its labels included."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
+    figure.savefig(buffer, format="png", bbox_inches="tight")
     return buffer.getvalue()
 
 
@@ -36,22 +36,15 @@ def take_open() -> Iterator[Tuple[int, Any]]:
         pyplot.close("all")
 
 
-class FigureFiles:
-    """Writes the figures of one run as files.
-
-    Args:
-        folder: Where; made with the first file.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._taken: set[int] = set()
-
-    def save(self, number: int, png: bytes) -> None:
-        """Write `figure-NUMBER.png`, or the next number that the run has not used."""
-        while number in self._taken:
+def save(folder: str, number: int, png: bytes) -> None:
+    """Write `figure-NUMBER.png`, or the next number that no file has yet."""
+    os.makedirs(folder, exist_ok=True)
+    while True:
+        try:
+            file = open(os.path.join(folder, "figure-%d.png" % number), "xb")
+        except FileExistsError:
             number += 1
-        self._taken.add(number)
-        os.makedirs(self._folder, exist_ok=True)
-        with open(os.path.join(self._folder, "figure-%d.png" % number), "wb") as file:
-            file.write(png)
+        else:
+            with file:
+                file.write(png)
+            return

@@ -95,9 +95,15 @@ def _is_figure(value: Any) -> bool:
     return module is not None and isinstance(value, module.Figure)
 
 
-def finish(value: Any) -> None:
+def finish(value: Any) -> object:
     """Show the value of the last expression, and open figures."""
-    _load().finish(value)
+    return _load().finish(value)
+
+
+def finish_figures() -> None:
+    """Show the figures that a program left open when it exited or failed."""
+    if _PYPLOT in sys.modules and not in_child():
+        _load().finish_figures()
 
 
 def _load() -> Any:

@@ -17,7 +17,7 @@ from .outcomes import Outcome, bare_error, error_outcome, exit_outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
 
 def prepare() -> None:
@@ -107,20 +107,25 @@ def _outcome(program: Any, path: str) -> Outcome:
     try:
         value = _execute(program, sys.modules["__main__"].__dict__, path)
     except SystemExit as stop:
+        _show(displays.finish_figures)
         return exit_outcome(stop.code)
     except BaseException as error:
+        _show(displays.finish_figures)
         try:
             return error_outcome(error)
         except BaseException:
             return Outcome(1, bare_error(error))
     if displays.in_child():
         return Outcome(0, {"outcome": "ok", "value": {"json": None}})
-    try:
-        if displays.wanted(value):
-            displays.finish(value)
-    except BaseException:
-        sys.stderr.write("toolcell: outputs could not be shown\n")
+    _show(lambda: displays.wanted(value) and displays.finish(value))
     try:
         return Outcome(0, {"outcome": "ok", "value": values.report(value)})
     except BaseException:
         return Outcome(0, {"outcome": "ok", "value": {"type": values.type_name(value)}})
+
+
+def _show(step: Callable[[], object]) -> None:
+    try:
+        step()
+    except BaseException:
+        sys.stderr.write("toolcell: outputs could not be shown\n")
