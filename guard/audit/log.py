@@ -77,9 +77,10 @@ class AuditLog:
             plain SHA-256, which anyone can compute.
         redactor: Hides secrets before anything is hashed or written; default
             `Redactor()`.
-        run_records: Most records of one run; default 10,000. When it is reached,
-            further appends for the run raise `AuditError`, and their number is
-            written after the 1st, 2nd, 4th, 8th ... of them.
+        run_records: Most records of one run in an hour; default 10,000. When it is
+            reached, further appends for the run raise `AuditError` until the next hour
+            of the clock, and their number is written after the 1st, 2nd, 4th, 8th ...
+            of them.
         rotate_bytes: Bytes of the file, at least 4,096; default none. When it is
             reached, the file is renamed after its last record and the log goes on in a
             new file: see `toolcell.guard.audit_parts`.
@@ -120,7 +121,9 @@ class AuditLog:
         self._key = key
         self._redactor = redactor or Redactor()
         self._run_records = run_records
-        self._runs: OrderedDict[str, int] = OrderedDict()
+        self._runs: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        """By run: the hour, and the records in it."""
+
         self._clock = clock
         self._second = (-1, "")
         """The last second in which a record was made, and its text."""
@@ -283,9 +286,11 @@ class AuditLog:
         return self._file.sync()
 
     def _count(self, run: str) -> int:
-        """Count a record of a run; return how many it has now."""
-        runs = self._runs
-        count = runs[run] = runs.get(run, 0) + 1
+        """Count a record of a run; return how many it has in this hour."""
+        runs, hour = self._runs, int(self._clock() // 3600)
+        since, count = runs.get(run, (hour, 0))
+        count = count + 1 if since == hour else 1
+        runs[run] = hour, count
         if count == 1 and len(runs) > RUNS:
             runs.popitem(last=False)
         return count
@@ -356,8 +361,9 @@ class AuditLog:
         finally:
             file.release()
         raise AuditError(
-            f"the run has had its {self._run_records} records in the audit log",
-            hint="start a new run, or give the log a higher run_records",
+            f"the run has had its {self._run_records} records of this hour in the "
+            "audit log",
+            hint="go on in the next hour, or give the log a higher run_records",
         )
 
     def _record(self, members: str) -> str:

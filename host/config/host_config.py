@@ -77,7 +77,8 @@ class AuditConfig(Model):
     which anyone can compute."""
 
     run_records: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
-    """Records of one run. When it is reached further calls of the run are refused."""
+    """Records of one run in an hour; over REST a token is one run. When it is reached
+    further calls of the run are refused until the next hour."""
 
     rotate_mib: Annotated[int, Field(ge=1, le=1_048_576)] = 256
     """Size of the log's file in MiB. When it is reached the file is renamed after its

@@ -45,6 +45,7 @@ FINDINGS = {
     "R47": "argv with * is open for programs that run their arguments",
     "R48": "two names that are one in Python end programs of everybody",
     "R49": "a charset that a server names costs minutes",
+    "R55": "a token is dead after 10,000 calls",
     "R64": "slow calls of one agent keep every other agent's calls waiting",
     "R65": "threads that one agent left behind stop every other agent's functions",
     "R71": "a text rule promises more than it can hold",

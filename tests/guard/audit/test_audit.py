@@ -317,6 +317,19 @@ def test_no_secret_is_written_at_any_level(
     assert verify_audit(path).ok
 
 
+@pytest.mark.finding("R55")
+def test_a_run_that_had_its_records_goes_on_in_the_next_hour(tmp_path: Path) -> None:
+    now = [1_700_000_000.0]
+    with AuditLog(tmp_path / "a", run_records=2, clock=lambda: now[0]) as log:
+        for _ in range(2):
+            for _ in range(2):
+                log.append("decision", run="token-1")
+            with pytest.raises(AuditError, match="of this hour"):
+                log.append("decision", run="token-1")
+            log.append("decision", run="token-2")
+            now[0] += 3600
+
+
 @pytest.mark.attack(109)
 def test_a_run_cannot_flood_the_log(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
