@@ -16,7 +16,7 @@ import secrets
 import signal
 import time
 
-from ..kernel import landlock, linux, notification, process_tree
+from ..kernel import confine, landlock, linux, notification, process_tree
 from ..notifier import main as notifier
 from ..wire import aliases
 from ..wire.contract import FOLDERS, OWN_USER, SHARED_USER
@@ -147,6 +147,8 @@ class ConfinedWalls:
         # What the notifier reads of programs is open to those who share its rules.
         landlock.enter(rules["all"].fd)
         uid = self._uid if self.separate else None
+        # The notifier gets no more CPUs than the cell has.
+        confine.narrow_affinity(settings["affinity"])
         changeable = [*folders, *self._writable]
         channel = notifier.start(frozenset(self._served), changeable, uid)
         # This is the supervisor now, a child of the notifier.
