@@ -74,7 +74,7 @@ while True:
 
 
 MEMORY = {
-    "list": "x = []\nwhile True: x.append(bytes(1 << 20))",
+    "list": "x = []\nwhile True: x.append(b'x' * (1 << 20))",
     "bytearray": "x = bytearray(700 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1",
     "mmap": "import mmap\nx = mmap.mmap(-1, 700 << 20)\n"
     "for i in range(0, len(x), 4096): x[i] = 1",
