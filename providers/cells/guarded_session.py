@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import anyio
 import anyio.to_thread
 
-from toolcell.core import ToolCall, ToolcellError
+from toolcell.core import InvalidInputError, SandboxError, ToolCall, ToolcellError
 from toolcell.guard import ActionGuard, CallFacts
 from toolcell.sandbox import (
     ExecutionResult,
@@ -58,8 +59,9 @@ class Allowed:
 
     def charge(self, result: ExecutionResult) -> None:
         """Take what a command or a program has used."""
-        self.cost["cpu_ms"] = round(result.usage.cpu_ms)
-        self.cost["wall_ms"] = round(result.usage.wall_ms)
+        self.cost["cpu_ms"] = math.ceil(result.usage.cpu_ms)
+        self.cost["wall_ms"] = math.ceil(result.usage.wall_ms)
+        self.cost["bytes"] += result.usage.network_bytes
 
 
 class GuardedSession:
@@ -92,6 +94,9 @@ class GuardedSession:
         self._guard = guard
         self._agent_id = agent_id
         self._facts = CallFacts(cost=_FACTS.cost, tags=_FACTS.tags, run_id=run_id)
+        self._spawned: list[Process] = []
+        self._charged_ms: float | None = None
+        """CPU time of the cell that was charged so far; None: it is not known yet."""
 
     @asynccontextmanager
     async def call(self, tool: str, **arguments: Any) -> AsyncIterator[Allowed]:
@@ -112,14 +117,35 @@ class GuardedSession:
         )
         async with self._guard.admit(asked, self._facts) as permit:
             allowed = Allowed(permit.call.arguments)
+            if self._charged_ms is None:
+                self._charged_ms = await self._used_ms()
             try:
                 yield allowed
             except Exception as error:
                 kind = error.kind if isinstance(error, ToolcellError) else None
                 kind = kind or type(error).__name__
+                await self._add_background(allowed)
                 await permit.settle(allowed.cost, status="error", error_kind=kind)
                 raise
+            await self._add_background(allowed)
             await permit.settle(allowed.cost)
+
+    async def _add_background(self, allowed: Allowed) -> None:
+        """Charge a call what processes used that earlier calls have left behind."""
+        for process in [each for each in self._spawned if not each.running]:
+            self._spawned.remove(process)
+            allowed.cost["bytes"] += (await process.wait()).usage.network_bytes
+        used, charged = await self._used_ms(), self._charged_ms
+        if used is not None and charged is not None:
+            allowed.cost["cpu_ms"] = math.ceil(max(used - charged, 0.0))
+            self._charged_ms = max(used, charged)
+
+    async def _used_ms(self) -> float | None:
+        """Return the CPU time of all that ran in the cell; None: it is not measured."""
+        try:
+            return (await self.session.usage()).cpu_ms
+        except (InvalidInputError, SandboxError):
+            return None
 
     async def exec(
         self,
@@ -158,11 +184,14 @@ class GuardedSession:
     ) -> Process:
         """Start a command and return it; the guard is asked about its start alone.
 
-        Arguments and errors are those of `exec` and of `Session.exec`.
+        What it uses is charged to the calls that come after it. Arguments and errors
+        are those of `exec` and of `Session.exec`.
         """
         size = stdin if isinstance(stdin, bytes) else None
         async with self._call_exec(command, size, env, cwd) as (_, asked):
-            return await self.session.exec(**asked, stdin=stdin, pty=pty)
+            process = await self.session.exec(**asked, stdin=stdin, pty=pty)
+            self._spawned.append(process)
+            return process
 
     @asynccontextmanager
     async def _call_exec(

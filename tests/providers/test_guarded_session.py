@@ -92,3 +92,36 @@ def test_a_closed_session_is_lost() -> None:
 
     with pytest.raises(CellLostError):
         asyncio.run(guarded.exec(["true"]))
+
+
+@pytest.mark.finding("R26")
+def test_what_was_spawned_is_charged_to_the_next_call() -> None:
+    policy = AgentPolicy(
+        agent_id="sandbox",
+        allow=["exec"],
+        budgets=[Budget(unit="cpu_ms", limit=10**6, window="day")],
+    )
+    guard = ActionGuard([policy])
+    config: SandboxConfig = SUBPROCESS.config()
+    session = ThreadSession(config, guard=guard)
+
+    async def used() -> int:
+        [state] = await guard.limits("sandbox", "exec")
+        return 10**6 - int(state.left)
+
+    async def burn() -> tuple[int, int, float]:
+        guarded = session.guarded
+        code = "import time\nwhile time.process_time() < 1: pass"
+        process = await guarded.spawn(["python3", "-c", code])
+        at_start = await used()
+        result = await process.wait()
+        await guarded.exec(["true"])
+        return at_start, await used(), result.usage.cpu_ms
+
+    try:
+        at_start, charged, measured = session.call(burn)
+    finally:
+        session.close()
+
+    assert measured >= 900
+    assert charged - at_start >= 0.95 * measured

@@ -116,4 +116,5 @@ FINDINGS = {
     "JC3": "a try at a tool that an agent has not leaves no line in the audit log",
     "R2": "a caller that repeats refused calls keeps the event loop",
     "R45": "a module below an allowed one leads out of `process` isolation",
+    "R26": "adapters charge no bytes, and nothing of what they spawn",
 }
