@@ -172,6 +172,18 @@ class ActionGuard:
         hold.preview = preview
         return Permit(self, hold)
 
+    async def charge(
+        self, call: ToolCall, facts: CallFacts, used: Mapping[str, int]
+    ) -> bool:
+        """Charge what was used beside calls such as this; False: a budget is over.
+
+        Raises:
+            StoreUnavailableError: The store did not answer; nothing is charged.
+        """
+        now = microseconds(self._clock())
+        lines = self._policies.tool_policy(call).plan.usage(facts, now)
+        return await self._ledger.charge(lines, now, call.agent_id or "", used)
+
     async def limits(
         self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS
     ) -> list[LimitState]:

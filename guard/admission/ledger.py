@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -25,7 +25,7 @@ from ..stores.memory import MemoryStore
 from ..values.clock import Clock
 from ..values.decision import Degraded
 from .failure_mode import FailureMode
-from .hold_ids import hold_id
+from .hold_ids import hold_id, new_number
 from .quotas import Lines
 
 _log = logging.getLogger("toolcell.guard")
@@ -167,6 +167,24 @@ class Ledger:
                     with suppress(AuditError):
                         await self._catch_up()
                 raise
+
+    async def charge(
+        self, lines: Lines, now: int, agent_id: str, used: Mapping[str, int]
+    ) -> bool:
+        """Charge what was used already; return False if a limit is passed.
+
+        Raises:
+            StoreUnavailableError: The store did not answer; nothing is charged.
+        """
+        if not lines.limits:
+            return True
+        number = new_number()
+        found, taken, store, sync, _ = await self.reserve(number, lines, now, agent_id)
+        due = taken.due(found[3], used)
+        if store is not None:
+            await self.settle(number, taken, store, sync, due)
+        states = zip(lines.limits, found[3], due, strict=False)
+        return all(level[0] + owed <= limit.amount for limit, level, owed in states)
 
     async def reset(self, prefix: str) -> int:
         """Forget what was counted under keys with this prefix.

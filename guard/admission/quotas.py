@@ -192,6 +192,18 @@ class LimitPlan:
             self._last = last
         return last
 
+    def usage(self, facts: CallFacts, now: int) -> Lines:
+        """Return lines for what was used already: they refuse nothing.
+
+        Raises:
+            MissingFacts: A limit needs to know the run or the turn.
+        """
+        accounts = [each for each in self.accounts if each.limit.unit in MEASURED]
+        charges = [a.charge(facts, now)._replace(enforced=False) for a in accounts]
+        demand = Demand([], charges, facts.hold_microseconds)
+        limits = [each.limit for each in accounts]
+        return Lines(facts, (now, now), demand, limits, self.home, self.on_trial)
+
 
 def _tightest(lines: Sequence[tuple[str, int, bool]]) -> set[int]:
     """Return the indexes of the tightest line of each counter."""

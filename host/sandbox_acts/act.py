@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolcell.core import CellLostError
+from toolcell.guard import ActionGuard
 from toolcell.tools import Operation, RunContext, ToolExecutor
 
 from ..config.sandbox_api import SandboxAPIConfig
@@ -47,6 +48,7 @@ class Scene:
     operation: Operation
     """Takes what it cost, and the way to end it."""
 
+    guard: ActionGuard | None
     settings: SandboxAPIConfig
     sandboxes: Sandboxes
     snapshots: Snapshots
@@ -93,7 +95,7 @@ class Acts:
         sandboxes: Sandboxes,
         snapshots: Snapshots,
     ) -> None:
-        self._operation = executor.operation
+        self._operation, self._guard = executor.operation, executor.guard
         self._settings = settings
         self._sandboxes = sandboxes
         self._snapshots = snapshots
@@ -134,6 +136,7 @@ class Acts:
                 scene = Scene(
                     token=token,
                     operation=operation,
+                    guard=self._guard,
                     settings=self._settings,
                     sandboxes=self._sandboxes,
                     snapshots=self._snapshots,

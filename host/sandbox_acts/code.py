@@ -67,6 +67,7 @@ class Code:
             async with aclosing(program) as events:
                 async for event in events:
                     if isinstance(event, Finished):
+                        sandbox.accounted_ms += event.result.usage.cpu_ms
                         context.is_in_place &= event.result.state != "lost"
                         await operation.settle(event.result)
                     yield event
@@ -81,7 +82,8 @@ async def _code(scene: Scene, arguments: CodeArguments) -> AsyncIterator[Code]:
         context = known_context(sandbox, arguments.context_id)
         if context.language != arguments.language:
             raise APIError(400, f"the context speaks {context.language}")
-    yield Code(scene, arguments, context)
+    with sandbox.running():
+        yield Code(scene, arguments, context)
 
 
 def _cost(sandbox: Sandbox, arguments: CodeArguments) -> Mapping[str, int]:

@@ -17,6 +17,9 @@ from ..sandbox_state.sandbox import Command, Sandbox
 from .act import Act, SandboxArguments, Scene
 from .cell_files import resolved
 
+NOTHING: Mapping[str, int] = {"cpu_ms": 0, "wall_ms": 0, "bytes": 0}
+"""The amounts of what runs no program."""
+
 _SHELL = ["/bin/bash", "-l", "-c"]
 
 
@@ -77,13 +80,18 @@ async def _command(scene: Scene, arguments: CommandArguments) -> AsyncIterator[C
         process,
         {"cmd": words[0], "args": words[1:], "envs": arguments.env, "cwd": cwd},
         has_terminal=arguments.terminal,
+        has_limit=arguments.timeout_seconds is not None,
     )
     sandbox.commands[process.pid] = command
     scene.operation.stop_with(partial(sandbox.work.start_soon, process.kill))
     try:
-        yield command
-        await scene.operation.settle(await process.wait())
+        with sandbox.running():
+            yield command
+            result = await process.wait()
+            sandbox.accounted_ms += result.usage.cpu_ms
+            await scene.operation.settle(result)
     finally:
+        command.ended.set()
         if sandbox.commands.get(process.pid) is command:
             del sandbox.commands[process.pid]
 
@@ -96,6 +104,8 @@ def _cost(sandbox: Sandbox, arguments: CommandArguments) -> Mapping[str, int]:
 def program_cost(sandbox: Sandbox, seconds: float) -> Mapping[str, int]:
     """Return the most that a program may use in so many seconds."""
     wall = math.ceil(seconds * 1000)
+    if not wall:
+        return NOTHING
     cost = {"wall_ms": wall, "cpu_ms": math.ceil(wall * sandbox.session.limits.cpus)}
     if sandbox.session.network.mode == "none":
         cost["bytes"] = 0

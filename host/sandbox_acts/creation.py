@@ -11,6 +11,7 @@ from ..sandbox_http.errors import APIError
 from ..sandbox_state.sandbox import Lifecycle, Sandbox
 from ..sandbox_state.snapshots import Snapshot
 from .act import Act, Scene
+from .metering import meter
 from .networks import NetworkArguments
 
 
@@ -32,7 +33,7 @@ class CreateArguments(NetworkArguments):
 async def _create(scene: Scene, arguments: CreateArguments) -> AsyncIterator[Sandbox]:
     seconds, snapshot = arguments.timeout, _snapshot(scene, arguments)
     archive = None if snapshot is None else scene.snapshots.archive(snapshot)
-    yield await scene.sandboxes.create(
+    sandbox = await scene.sandboxes.create(
         scene.token,
         template=arguments.template,
         lifecycle=Lifecycle(
@@ -45,6 +46,9 @@ async def _create(scene: Scene, arguments: CreateArguments) -> AsyncIterator[San
         network=arguments.network(),
         archive=archive,
     )
+    if scene.guard is not None:
+        sandbox.work.start_soon(meter, sandbox, scene.guard)
+    yield sandbox
 
 
 def _snapshot(scene: Scene, arguments: CreateArguments) -> Snapshot | None:

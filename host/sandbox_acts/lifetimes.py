@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Literal
 
+from ..sandbox_state.sandbox import Command, Sandbox
 from .act import Act, SandboxArguments, Scene
+from .commands import NOTHING, program_cost
 
 
 class PauseArguments(SandboxArguments):
@@ -26,8 +29,8 @@ class ResumeArguments(SandboxArguments):
 class TimeoutArguments(SandboxArguments):
     """A sandbox that ends at another time."""
 
-    timeout: int | None = None
-    """Seconds from now; None: those of the configuration."""
+    timeout: int
+    """Seconds from now."""
 
 
 @asynccontextmanager
@@ -46,10 +49,26 @@ async def _resume(scene: Scene, arguments: ResumeArguments) -> AsyncIterator[Non
 async def _set_timeout(
     scene: Scene, arguments: TimeoutArguments
 ) -> AsyncIterator[None]:
-    scene.sandbox(arguments).set_end(scene.sandboxes.end_at(arguments.timeout))
+    """Move the end; hold what running commands may use until then, while they run."""
+    sandbox = scene.sandbox(arguments)
+    sandbox.set_end(scene.sandboxes.end_at(arguments.timeout))
     yield
+    for command in _unlimited(sandbox):
+        await command.ended.wait()
+    # Each command is charged by itself.
+    await scene.operation.settle(usage=NOTHING)
+
+
+def _unlimited(sandbox: Sandbox) -> list[Command]:
+    """Return the commands that run until the end of their sandbox."""
+    return [each for each in sandbox.commands.values() if not each.has_limit]
+
+
+def _cost(sandbox: Sandbox, arguments: TimeoutArguments) -> Mapping[str, int]:
+    longer = max(time.time() + arguments.timeout - sandbox.end_at, 0.0)
+    return program_cost(sandbox, longer * len(_unlimited(sandbox)))
 
 
 PAUSE = Act("sandbox.pause", PauseArguments, _pause)
 RESUME = Act("sandbox.pause", ResumeArguments, _resume)
-SET_TIMEOUT = Act("sandbox.timeout", TimeoutArguments, _set_timeout)
+SET_TIMEOUT = Act("sandbox.timeout", TimeoutArguments, _set_timeout, _cost)

@@ -8,9 +8,12 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
+import anyio.abc
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+
+from toolcell.core import ToolcellError
 
 from ..config.sandbox_api import SandboxAPIConfig
 from ..mcp_http.tokens import Token
@@ -192,9 +195,27 @@ class Control:
             pass
 
     async def _set_end(self, sandbox: Sandbox, seconds: int | None) -> None:
+        if seconds is None:
+            seconds = self._settings.timeout_seconds
         wanted = TimeoutArguments(sandbox_id=sandbox.id, timeout=seconds)
-        async with self._acts.do(SET_TIMEOUT, sandbox.token, wanted):
-            pass
+        await sandbox.work.start(self._prolong, sandbox, wanted)
+
+    async def _prolong(
+        self,
+        sandbox: Sandbox,
+        wanted: TimeoutArguments,
+        *,
+        task_status: anyio.abc.TaskStatus[None],
+    ) -> None:
+        """Own the act for as long as commands run that live longer by it."""
+        began = False
+        try:
+            async with self._acts.do(SET_TIMEOUT, sandbox.token, wanted):
+                began = True
+                task_status.started()
+        except (ToolcellError, APIError):
+            if not began:
+                raise
 
     async def _show(self, request: Request, token: Token) -> Response:
         return JSONResponse(self.with_access(self._of(request, token)))

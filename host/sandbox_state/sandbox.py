@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -28,9 +29,14 @@ class Command:
     process: SandboxProcess
     config: Mapping[str, Any]
     has_terminal: bool
+    has_limit: bool
+    """False if it runs until its sandbox ends."""
+
     tag: str | None = None
     attached: anyio.Event = field(default_factory=anyio.Event)
     """Set when the client that started it has stopped reading."""
+
+    ended: anyio.Event = field(default_factory=anyio.Event)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +111,12 @@ class Sandbox:
     cpu_ms: float = 0.0
     """Of all that ran in it until it was measured last."""
 
+    accounted_ms: float = 0.0
+    """CPU time of all that ran in it, as far as its agent was charged."""
+
+    programs: int = 0
+    """Commands and code that run now; what is held for them covers all in the cell."""
+
     opened: SandboxSession | None = None
     changed: anyio.Event = field(default_factory=anyio.Event)
 
@@ -125,6 +137,15 @@ class Sandbox:
         if self.opened is None or self.state == "ended":
             raise gone()
         return self.opened
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count a program while it runs."""
+        self.programs += 1
+        try:
+            yield
+        finally:
+            self.programs -= 1
 
     @property
     def is_alive(self) -> bool:

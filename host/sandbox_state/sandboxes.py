@@ -210,6 +210,7 @@ class Sandboxes:
                 sandbox.opened, sandbox.tasks = session, tasks
                 # Later measurements then wait for no program.
                 await sandbox.metrics()
+                sandbox.accounted_ms = sandbox.cpu_ms
                 self._open[sandbox.id] = sandbox
                 began = True
                 self._note(SessionOpened, sandbox)

@@ -117,4 +117,6 @@ FINDINGS = {
     "R2": "a caller that repeats refused calls keeps the event loop",
     "R45": "a module below an allowed one leads out of `process` isolation",
     "R26": "adapters charge no bytes, and nothing of what they spawn",
+    "R23": "what a command leaves behind is charged to nobody",
+    "R24": "a longer life of a sandbox is paid by nobody",
 }

@@ -18,7 +18,9 @@ from toolcell.sandbox import Sandbox, SandboxSession
 if TYPE_CHECKING:
     from toolcell.sandbox import CellUsage
 
-SessionEnd = Literal["closed", "idle", "lifetime", "reclaimed", "lost", "shutdown"]
+SessionEnd = Literal[
+    "closed", "idle", "lifetime", "budget", "reclaimed", "lost", "shutdown"
+]
 """The reason of a session's end: it was closed; not used for long; open for long; its
 place went to another agent; its cell was lost; all sessions end."""
 

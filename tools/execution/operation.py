@@ -218,7 +218,12 @@ class Operation:
                 arguments[name] = sorted(value)
         return call.validated(call.name, arguments)
 
-    async def settle(self, result: ExecutionResult | None = None) -> None:
+    async def settle(
+        self,
+        result: ExecutionResult | None = None,
+        *,
+        usage: Mapping[str, int] | None = None,
+    ) -> None:
         """Charge what a program used, and note how it ended; only the first time.
 
         A body that ends without it, by an error too, is charged the `wall_ms` and
@@ -226,20 +231,21 @@ class Operation:
 
         Args:
             result: The end of the program. None: there was none, or it is not known.
+            usage: What it used by unit, where no program tells.
         """
         if self._is_settled:
             return
         self._is_settled = True
         state = self._attempt.state
         if result is None:
-            state.usage = self._usage_by_time()
+            state.usage = self._usage_by_time() if usage is None else {**usage}
         else:
-            usage = result.usage
+            told = result.usage
             state.backend = result.backend
             state.usage = {
-                "cpu_ms": math.ceil(usage.cpu_ms),
-                "wall_ms": math.ceil(usage.wall_ms),
-                "bytes": usage.network_bytes,
+                "cpu_ms": math.ceil(told.cpu_ms),
+                "wall_ms": math.ceil(told.wall_ms),
+                "bytes": told.network_bytes,
             }
             self._content = {"status": result.status, "exit_code": result.exit_code}
         if self._watch.cancelled_as is not None:

@@ -170,9 +170,9 @@ class World:
     def narrowed(self, network: Network | None) -> Network | None:
         return network
 
-    async def create(self, token: Token, **how: Any) -> str:
+    async def create(self, token: Token, **how: Any) -> Sandbox:
         self.note("create", **how)
-        return "made"
+        return self.boxes["i1"]
 
     async def pause(self, sandbox: Sandbox) -> None:
         self.note(sandbox.id, "pause")

@@ -305,3 +305,61 @@ async def test_an_edited_command_runs_and_is_recorded(tmp_path: Path) -> None:
 
     assert outputs == [b"harmless\n"]
     assert record.arguments["command"] == "echo harmless"
+
+
+BUDGETS = """
+[[policies]]
+agent_id = "a"
+allow = ["sandbox.*"]
+budgets = [
+    { unit = "cpu_ms", limit = 300000, window = "day" },
+    { unit = "wall_ms", limit = 60000, window = "day" },
+]
+[[policies]]
+agent_id = "b"
+"""
+BURN = "import time\nwhile time.process_time() < 2: pass"
+
+
+async def used(service: Service, unit: str) -> int:
+    found = await service.host.guard.limits("a", "sandbox.command")
+    return sum(int(each.used) for each in found if each.unit == unit)
+
+
+@pytest.mark.finding("R23")
+async def test_what_a_command_leaves_behind_is_charged(tmp_path: Path) -> None:
+    async with served(tmp_path, policies=BUDGETS) as service:
+        sandbox = await service.create(timeout=30)
+        await sandbox.command(f"(setsid python3 -c '{BURN}' >/dev/null 2>&1 &)")
+        before = await used(service, "cpu_ms")
+        with anyio.fail_after(60):
+            while await used(service, "cpu_ms") < before + 1_900:
+                await anyio.sleep(0.1)
+        await service.http.delete(f"/sandboxes/{sandbox.id}", headers=service.key())
+        charged = await used(service, "cpu_ms") - before
+
+    assert 1_900 <= charged <= 2_600
+
+
+@pytest.mark.finding("R24")
+async def test_a_longer_life_is_paid_for(tmp_path: Path) -> None:
+    async with served(tmp_path, policies=BUDGETS) as service:
+        sandbox = await service.create(timeout=30)
+        url = f"/sandboxes/{sandbox.id}/timeout"
+
+        async def prolong(seconds: int) -> int:
+            answer = await service.http.post(
+                url, json={"timeout": seconds}, headers=service.key()
+            )
+            return int(answer.status_code)
+
+        idle = await prolong(30)
+        await sandbox.start("sleep", "600")
+        longer = [await prolong(seconds) for seconds in (300, 50, 300)]
+        held = await service.host.guard.limits("a", "sandbox.command")
+        await service.http.delete(f"/sandboxes/{sandbox.id}", headers=service.key())
+
+    assert idle == 204
+    assert longer == [429, 204, 429]
+    [wall] = [int(each.held) for each in held if each.unit == "wall_ms"]
+    assert 45_000 <= wall <= 51_000
