@@ -214,8 +214,16 @@ async def _open(config: SandboxConfig) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("namespaces") and (why := why_no_namespaces()):
+    if needs_namespaces(item) and (why := why_no_namespaces()):
         missing(why)
+
+
+def needs_namespaces(item: pytest.Item) -> bool:
+    """Say whether a test is marked so, or attacks a cell of the row `subprocess`."""
+    if item.get_closest_marker("namespaces"):
+        return True
+    row = item.callspec.params.get("backend") if hasattr(item, "callspec") else None
+    return row is SUBPROCESS and TESTS / "security" in item.path.parents
 
 
 @pytest.fixture(scope="session")
