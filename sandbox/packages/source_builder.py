@@ -47,6 +47,11 @@ _CHUNK_BYTES = 262_144
 _MAX_BYTES = 256 * 1024 * 1024
 _MAX_MESSAGE_CHARACTERS = 1500
 _MAX_LINE = 1000
+_MAX_TOML = 100_000
+_MAX_DOTS = 200
+"""Characters of a `pyproject.toml`, and dots in one of its lines. When one is reached
+the file is not read: a key of many parts takes cubic time."""
+
 _ROOM = Limits(memory_mb=2048, disk_mb=1024, pids=256, open_files=1024)
 
 _UNPACK = """\
@@ -201,7 +206,8 @@ class SourceBuilder:
         """Return the name and the bytes of a wheel. Raises as `build`."""
         async with self._open_session(self._config) as session:
             await session.write_file("archive", data)
-            system = _build_system(await _value(session, source, _UNPACK))
+            settings = await _value(session, source, _UNPACK)
+            system = await anyio.to_thread.run_sync(read_build_system, settings)
             inputs = {"backend": system.backend, "paths": system.paths}
             needs = _needed(source, system.requires, self._target)
             await session.install(needs, on_step=self._on_step)
@@ -235,9 +241,13 @@ def _reason(result: ExecutionResult) -> str:
     return f"{result.status}: {stderr}" if stderr else result.status
 
 
-def _build_system(text: Any) -> _BuildSystem:
+def read_build_system(text: Any) -> _BuildSystem:
     """Return the build system of a `pyproject.toml`. Raises PackageError."""
     try:
+        if len(text) > _MAX_TOML:
+            raise ValueError(f"it has more than {_MAX_TOML} characters")
+        if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
+            raise ValueError(f"a line has more than {_MAX_DOTS} dots")
         table = tomllib.loads(text).get("build-system", {})
         return _BuildSystem.model_validate(table)
     except (ValueError, TypeError, RecursionError) as why:

@@ -46,6 +46,10 @@ def _line(row: list[str], width: int) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+_NO_CHARACTER = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{7,});?")
+"""Numbers that no character has, and that Python may refuse to read."""
+
+
 class _Table:
     """Collects the rows of the first table, tag by tag.
 
@@ -101,7 +105,8 @@ class _Table:
 
     def end_cell(self) -> None:
         if self._pieces is not None:
-            words = " ".join(html.unescape("".join(self._pieces)).split())
+            text = _NO_CHARACTER.sub("\ufffd", "".join(self._pieces))
+            words = " ".join(html.unescape(text).split())
             if len(words) > _MAX_CELL:
                 words = words[: _MAX_CELL - 1] + "…"
             self.rows[-1].append(words.replace("\\", "\\\\").replace("|", "\\|"))

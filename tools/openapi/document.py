@@ -53,6 +53,9 @@ for _kind, _pattern, _first in (
     )
 
 
+_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "map", "seq")}
+
+
 def read_document(text: str | bytes) -> dict[str, Any]:
     """Return the plain values of a document.
 
@@ -105,6 +108,10 @@ def _check_yaml(text: str) -> None:
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+        tag = getattr(event, "tag", None)
+        if tag is not None and tag not in _TAGS:
+            # Some make values that JSON has not, and `!!int` takes quadratic time.
+            raise ValueError("a tag that JSON has no type for")
         if depth > MAX_DEPTH or number > MAX_YAML_EVENTS:
             raise RecursionError
 

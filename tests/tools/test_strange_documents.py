@@ -1,0 +1,48 @@
+"""Documents of strangers whose reading could take minutes, or fail by accident."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from toolcell.core import ConfigError, PackageError
+from toolcell.sandbox.packages.source_builder import read_build_system
+from toolcell.sandbox.results.html_tables import table_as_markdown
+from toolcell.tools.openapi.document import read_document
+
+
+@pytest.mark.finding("R62")
+@pytest.mark.parametrize(
+    "value",
+    ["!!int " + "59:" * 200_000 + "1", "!!float " + "59:" * 9_999 + "1", "!!binary aa"],
+)
+def test_a_tag_of_yaml_costs_nothing(value: str) -> None:
+    start = time.thread_time()
+    with pytest.raises(ConfigError, match="neither JSON nor YAML"):
+        read_document(f"openapi: 3.1.0\nx: {value}")
+    assert time.thread_time() - start < 2
+    assert read_document("openapi: 3.1.0\nx: !!str 1")["x"] == "1"
+
+
+@pytest.mark.finding("R73", "R74")
+@pytest.mark.parametrize(
+    "text", ["a." * 40_000 + "b = 1", "[" + "a." * 40_000 + "b]", "#" * 100_001]
+)
+def test_a_pyproject_of_a_stranger_costs_little(text: str) -> None:
+    start = time.thread_time()
+    with pytest.raises(PackageError, match="cannot be read"):
+        read_build_system(text)
+    assert time.thread_time() - start < 1
+    many = "".join("a." * 199 + f"b{number} = 1\n" for number in range(200))
+    assert read_build_system(many).backend
+
+
+@pytest.mark.finding("R44")
+@pytest.mark.parametrize("number", ["9" * 5_000, "x" + "f" * 5_000])
+def test_a_number_that_is_no_character_leaves_the_table_readable(number: str) -> None:
+    shown = table_as_markdown(
+        f"<table><tr><td>a</td></tr><tr><td>&#{number};&#65;</td></tr></table>", 5
+    )
+
+    assert shown is not None and "\ufffdA" in shown
