@@ -31,6 +31,16 @@ _ANSWER_SECONDS = 10.0
 _CHECK_SECONDS = 5.0
 _END_SECONDS = 5.0
 _KILL_SECONDS = 5.0
+_HINTS = {
+    "unshare": "for namespaces set user.max_user_namespaces=10000, on Ubuntu also "
+    "kernel.apparmor_restrict_unprivileged_userns=0, or start the container with "
+    "--security-opt seccomp=unconfined --security-opt systempaths=unconfined",
+    "Landlock": "for confined cells boot Linux 5.19 or newer (5.13 as root) with "
+    "landlock among its security modules (lsm=landlock,...), and let a container's "
+    "seccomp profile allow its calls",
+}
+"""What would help, by a word of the kernel's error."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -96,9 +106,9 @@ class LauncherProcess:
             if "error" not in answer:
                 return answer
             raise SandboxUnavailableError(
-                f"this machine gives no such cells: {answer['error']}",
-                hint="`toolcell doctor` lists what is missing and how to get it; or "
-                "use Docker, or ask for minimum_isolation='process' by name",
+                f"this machine gives no cells: {answer['error']}",
+                hint=_hint(answer["error"]),
+                details={"kernel": answer["error"]},
             )
         self._kill()
         raise SandboxUnavailableError(
@@ -299,6 +309,12 @@ class FirstProcess:
             with contextlib.suppress(SandboxUnavailableError):
                 await self._oom_kills()
         os.close(self._pidfd)
+
+
+def _hint(error: str) -> str:
+    """Return what would help against a launcher's error."""
+    found = [text for layer, text in _HINTS.items() if layer in error]
+    return "; or ".join([*found, "use Docker, or `toolcell doctor` lists all layers"])
 
 
 def _kill(pidfd: int) -> None:

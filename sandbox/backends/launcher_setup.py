@@ -68,6 +68,9 @@ class LauncherSetup(NamedTuple):
     folder: str = ""
     """The place of the folders of `confined` cells, which their launcher makes."""
 
+    refused: str = ""
+    """Why the kernel made no cell of namespaces, if it was tried."""
+
     @classmethod
     def make(cls, config: SandboxConfig) -> LauncherSetup:
         """Make the groups, if this machine has them; `host_cgroups.remove` removes."""
@@ -82,7 +85,7 @@ class LauncherSetup(NamedTuple):
     def levels(self) -> list[IsolationLevel]:
         """The isolation levels to try, the strongest first."""
         config = self.config
-        if config.strongest_isolation == "confined":
+        if config.strongest_isolation == "confined" or self.refused:
             return ["confined"]
         if config.minimum_isolation in ("confined", "process"):
             return ["namespaces", "confined"]

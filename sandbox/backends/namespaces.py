@@ -107,8 +107,7 @@ class SubprocessBackend:
             ahead = take_set_up(self._config)
             if ahead is not None:
                 started, self._setup = ahead
-                self._launcher = LauncherProcess(started)
-                self._note(await self._launcher.wait_ready())
+                self._launcher = await self._made_ready(LauncherProcess(started))
             else:
                 self._setup = LauncherSetup.make(self._config)
                 self._launcher = await self._start_launcher()
@@ -119,19 +118,38 @@ class SubprocessBackend:
     async def _start_launcher(self) -> LauncherProcess:
         message = self._setup.message()
         launcher = LauncherProcess.spawn(self._setup.python)
+        return await self._made_ready(launcher, message)
+
+    async def _made_ready(
+        self, launcher: LauncherProcess, message: bytes = b""
+    ) -> LauncherProcess:
+        """Wait until a launcher is ready, or one that tries a weaker level is.
+
+        Args:
+            launcher: The launcher.
+            message: What it is set up by, unless it was already.
+        """
         try:
-            launcher.set_up(message)
+            if message:
+                launcher.set_up(message)
             self._note(await launcher.wait_ready())
-        except BaseException:
+        except BaseException as error:
             await launcher.aclose()
-            raise
+            why = getattr(error, "details", {}).get("kernel", "")
+            if not why or self._setup.levels == ["confined"]:
+                raise
+            if "confined" not in self._setup.levels:
+                raise
+            # It failed in the midst of making namespaces, and cannot go back.
+            self._setup = self._setup._replace(refused=f"namespaces: {why}")
+            return await self._start_launcher()
         return launcher
 
     def _note(self, found: dict[str, Any]) -> None:
         """Remember the level of the cells, and what to tell about it."""
         self._level = found["level"]
-        if found["why"]:
-            self.notices = (f"{_CONFINED_NOTICE}; namespaces: {found['why']}",)
+        if why := found["why"] or self._setup.refused:
+            self.notices = (f"{_CONFINED_NOTICE} ({why})",)
 
     async def check(self) -> None:
         async with self._lock:

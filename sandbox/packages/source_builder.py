@@ -70,7 +70,7 @@ open(settings, encoding="utf-8").read(1_000_000) if os.path.exists(settings) els
 """
 _BACKEND = """\
 import importlib, os, sys
-os.chdir("/work/package")
+os.chdir(os.path.expanduser("~/package"))
 sys.path[:0] = [os.path.abspath(each) for each in paths]
 module, _, names = backend.partition(":")
 hooks = importlib.import_module(module)
@@ -82,9 +82,10 @@ asked = getattr(hooks, "get_requires_for_build_wheel", lambda settings: [])(None
 [str(each) for each in asked]
 """
 _BUILD = f"""{_BACKEND}
-os.mkdir("/work/wheel")
-hooks.build_wheel("/work/wheel")
-os.listdir("/work/wheel")
+wheel = os.path.expanduser("~/wheel")
+os.mkdir(wheel)
+hooks.build_wheel(wheel)
+os.listdir(wheel)
 """
 
 

@@ -77,6 +77,7 @@ async def test_every_result_says_where_it_ran_gr_17_a_05(
     level = {
         "subprocess": "namespaces",
         "cluster": "namespaces",
+        "confined": "confined",
         "docker": "container",
         "runsc": "kernel",
     }

@@ -16,7 +16,10 @@ from ..conftest import PROCESSES, BackendRow
 
 pytestmark = pytest.mark.anyio
 
-IN_A_CELL = "import os\nassert (os.getuid(), os.getppid()) == (10_001, 1)\n"
+IN_A_CELL = (
+    "import os\nassert {'MPLBACKEND', 'TMPDIR'} <= set(os.environ)\n"
+    "assert 'PYTEST_CURRENT_TEST' not in os.environ\n"
+)
 
 
 async def innocent(sandbox: SandboxManager) -> None:

@@ -12,6 +12,12 @@ import stat
 import sys
 import time
 
+from ..wire.contract import OWN_USER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _LEAST_SECONDS = 0.05
 # Of the time that a look takes, so that looking costs a tenth of a CPU at most.
 _REST = 10
@@ -21,6 +27,21 @@ _MAX_DEPTH = 100
 _SHARED_MEMORY = "/dev/shm"
 _BLOCK = 512
 _FOLDER = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def watch(settings: dict[str, Any]) -> DiskWatch | None:
+    """Return the watch of a cell; None where its file systems have their own bounds."""
+    if not settings["confined"]:
+        return None
+    folders = [settings["workdir"], settings["tmp"]]
+    own = settings["confined"] == OWN_USER
+    return DiskWatch(folders, settings["disk_mb"], settings["uid"] if own else None)
+
+
+def used(folder: str) -> int:
+    """Return the bytes that are used on the file system of a folder."""
+    found = os.statvfs(folder)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
 class DiskWatch:
@@ -60,6 +81,14 @@ class DiskWatch:
         now = time.monotonic()
         self._due = now + max(_LEAST_SECONDS, (now - began) * _REST)
         return self._was_full
+
+    def has_room(self, size: int) -> bool:
+        """Return True if a file of so many bytes may be written."""
+        return self._used() + size <= self._limit
+
+    def used(self) -> int:
+        """Return the bytes of the work dir."""
+        return _measured(os.open(self._folders[0], _FOLDER), 0)
 
     def _used(self) -> int:
         """Return the bytes of the fullest folder."""

@@ -88,6 +88,24 @@ def narrow(settings: dict[str, Any]) -> None:
         _enter_rules(settings["rules"])
 
 
+def stand_apart() -> list[str]:
+    """Make this process untraceable, and children unable to gain capabilities.
+
+    Returns:
+        The names of the layers that hold.
+    """
+    try:
+        from . import linux
+
+        linux.prctl(linux.PR_SET_DUMPABLE, 0)
+        # Children inherit the bounding set, so this drops it for all of them.
+        linux.drop_bounding_set()
+    except (ImportError, OSError):
+        # Without ctypes the other uid of the child is the protection.
+        return []
+    return ["no_bounding_set"]
+
+
 def refuse_cores() -> None:
     """Prevent cores of crashes, both in files and with the machine's handler.
 

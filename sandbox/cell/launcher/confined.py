@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _SETTINGS = (
     *("/etc/group", "/etc/host.conf", "/etc/hosts", "/etc/locale.alias"),
     *("/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd", "/etc/timezone"),
-    *("/etc/debian_version", "/etc/ca-certificates"),
+    *("/etc/debian_version", "/etc/ca-certificates", "/etc/gitconfig"),
+    *("/etc/resolv.conf", "/etc/bash.bashrc", "/etc/inputrc", "/etc/profile"),
 )
 # What a machine says about itself, and nothing about its processes.
 _MACHINE = (
@@ -55,6 +56,10 @@ _KILL_SECONDS = 5.0
 _KILL_AGAIN_SECONDS = 0.002
 
 
+class ConfinedRefusedError(OSError):
+    """The kernel lacks a part of these walls."""
+
+
 class ConfinedWalls:
     """Puts cells behind rules that each process enters itself.
 
@@ -63,13 +68,17 @@ class ConfinedWalls:
             their own paths; `folder`, the place of the cells' folders.
 
     Raises:
-        OSError: The kernel lacks a part of it; the message names that.
+        ConfinedRefusedError: The kernel lacks a part of it; the message names that.
+        OSError: The folder of the cells cannot be made.
     """
 
     level = "confined"
 
     def __init__(self, setup: dict[str, Any]) -> None:
-        self._version = landlock.version()
+        try:
+            self._version = landlock.version()
+        except OSError as error:
+            raise ConfinedRefusedError(error.errno, error.strerror) from None
         self._base: str = setup["folder"]
         # Users of cells may pass through it, and not list it.
         os.makedirs(self._base, exist_ok=True)

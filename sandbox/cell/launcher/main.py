@@ -31,7 +31,7 @@ from ..supervisor.supervisor import Supervisor
 from ..wire.channel import SupervisorChannel
 from ..wire.frames import encode
 from .cgroups import CellGroup, GroupMaker
-from .confined import ConfinedWalls
+from .confined import ConfinedRefusedError, ConfinedWalls
 from .namespaces import NamespacesRefusedError, NamespaceWalls
 from .open_files import TooFewFilesError, raise_open_files
 from .root_filesystem import MountError
@@ -67,7 +67,7 @@ def main(control_fd: int) -> NoReturn:
             control.send(json.dumps({"refused": str(error)}).encode())
             os._exit(70)
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
+            why = str(error)
             control.send(json.dumps({"error": why}).encode())
             os._exit(70)
         control.send(json.dumps({"ready": True, **launcher.found}).encode())
@@ -363,15 +363,14 @@ def _put_up(setup: dict[str, Any]) -> tuple[Walls, str]:
         MountError: A path of the host cannot be mounted.
         OSError: This machine gives none of those that were asked for.
     """
-    first, *others = setup["levels"]
-    if first == ConfinedWalls.level:
-        return ConfinedWalls(setup), ""
-    try:
-        return NamespaceWalls(setup), ""
-    except NamespacesRefusedError as error:
-        if not others:
-            raise
-        return ConfinedWalls(setup), f"{error.strerror}"
+    why: list[str] = []
+    kinds = {each.level: each for each in (NamespaceWalls, ConfinedWalls)}
+    for level in setup["levels"]:
+        try:
+            return kinds[level](setup), "; ".join(why)
+        except (NamespacesRefusedError, ConfinedRefusedError) as error:
+            why.append(f"{level}: {error.strerror}")
+    raise OSError("; ".join(why))
 
 
 def _warm_up(renews: str, confined: str) -> None:

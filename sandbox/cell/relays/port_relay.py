@@ -47,10 +47,13 @@ class PortRelay(StreamRelay):
 
     Args:
         send: Sends a frame towards the host.
+        own: True if the loopback interface is the cell's own. Else nothing listens
+            there: its ports are the machine's.
     """
 
-    def __init__(self, send: Callable[[bytes], None]) -> None:
+    def __init__(self, send: Callable[[bytes], None], *, own: bool = True) -> None:
         super().__init__(send, "port")
+        self._own = own
         self._attempts: dict[int, _Attempt] = {}
 
     def handle_frame(self, frame: Frame) -> None:
@@ -64,6 +67,9 @@ class PortRelay(StreamRelay):
         super().handle_frame(frame)
 
     def _open(self, attempt: _Attempt) -> None:
+        if not self._own:
+            self._fail(attempt, errno.ECONNREFUSED)
+            return
         if len(self._attempts) + len(self._streams) >= MAX_STREAMS:
             self._fail(attempt, errno.EAGAIN)
             return

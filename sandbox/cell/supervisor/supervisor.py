@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 
+from ..accounting import disk
 from ..accounting.usage import ResourceAccounting
 from ..kernel import confine
 from ..kernel.descriptors import put_aside
@@ -22,7 +23,6 @@ from ..wire.channel import HostGone, SupervisorChannel
 from ..wire.contract import (
     ARTIFACTS,
     BESIDE,
-    OWN_USER,
     RENEWAL_SECONDS,
     SESSION_BASH_NAME,
 )
@@ -44,7 +44,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..accounting.disk import DiskWatch
     from ..relays.egress_relay import EgressRelay
     from .clean_slate import CleanSlate
     from .zygote import Zygote
@@ -82,6 +81,7 @@ class Supervisor:
     """
 
     _branches: Branches
+    _disk: disk.DiskWatch | None
     _channel: SupervisorChannel
     _processes: ProcessRelay
 
@@ -109,7 +109,6 @@ class Supervisor:
         self._accounting = ResourceAccounting(descriptors, adopts)
         self._reaper = Reaper(self._accounting, self._wake_r, adopts)
         self._egress: EgressRelay | None = None
-        self._disk: DiskWatch | None = None
         self._pause = Pause()
         self._artifacts = artifacts.Seen()
 
@@ -143,8 +142,7 @@ class Supervisor:
         }
         confine.get_ready(self._settings)
         self._branches = Branches(self._settings["tmp"])
-        if settings["confined"]:
-            self._watch_disk()
+        self._disk = disk.watch(self._settings)
         if self._settings["aliases"]:
             aliases.make(self._settings["aliases"])
         if not self._ready:
@@ -232,8 +230,7 @@ class Supervisor:
         self._processes.forward(header, frame.payload, self._settings, oom)
 
     def _tell_usage(self, number: int) -> None:
-        disk = os.statvfs(self._workdir)
-        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        used = self._disk.used() if self._disk else disk.used(self._workdir)
         told = {**self._accounting.totals(), "disk_bytes": used}
         self._channel.send(encode({"type": "usage_told", "id": number, **told}))
 
@@ -310,7 +307,11 @@ class Supervisor:
     def _serve_files(self, frame: Frame) -> None:
         folder = self._branches.folder(frame.header["branch"]) or self._workdir
         uid, owns_root = self._settings["uid"], os.getpid() == 1
-        self._channel.send(*files.answer(frame, folder, uid, owns_root=owns_root))
+        size = len(frame.payload)
+        full = size and self._disk is not None and not self._disk.has_room(size)
+        answer = files.refuse(frame) if full else None
+        answer = answer or files.answer(frame, folder, uid, owns_root=owns_root)
+        self._channel.send(*answer)
 
     @property
     def _workdir(self) -> str:
@@ -323,32 +324,13 @@ class Supervisor:
                 self._warm_up()
 
     def _protect(self) -> None:
-        """Make this process untraceable, and children unable to gain capabilities."""
+        """Hear of children, and be out of their reach."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for fd in (self._wake_r, self._wake_w):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
-        try:
-            from ..kernel import linux
-
-            linux.prctl(linux.PR_SET_DUMPABLE, 0)
-            # Children inherit the bounding set, so this drops it for all of them.
-            linux.drop_bounding_set()
-            self._held.append("no_bounding_set")
-        except (ImportError, OSError):
-            # Without ctypes the other uid of the child is the protection.
-            pass
-
-    def _watch_disk(self) -> None:
-        from ..accounting.disk import DiskWatch
-
-        settings = self._settings
-        own = settings["confined"] == OWN_USER
-        folders = [settings["workdir"], settings["tmp"]]
-        self._disk = DiskWatch(
-            folders, settings["disk_mb"], settings["uid"] if own else None
-        )
+        self._held += confine.stand_apart()
 
     def _fork(self, *, anew: bool = False) -> None:
         """Fork the process of the next run; `anew` as in `Zygote.fork`."""

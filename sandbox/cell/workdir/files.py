@@ -56,7 +56,20 @@ def answer(
         owns_root: As in `serve`.
     """
     asked = frame.header
-    told, data = serve(asked, frame.payload, folder, uid, owns_root=owns_root)
+    return _framed(
+        asked, *serve(asked, frame.payload, folder, uid, owns_root=owns_root)
+    )
+
+
+def refuse(frame: Frame) -> tuple[bytes, bytes]:
+    """Answer a frame whose bytes have no room."""
+    why = {"error": os.strerror(errno.ENOSPC), "reason": "no_space"}
+    return _framed(frame.header, why, b"")
+
+
+def _framed(
+    asked: dict[str, Any], told: dict[str, Any], data: bytes
+) -> tuple[bytes, bytes]:
     kind: dict[str, Any] = {"type": "file"}
     if asked["type"] == "file_ask":
         kind = {"type": "file_told", "id": asked["id"]}

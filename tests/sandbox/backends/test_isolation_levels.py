@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from ...conftest import missing
 from ...support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
+from ...support.paths import TESTS
 from ...support.toolcell_command import TOOLCELL
 
 _AS_ORDINARY_USER = (
@@ -137,14 +139,21 @@ NO_NAMESPACES = "echo 0 > /proc/sys/user/max_user_namespaces"
 MASKED_PROC = "mount -t tmpfs none /proc/bus"
 
 
+NO_LANDLOCK = [sys.executable, str(TESTS / "support" / "without_landlock.py")]
+
+
 def without_namespaces(
-    *arguments: str, stdin: str, lacks: str = NO_NAMESPACES
+    *arguments: str,
+    stdin: str,
+    lacks: str = NO_NAMESPACES,
+    before: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run toolcell where the kernel gives no namespaces, or not all that belongs."""
     if os.getuid() != 0 or shutil.which("unshare") is None:
         missing("needs root and util-linux, to take namespaces away")
     script = f'{lacks} && exec "$@"'
-    command = ["unshare", "-Urm", "sh", "-c", script, "sh", TOOLCELL, *arguments]
+    command = ["unshare", "-Urm", "sh", "-c", script, "sh", *before]
+    command += [TOOLCELL, *arguments]
     env = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
     return subprocess.run(
         command,
@@ -157,12 +166,25 @@ def without_namespaces(
     )
 
 
-def test_without_namespaces_nothing_runs_unless_asked_by_name() -> None:
-    """GR-22, A-05."""
+def test_without_namespaces_cells_are_confined_and_it_is_said_once() -> None:
     done = without_namespaces("run", "-", stdin="print(1)")
+    options = ("--isolation", "namespaces")
+    refused = without_namespaces("run", "-", *options, stdin="1")
+
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert done.stderr.count("namespaces: unshare: No space left on device") == 1
+    assert "confined isolation" in done.stderr
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert "user.max_user_namespaces" in refused.stderr
+
+
+def test_without_landlock_too_nothing_runs_unless_asked_by_name() -> None:
+    """GR-22, A-05."""
+    done = without_namespaces("run", "-", stdin="print(1)", before=NO_LANDLOCK)
 
     assert (done.returncode, done.stdout) == (4, "")
-    assert "minimum_isolation='process'" in done.stderr
+    assert "confined: Landlock: Function not implemented" in done.stderr
+    assert "lsm=landlock" in done.stderr
 
 
 def test_where_proc_is_masked_cells_are_confined_and_it_is_said() -> None:
@@ -183,7 +205,7 @@ def in_process(code: str, seconds: int = 30) -> dict[str, Any]:
     """Run a program in `process` isolation."""
     limits = ("--timeout", f"{seconds}", "--memory", "64")
     options = ("--isolation", "process", *limits, "--json")
-    done = without_namespaces("run", "-", *options, stdin=code)
+    done = without_namespaces("run", "-", *options, stdin=code, before=NO_LANDLOCK)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 

@@ -36,7 +36,7 @@ SAMPLED = 16
 """The default run takes every sixteenth program of a benign corpus, and others on each
 backend."""
 
-FIRST = {"subprocess": 0, "docker": 5, "runsc": 10}
+FIRST = {"subprocess": 0, "confined": 3, "docker": 5, "runsc": 10}
 
 WHOLE = [
     pytest.param(False, id="sample", marks=pytest.mark.timeout(300)),
