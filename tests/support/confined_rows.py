@@ -49,6 +49,7 @@ EXPECTED: dict[str, str] = {
     "tests/security/test_exfiltration.py::test_the_hosts_files": _PROC,
     "tests/security/test_exhaustion.py::test_a_daemon": _PROC,
     "tests/security/test_exhaustion.py::test_a_crash": _PROC,
+    "tests/security/test_exhaustion.py::test_a_fork_bomb": _PROC,
     "tests/security/test_exhaustion.py::test_programs_go_before": _PROC,
     "tests/security/test_fallback.py::test_descriptors": _PROC,
     "tests/security/test_packages.py": _PROC,

@@ -28,9 +28,10 @@ def inherit_nothing() -> None:
 
 
 def forget_parent() -> None:
-    """Undo in a fork of the supervisor how that hears of its children."""
+    """Undo in a fork of the supervisor how that hears of its relatives' ends."""
     _signal.set_wakeup_fd(-1)
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    for number in (_signal.SIGCHLD, _signal.SIGTERM):
+        _signal.signal(number, _signal.SIG_DFL)
 
 
 def await_program() -> None:

@@ -24,7 +24,7 @@ from ..workdir.emptying import remove_all_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
     Path = tuple[int, int]
 
@@ -160,8 +160,11 @@ class ConfinedWalls:
         confine.narrow_affinity(settings["affinity"])
         changeable = [*folders, *self._writable]
         channel = notifier.start(frozenset(self._served), changeable, uid)
-        # This is the supervisor now, a child of the notifier.
+        # This is the supervisor now, a child of the notifier. Whoever of its parents is
+        # killed, it ends what nobody else would.
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        signal.signal(signal.SIGTERM, _end)
+        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM)
         oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR)
         if self.separate:
             # To look into each folder, and to become the programs' user.
@@ -284,6 +287,20 @@ def _opened(path: str) -> int | None:
         return os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return None
+
+
+def _end(*_: object) -> NoReturn:
+    """End a cell, and its supervisor, which calls this."""
+    give_up = time.monotonic() + _KILL_SECONDS
+    while process_tree.others() and time.monotonic() < give_up:
+        process_tree.signal_others(signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            break
+        time.sleep(_KILL_AGAIN_SECONDS)
+    os._exit(0)
 
 
 def _may_give_users() -> bool:

@@ -46,6 +46,7 @@ def main(sock_fd: int, settings: dict[str, Any], oom: int) -> NoReturn:
     """Be the process host, in a fresh fork of the supervisor, until the cell ends."""
     try:
         signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # The channel is not for it.
         keep_only({sock_fd, oom, settings["rules"], settings["notifier"]})
         _adopt_orphans()

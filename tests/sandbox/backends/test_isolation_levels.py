@@ -172,10 +172,10 @@ def test_without_namespaces_cells_are_confined_and_it_is_said_once() -> None:
     refused = without_namespaces("run", "-", *options, stdin="1")
 
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
-    assert done.stderr.count("namespaces: unshare: No space left on device") == 1
+    assert done.stderr.count("(namespaces: ") == 1
     assert "confined isolation" in done.stderr
     assert (refused.returncode, refused.stdout) == (4, "")
-    assert "user.max_user_namespaces" in refused.stderr
+    assert "this machine gives no cells" in refused.stderr
 
 
 def test_without_landlock_too_nothing_runs_unless_asked_by_name() -> None:
