@@ -103,8 +103,7 @@ async def test_daemons_end_with_who_is_killed(victim: str) -> None:
             await until(lambda: folders() <= before)
     finally:
         process.kill()
-        process.wait()
-        process.stdout.close()
+        process.communicate()
         for pid in living(mark):
             os.kill(pid, signal.SIGKILL)
 
