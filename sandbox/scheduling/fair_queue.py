@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from toolcell.core.text.counted import counted
 # The weight of the latest turn in the mean length of turns.
 _WEIGHT = 0.2
 _UNKNOWN_SECONDS = 1.0
+_PATIENCE_SECONDS = 5.0
+_log = logging.getLogger(__name__)
 
 
 class _QueuedRun:
@@ -55,6 +58,7 @@ class FairQueue:
         self._lines: dict[str | None, deque[_QueuedRun]] = {}
         self._turn_seconds: float | None = None
         self._closed = False
+        self._announced = False
         self.waiting = 0
         """The number of requests that wait now."""
 
@@ -72,7 +76,11 @@ class FairQueue:
             return entered
         waiter = self._line_up(agent_id)
         try:
-            await waiter.called.wait()
+            with anyio.move_on_after(_PATIENCE_SECONDS):
+                await waiter.called.wait()
+            if not waiter.called.is_set():
+                self._announce()
+                await waiter.called.wait()
         except BaseException:
             if waiter.has_place:
                 self._pass_on()
@@ -83,10 +91,23 @@ class FairQueue:
             raise waiter.refusal
         return self._clock()
 
+    def _announce(self) -> None:
+        """Say once what is waited for, until nobody waits any more."""
+        if not self._announced:
+            self._announced = True
+            _log.warning(
+                "%s for a place: all %d are taken (max_concurrency)",
+                "one run or session waits"
+                if self.waiting == 1
+                else f"{self.waiting} runs and sessions wait",
+                self._places,
+            )
+
     def enter_at_once(self) -> float | None:
         """Take a free place; return the time, which `leave` takes, or None."""
         if self._closed or self._free <= 0:
             return None
+        self._announced = False
         self._free -= 1
         return self._clock()
 

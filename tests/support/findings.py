@@ -119,6 +119,7 @@ FINDINGS = {
     "JA5": "a time to wait is told in thousands of seconds",
     "JC3": "a try at a tool that an agent has not leaves no line in the audit log",
     "R2": "a caller that repeats refused calls keeps the event loop",
+    "JA10": "a session ends silently, and a run waits without a word",
     "R45": "a module below an allowed one leads out of `process` isolation",
     "R26": "adapters charge no bytes, and nothing of what they spawn",
     "R23": "what a command leaves behind is charged to nobody",

@@ -157,6 +157,10 @@ class _ProgramRunner:
                 facts["outputs"] = shown
             if held is not None and language == "python":
                 facts["variables"] = "new" if new else result.state or "kept"
+            if held is not None and held.lost_before:
+                facts["lost"], held.lost_before = held.lost_before, ""
+                if language == "python":
+                    facts["variables"] = "lost"
             _save_artifacts(result, context, held, facts)
             return facts
 

@@ -59,6 +59,9 @@ class CodeSession:
     end: SessionEnd | None = None
     """The reason of its end; None while it is open."""
 
+    lost_before: str = ""
+    """The reason why its key lost an earlier session, until a result has told it."""
+
     usage: CellUsage | None = None
     """The usage of its cell when it was measured last; None: it could not be."""
 
@@ -67,6 +70,11 @@ class CodeSession:
 
     artifacts: frozenset[tuple[str, str]] = frozenset()
     """The name and hash of each artifact of the last run."""
+
+
+_MOMENT_SECONDS = 0.05
+_MAX_LOSSES = 1024
+"""Ends of sessions that wait to be told. When it is reached the oldest is forgotten."""
 
 
 class CodeSessions:
@@ -105,6 +113,7 @@ class CodeSessions:
         self._lifetime_seconds = sandbox.config.session_lifetime_seconds
         self._open: dict[tuple[str | None, str], CodeSession] = {}
         self._opened = 0
+        self._losses: dict[tuple[str | None, str], str] = {}
         self.listeners: list[Callable[[CodeSession], None]] = []
         """Told of each session that was opened, and of each that has ended."""
 
@@ -212,7 +221,10 @@ class CodeSessions:
         while len(self._open) >= self._max_sessions:
             self._reclaim(self._least_needed(agent_id))
         self._opened += 1
-        made = CodeSession(number=self._opened, agent_id=agent_id, key=key)
+        lost = self._losses.pop((agent_id, key), "")
+        made = CodeSession(
+            number=self._opened, agent_id=agent_id, key=key, lost_before=lost
+        )
         self._open[agent_id, key] = made
         self._tasks.start_soon(self._hold_open, made)
         return made
@@ -245,6 +257,7 @@ class CodeSessions:
         """Let a session end as soon as it has no users, and take no new ones."""
         del self._open[held.agent_id, held.key]
         held.closing, held.end = True, "reclaimed"
+        self._note_loss(held)
         if not held.users:
             held.over.set()
         # If it still waits for its own place, it waits no longer.
@@ -264,14 +277,17 @@ class CodeSessions:
             self._places.release_on_behalf_of(held)
 
     def _end_of_gone(self, gone: CodeSession) -> SessionEnd:
-        now = anyio.current_time()
+        # Its cell was used, and ended, a moment earlier.
+        now = anyio.current_time() + _MOMENT_SECONDS
         if now - gone.opened >= self._lifetime_seconds:
             return "lifetime"
         # The sandbox ends sessions that are not used, too.
         return "idle" if now - gone.used >= self._idle_seconds else "lost"
 
     def _forget(self, gone: CodeSession, end: SessionEnd) -> None:
-        gone.end = gone.end or end
+        if gone.end is None:
+            gone.end = end
+            self._note_loss(gone)
         gone.over.set()
         if self._open.get((gone.agent_id, gone.key)) is gone:
             del self._open[gone.agent_id, gone.key]
@@ -297,6 +313,24 @@ class CodeSessions:
             held.closed.set()
             if held.session is not None:
                 self._tell(held)
+
+    def _note_loss(self, ended: CodeSession) -> None:
+        """Keep why a session ended, for the next result of its key."""
+        why = {
+            "idle": f"it was not used for {self._idle_seconds:g} seconds"
+            " (sandbox.session_idle_seconds)",
+            "lifetime": f"it was open for {self._lifetime_seconds:g} seconds"
+            " (sandbox.session_lifetime_seconds)",
+            "reclaimed": "its place went to another one, as only"
+            f" {self._max_sessions} are open at once (tools.max_sessions)",
+            "lost": "its cell was lost",
+        }.get(ended.end or "")
+        if why is None or ended.session is None:
+            return
+        told = f"variables and files of this session are lost: {why}"
+        self._losses[ended.agent_id, ended.key] = told
+        if len(self._losses) > _MAX_LOSSES:
+            del self._losses[next(iter(self._losses))]
 
     def _tell(self, changed: CodeSession) -> None:
         for each in self.listeners:

@@ -228,7 +228,7 @@ async def test_a_lost_state_is_told_and_begun_anew(desk: Desk) -> None:
     assert after["value"] is False
 
 
-async def test_a_cancelled_program_ends_its_session_only(desk: Desk) -> None:
+async def test_a_cancelled_program_ends_and_its_session_goes_on(desk: Desk) -> None:
     await desk("run_python", code="x = 7")
     started = anyio.Event()
 
@@ -250,7 +250,7 @@ async def test_a_cancelled_program_ends_its_session_only(desk: Desk) -> None:
             tasks.cancel_scope.cancel()
     again = await desk("run_python", session="given up", code="1")
 
-    assert (again["value"], again["variables"]) == (1, "new")
+    assert (again["value"], again["variables"]) == (1, "kept")
 
 
 async def test_artifacts_are_handed_out_once(desk: Desk) -> None:
@@ -292,6 +292,58 @@ async def test_the_greediest_agent_loses_its_idle_session_first() -> None:
         assert len(sessions) == 2
 
     assert (gone, kept) == (False, 1)
+
+
+@pytest.mark.finding("JA10")
+@pytest.mark.promise("P-07")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"max_sessions": 1}, "only 1 are open at once (tools.max_sessions)"),
+        (
+            {"session_idle_seconds": 0.2},
+            "not used for 0.2 seconds (sandbox.session_idle_seconds)",
+        ),
+        (
+            {"session_lifetime_seconds": 3},
+            "open for 3 seconds (sandbox.session_lifetime_seconds)",
+        ),
+        ({}, "its cell was lost"),
+    ],
+)
+async def test_the_next_result_says_once_why_a_session_ended(
+    options: dict[str, Any], why: str
+) -> None:
+    async with opened(**options) as desk:
+        sessions = desk.host.sessions
+        assert sessions is not None
+        first = await desk("run_python", code="x = 1")
+        [held] = sessions.all()
+        if "max_sessions" in options:
+            await desk("run_python", session="other", agent="b", code="1")
+        elif not options:
+            await held.session._shared.cell.kill()  # type: ignore[union-attr]
+        session = held.session
+        assert session is not None
+        await until(lambda: held.over.is_set() or not session.alive)
+        lost = await desk("run_python", code="'x' in globals()")
+        if "session_idle_seconds" not in options:
+            again = await desk("run_shell", command="true")
+            assert "lost" not in again
+
+    assert (first["variables"], "lost" in first) == ("new", False)
+    assert (lost["value"], lost["variables"]) == (False, "lost")
+    assert why in lost["lost"]
+
+
+async def test_a_session_that_its_client_closed_is_not_lost() -> None:
+    async with opened() as desk:
+        await desk("run_python", code="x = 1")
+        assert desk.host.sessions is not None
+        assert await desk.host.sessions.aclose("a", "s")
+        new = await desk("run_python", code="1")
+
+    assert (new["variables"], "lost" in new) == ("new", False)
 
 
 async def test_a_session_that_is_at_work_is_never_taken_away() -> None:
@@ -371,7 +423,7 @@ async def test_idle_sessions_end_and_leave_their_cells() -> None:
                 await anyio.sleep(0.02)
         told = await desk("run_python", code="'x' in globals()")
 
-    assert (told["value"], told["variables"]) == (False, "new")
+    assert (told["value"], told["variables"]) == (False, "lost")
 
 
 async def test_a_session_is_closed_at_will_and_with_its_host() -> None:

@@ -464,3 +464,24 @@ async def test_the_doctor_times_a_container() -> None:
 
     assert pool.ok
     assert "pool=8 would keep 8" in pool.detail, IMAGE
+
+
+@pytest.mark.finding("JA10")
+@pytest.mark.promise("P-26")
+async def test_a_long_wait_for_a_place_is_announced_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("toolcell.sandbox.scheduling.fair_queue._PATIENCE_SECONDS", 0)
+    queue = FairQueue(places=1, max_waiting=10)
+    entered = await queue.enter("a")
+    async with anyio.create_task_group() as tasks:
+        for agent in "bcd":
+            tasks.start_soon(queue.enter, agent)
+        await until(lambda: bool(caplog.messages))
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(3):
+            queue.leave(entered)
+
+    assert caplog.messages == [
+        "3 runs and sessions wait for a place: all 1 are taken (max_concurrency)"
+    ]
