@@ -21,6 +21,8 @@ SIGNALS = """
 import signal
 each = {n: str(signal.getsignal(n)) for n in range(1, signal.NSIG)}
 each = {n: 'handler' if 'default_int' in how else how for n, how in each.items()}
+# A program hears by this signal, which nothing sends else, that it will be killed.
+if 'function' in each[signal.SIGURG]: each[signal.SIGURG] = '0'
 print(sorted(each.items()), signal.pthread_sigmask(signal.SIG_BLOCK, []))
 """
 CHILD = f"""
