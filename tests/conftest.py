@@ -237,11 +237,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def needs_namespaces(item: pytest.Item) -> bool:
-    """Say whether a test is marked so, or attacks a cell of the row `subprocess`."""
+    """Say whether a test is marked so, or is of the row `subprocess`."""
     if item.get_closest_marker("namespaces"):
         return True
     row = item.callspec.params.get("backend") if hasattr(item, "callspec") else None
-    return row is SUBPROCESS and TESTS / "security" in item.path.parents
+    return row is SUBPROCESS
 
 
 @pytest.fixture(scope="session")
