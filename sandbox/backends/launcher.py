@@ -39,7 +39,7 @@ _HINTS = {
     "landlock among its security modules (lsm=landlock,...), and let a container's "
     "seccomp profile allow its calls",
 }
-"""What would help, by a word of the kernel's error."""
+"""Remedies, by a word of the kernel's error."""
 
 _log = logging.getLogger(__name__)
 

@@ -69,7 +69,7 @@ class LauncherSetup(NamedTuple):
     """The place of the folders of `confined` cells, which their launcher makes."""
 
     refused: str = ""
-    """Why the kernel made no cell of namespaces, if it was tried."""
+    """The reason why the kernel made no cell of namespaces, if it was tried."""
 
     @classmethod
     def make(cls, config: SandboxConfig) -> LauncherSetup:

@@ -59,7 +59,7 @@ class SubprocessBackend:
         self._setup = LauncherSetup(config=config, cgroups={})
         self._level: IsolationLevel = "namespaces"
         self.notices: tuple[str, ...] = ()
-        """What the user should know about the cells."""
+        """Facts about the cells that the user should know."""
 
     @property
     def traits(self) -> CellTraits:

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from ..support.attack_table import claimed_rows
+from ..support.attacks.table import claimed_rows
 from ..support.paths import ROOT
 from ..support.tiers import slow_tests
 

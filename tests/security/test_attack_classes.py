@@ -11,8 +11,8 @@ import pytest
 from toolcell.sandbox import SandboxManager
 
 from ..conftest import CONFINED, DOCKER, RUNSC, SUBPROCESS, missing, why_no_docker
-from ..support.attack_classes import CLASSES, PRELUDE, Targets
-from ..support.attack_table import value_of
+from ..support.attacks.classes import CLASSES, PRELUDE, Targets
+from ..support.attacks.table import value_of
 from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ..support.attack_table import claimed_rows, known_rows, required_rows
+from ..support.attacks.table import claimed_rows, known_rows, required_rows
 from ..support.paths import ROOT
 
 pytestmark = pytest.mark.lint

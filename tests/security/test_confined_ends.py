@@ -15,6 +15,7 @@ import pytest
 from toolcell.sandbox import SandboxManager
 
 from ..conftest import CONFINED
+from ..support.child import Child
 from ..support.polling import until
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +86,7 @@ async def test_daemons_end_with_their_run(kind: str) -> None:
 async def test_daemons_end_with_who_is_killed(victim: str) -> None:
     code, mark = leaving(SLEEP)
     before = folders()
-    process = subprocess.Popen(
+    process = Child(
         [sys.executable, "-c", HOST, code], stdout=subprocess.PIPE, text=True
     )
     try:

@@ -18,7 +18,7 @@ from toolcell.sandbox.backends.container_spec import OWNER_LABEL
 from toolcell.sandbox.machine import process_identity
 
 from ..conftest import BackendRow, missing, why_no_docker
-from ..support.attack_table import attempt, program, value_of
+from ..support.attacks.table import attempt, program, value_of
 
 pytestmark = pytest.mark.anyio
 

@@ -28,7 +28,7 @@ from toolcell.sandbox.backends.namespaces import SubprocessBackend
 from toolcell.sandbox.backends.restricted import ProcessBackend
 from toolcell.sandbox.client.channel import Channel
 
-from ..support.attack_table import program
+from ..support.attacks.table import program
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ from toolcell.sandbox import Mount, SandboxManager, list_packages
 from toolcell.sandbox.packages import layer_files, layer_store
 
 from ..conftest import SUBPROCESS, BackendRow
-from ..support.attack_programs import writes
-from ..support.attack_table import attempt, program
+from ..support.attacks.programs import writes
+from ..support.attacks.table import attempt, program
 from ..support.cells.package_index import Index, filled
 from ..support.ordinary_user import (
     ORDINARY_USER,

@@ -20,7 +20,7 @@ from toolcell.sandbox.backends.container_spec import MACHINE_LABEL, OWNER_LABEL
 from toolcell.sandbox.machine import process_identity
 
 from ..conftest import IMAGE, BackendRow, missing, why_no_docker
-from ..support.attack_table import attempt, program
+from ..support.attacks.table import attempt, program
 from ..support.cells.leftovers import containers_of, groups_of
 from ..support.child import Child
 from ..support.polling import until

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from typing import FrozenSet, Tuple
 
 ATTRIBUTES, SOCKETS, SIGNALS, TRUNCATE = "attributes sockets signals truncate".split()
-"""What can be served: owners, modes, times and extended attributes of files; `connect`,
-`bind` and `listen`; signals to other processes, which Landlock bounds from ABI 6 on;
-and truncation by path, which it bounds from ABI 3 on."""
+"""The calls that can be served: owners, modes, times and extended attributes of files;
+`connect`, `bind` and `listen`; signals to other processes, which Landlock bounds from
+ABI 6 on; and truncation by path, which it bounds from ABI 3 on."""
 
 _NOTIFIED = {
     ATTRIBUTES: "chmod fchmod fchmodat fchmodat2 chown lchown fchown fchownat utime "

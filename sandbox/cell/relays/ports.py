@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Port(Protocol):
-        """Where connections of programs come out. Nothing here blocks."""
+        """The place where connections of programs come out. Nothing here blocks."""
 
         number: int
 

@@ -23,8 +23,8 @@ from toolcell.sandbox import (
 )
 
 from ...conftest import SUBPROCESS, BackendRow, missing
-from ...support.attack_programs import host_addresses
-from ...support.attack_table import attempt, program
+from ...support.attacks.programs import host_addresses
+from ...support.attacks.table import attempt, program
 from ...support.cells.package_index import BACKEND, Index
 from ...support.toolcell_command import toolcell
 

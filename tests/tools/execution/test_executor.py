@@ -489,28 +489,3 @@ async def test_a_run_is_told_when_the_turn_of_a_call_has_come() -> None:
         await blocked()
         assert told == [0, 0]
         gates.gates[1].set()
-
-
-@pytest.mark.finding("R2")
-@pytest.mark.parametrize("way", ["call", "execute"])
-async def test_refused_calls_in_a_loop_let_others_run(way: str) -> None:
-    made = executor(add)
-    unknown = call("missing")
-    others = 0
-
-    async def count() -> None:
-        nonlocal others
-        while True:
-            others += 1
-            await anyio.lowlevel.checkpoint()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(count)
-        for _ in range(100):
-            if way == "call":
-                assert not (await made.call(unknown)).ok
-            else:
-                assert not (await made.execute([unknown]))[0].ok
-        tasks.cancel_scope.cancel()
-
-    assert others >= 50

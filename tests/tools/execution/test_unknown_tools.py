@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from toolcell.core import ToolCall
 from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, verify_audit
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
+
+from ...support.sample_tools import add, call, executor
 
 pytestmark = [pytest.mark.anyio, pytest.mark.finding("JC3")]
 
@@ -53,3 +57,28 @@ async def test_a_log_that_cannot_be_written_refuses_the_call(tmp_path: Path) -> 
     result = await executor.call(ToolCall(id="1", name="x", arguments={}, agent_id="a"))
     assert result.error is not None
     assert result.error.kind.startswith(("guard", "audit"))
+
+
+@pytest.mark.finding("R2")
+@pytest.mark.parametrize("way", ["call", "execute"])
+async def test_refused_calls_in_a_loop_let_others_run(way: str) -> None:
+    made = executor(add)
+    unknown = call("missing")
+    others = 0
+
+    async def count() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count)
+        for _ in range(100):
+            if way == "call":
+                assert not (await made.call(unknown)).ok
+            else:
+                assert not (await made.execute([unknown]))[0].ok
+        tasks.cancel_scope.cancel()
+
+    assert others >= 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from .attack_table import attempt, system_call
+from .table import attempt, system_call
 
 
 def host_addresses() -> list[str]:

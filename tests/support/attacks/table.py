@@ -12,8 +12,8 @@ from typing import Any
 
 from toolcell.sandbox import Session
 
-from ..conftest import missing
-from .paths import ROOT, files_of_tests
+from ...conftest import missing
+from ..paths import ROOT, files_of_tests
 
 TABLE = ROOT.parent / "shared" / "spec" / "escape_classes.md"
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
