@@ -48,7 +48,10 @@ DO_NOT = {
             "tools",
         ),
     },
-    ToolExecutor: {"approval_seconds", "may_call", "refuse", "still_running", "tools"},
+    ToolExecutor: {
+        *("approval_seconds", "check_records", "may_call", "refuse"),
+        *("still_running", "tools"),
+    },
     CodeExecutor: {"describe_tools"},
 }
 CALL = ToolCall(id="1", name="drop", agent_id="a")
