@@ -85,7 +85,7 @@ async def test_a_package_runs_nothing_at_start(packed: SandboxManager) -> None:
     code = "import os\nsorted(os.listdir('/work'))"
     for package in ("startup", "site"):
         result = await packed.run(code, packages=[package])
-        assert result.value == [], package
+        assert result.value == ["main.py"], package
 
 
 async def test_set_up_programs_never_run(packed: SandboxManager, index: Index) -> None:

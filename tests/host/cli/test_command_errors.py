@@ -33,7 +33,8 @@ pytestmark = pytest.mark.finding("N14")
         ),
         (
             ["run", "-", "--isolation", "kernle"],
-            "--isolation must be 'kernel', 'container', 'namespaces' or 'process'",
+            "--isolation must be 'kernel', 'container', 'namespaces', 'confined' or "
+            "'process'",
         ),
         (
             ["run", "-", "--allow-host", "example.org"],

@@ -58,9 +58,9 @@ async def explained(host: Host, call_id: str, agent_id: str = "a") -> Any:
 
 async def test_a_refusal_is_explained_by_its_rule(host: Host) -> None:
     await host.call("get_today_date", {}, agent_id="a", call_id="1")
-    # The agent does not see the tool: the guard is not asked.
+    # The agent does not see the tool: the guard is not asked, and the log says so.
     found = await explained(host, "1")
-    assert found.logged == []
+    assert [each.record["reason"] for each in found.logged] == ["no_tool"]
     assert (found.now.verdict, found.now.rule) == ("deny", "no dates")
     assert [each.rule for each in found.now.tried] == ["no dates"]
 

@@ -232,7 +232,7 @@ async def test_hostile_artifacts_are_left_out(sandbox: SandboxManager) -> None:
 async def test_figures_and_tables_are_kept(sandbox: SandboxManager) -> None:
     # The interface of matplotlib and pandas that matters, in one small file each.
     pyplot = (
-        "class Figure:\n    def savefig(self, file, format):\n"
+        "class Figure:\n    def savefig(self, file, format, bbox_inches):\n"
         "        file.write(b'\\x89PNG\\r\\n\\x1a\\n')\n"
         "def get_fignums(): return [1]\n"
         "def figure(number): return Figure()\n"

@@ -47,7 +47,7 @@ async def test_programs_run_in_cells_of_their_own(
 ) -> None:
     desk = Desk(*code_tools(sandbox))
     first = await desk("run_python", code="open('f', 'w').write('x')\nprint('hi')\n41")
-    second = await desk("run_shell", command="ls; exit 3")
+    second = await desk("run_shell", command="ls f; exit 3")
     failed = await desk("run_python", code="1 / 0")
 
     assert (first["status"], first["stdout"], first["value"]) == ("ok", "hi\n", 41)
