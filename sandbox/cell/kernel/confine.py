@@ -181,6 +181,24 @@ def set_rlimits(limits: dict[str, int]) -> None:
         resource.setrlimit(kind, (min(value, top), top))
 
 
+def limit_processes(more: int) -> None:
+    """Limit the processes of this one's user on the whole machine, which it shares.
+
+    Args:
+        more: Those that a program may have, itself included, besides all that there
+            are now; 0 changes nothing.
+    """
+    if not more:
+        return
+    from . import linux
+
+    try:
+        others = linux.other_processes()
+    except OSError:
+        others = 0
+    set_rlimits({"processes": others + more})
+
+
 def _with_reason(layer: str) -> str:
     reason = _failures.get(layer)
     return f"{layer} ({reason})" if reason else layer

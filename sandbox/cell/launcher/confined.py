@@ -210,6 +210,7 @@ class ConfinedWalls:
         for name in ("HOME", "TMPDIR", "PATH"):
             parts = [moved.get(part, part) for part in env[name].split(os.pathsep)]
             env[name] = os.pathsep.join(filter(None, parts))
+        rlimits = {**settings["rlimits"], "file_bytes": settings["disk_mb"] << 20}
         own = ["landlock", "own_uid" if self.separate else "notifier"]
         return {
             **settings,
@@ -223,7 +224,9 @@ class ConfinedWalls:
             "renews": FOLDERS if settings["renews"] else "",
             "served": self._served,
             "require": [*settings["require"], *own],
-            "rlimits": {**settings["rlimits"], "file_bytes": settings["disk_mb"] << 20},
+            # Others of a shared user are counted when a program begins.
+            "more_processes": 0 if self.separate else rlimits.pop("processes", 0),
+            "rlimits": rlimits,
         }
 
     def _what_to_serve(self) -> list[str]:

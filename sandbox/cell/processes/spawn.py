@@ -8,7 +8,7 @@ import struct
 import termios
 
 from ..kernel import signals
-from ..kernel.confine import ConfineError, confine, narrow
+from ..kernel.confine import ConfineError, confine, limit_processes, narrow
 from ..kernel.descriptors import close_from, move_fds
 from .process import Process
 
@@ -108,6 +108,8 @@ def _become(
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.umask(0o022)
         confine(settings)
+        if settings["confined"]:
+            limit_processes(settings["more_processes"])
         os.chdir(os.path.join(request["folder"], request["cwd"]))
         argv = request["argv"]
         os.execvpe(argv[0], argv, {**settings["env"], **request["env"]})

@@ -18,7 +18,13 @@ import time
 import types
 
 from ..kernel import seccomp, signals
-from ..kernel.confine import ConfineError, confine, narrow, set_rlimits
+from ..kernel.confine import (
+    ConfineError,
+    confine,
+    limit_processes,
+    narrow,
+    set_rlimits,
+)
 from ..kernel.descriptors import close_from, move_fds
 from ..wire.contract import (
     ANSWER,
@@ -52,6 +58,8 @@ _home = ""
 _node = ""
 # True if the request says which filter the program gets.
 _closes = False
+# As for `limit_processes`, which counts when a run begins.
+_more_processes = 0
 # Kept: `json.dumps` would make a new encoder for each line.
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -146,7 +154,8 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
             execution.make_main_module()
             first = b""
         setup = {"layers": held, "cpu": time.process_time()}
-        global _node, _closes
+        global _node, _closes, _more_processes
+        _more_processes = settings["more_processes"] if settings["confined"] else 0
         _node, _closes = settings["node"], closes and not settings["confined"]
         # The last line that is certainly ours; it is read when a run begins.
         _write_all(RESULT_FD, _line(setup))
@@ -187,6 +196,7 @@ def _serve(first: bytes) -> int:
     request = read_request(REQUEST_FD, first, _home)
     if _closes:
         seccomp.close(lasting=request["again"])
+    limit_processes(_more_processes)
     if request["branch"]:
         return _live(request)
     if not request["tools"]:

@@ -44,6 +44,58 @@ anyio.run(main)
 """
 )
 
+_CROWDED = (
+    PRELOADED
+    + """
+import subprocess
+import toolcell.sandbox.session
+from toolcell.sandbox import Limits
+user = int(sys.argv[1])
+os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+config = SandboxConfig(backend="subprocess", python=sys.argv[2],
+                       strongest_isolation="confined",
+                       limits=Limits(wall_seconds=20, pids=16))
+async def main():
+    results, others = [], []
+    async with SandboxManager(config) as sandbox, sandbox.session() as session:
+        # The cell is there before they are.
+        await session.run("")
+        others = [subprocess.Popen(["/bin/sleep", "60"]) for _ in range(80)]
+        try:
+            for code in sys.argv[3:]:
+                results.append(await sandbox.run(code))
+            command = await session.exec(["sh", "-c", "/bin/true; exit 7"])
+            ended = await command.wait()
+            results.append(await session.run(sys.argv[3], fresh=True))
+        finally:
+            for each in others:
+                each.kill()
+                each.wait()
+        print(json.dumps([*(each.to_json() for each in results), ended.exit_code]))
+anyio.run(main)
+"""
+)
+_FAMILY = """
+import subprocess, threading
+children = [subprocess.Popen(["sleep", "9"]) for _ in range(5)]
+threading.Thread(target=print, args=["thread"]).start()
+for each in children:
+    each.kill(); each.wait()
+len(children)
+"""
+_BOMB = """
+import os, time
+made = 0
+try:
+    while made < 1_000:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        made += 1
+except BlockingIOError:
+    pass
+made
+"""
 _ATTACK = """
 import ctypes, errno, os, signal, socket, struct, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -152,6 +204,26 @@ def test_nothing_else_of_the_user_is_reached(told: Any) -> None:
         "port": "ENETUNREACH",
     }
     assert (mode, found) == (0o700, ["socket"])
+
+
+def test_other_processes_of_the_user_take_none_from_a_program() -> None:
+    need_an_ordinary_user()
+    arguments = [str(ORDINARY_USER), SYSTEM_PYTHON, _FAMILY, _BOMB]
+    done = subprocess.run(
+        [sys.executable, "-c", _CROWDED, *arguments],
+        capture_output=True,
+        check=False,
+        timeout=90,
+        cwd="/",
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    family, bomb, again, exit_code = json.loads(done.stdout)
+
+    assert [family["value"], again["value"]] == [5, 5], (family, again)
+    assert family["isolation"]["level"] == "confined"
+    assert exit_code == 7
+    # Other cells of this user, in tests beside, may begin or end meanwhile.
+    assert 8 < bomb["value"] < 40, bomb
 
 
 def test_a_flood_of_answered_calls_costs_others_nothing(told: Any) -> None:
