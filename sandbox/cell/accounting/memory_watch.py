@@ -38,6 +38,8 @@ class MemoryWatch:
         # A file of the same form as a cgroup's count.
         self._kills = 0
         self.kills_file = os.memfd_create("kills", os.MFD_CLOEXEC)
+        # gVisor lets programs open it by /proc, as far as its mode allows.
+        os.fchmod(self.kills_file, 0o600)
         self.rest()
 
     def begin(self, limit: int) -> None:

@@ -34,6 +34,7 @@ from ..wire.frames import (
     encode,
 )
 from ..workdir import artifacts, files
+from ..workdir.path_steps import acting_as
 from .branches import Branches
 from .child import Child, open_pipes
 from .reaper import Reaper
@@ -382,7 +383,7 @@ class Supervisor:
                 self._kill_run(child, run)
         folder, uid = child.folder or self._workdir, self._settings["uid"]
         if frame.header["language"] == "bash" and not frame.header["final"]:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), acting_as(uid):
                 os.unlink(os.path.join(folder, SESSION_BASH_NAME))
         left_some = files.holds(folder, ARTIFACTS, uid)
         run.finish(lost, left_some)
