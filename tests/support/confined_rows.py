@@ -36,6 +36,8 @@ EXPECTED: dict[str, str] = {
     "tests/security/test_container.py::test_the_working_folder": _PATHS,
     "tests/security/test_exhaustion.py::test_scratch_space": _PATHS,
     "tests/security/test_faults.py::test_a_full_disk": _PATHS,
+    "tests/security/test_exfiltration.py::test_errors_tell_nothing": _PATHS,
+    "tests/sandbox/test_program_files.py::test_a_program_has_its_own": _PATHS,
     "tests/security/test_faults.py::test_cancelling_stops": _PROC,
     "tests/security/test_persistence.py": _PATHS,
     "tests/security/test_residue.py::test_no_memory_of_the_next": _PROC,
