@@ -10,6 +10,8 @@ from typing import Any, Generic, TypeVar
 import anyio
 from starlette.types import Scope
 
+from toolcell.core import StoreUnavailableError
+
 LOOK_SECONDS = 0.5
 """Seconds between two looks at whoever has requests open. Those of a client whose token
 was revoked, or who was signed out, end within it."""
@@ -70,9 +72,16 @@ class OpenRequests(Generic[K]):
         self._next_look = None
         if self._open:
             self._look_later()
-        for key in [key for key in self._open if not self._may_go_on(key)]:
+        for key in [key for key in self._open if not self._is_good(key)]:
             for each in self._open.get(key, ()):
                 each.end()
+
+    def _is_good(self, key: K) -> bool:
+        try:
+            return self._may_go_on(key)
+        except StoreUnavailableError:
+            # No token is accepted while nobody can say whether it is good.
+            return False
 
 
 class _Open:
