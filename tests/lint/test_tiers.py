@@ -27,13 +27,13 @@ def test_every_slow_test_exists() -> None:
 
 
 def test_every_attack_is_tried_for_each_change() -> None:
-    """Only 140, runs that leave nothing behind, needs more of them than is quick."""
+    """Only 121, a corpus of calls, and 140, many runs, take more than is quick."""
     put_off = [
         row
         for row, tests in claimed_rows().items()
         if all(is_slow(test) for test in tests)
     ]
-    assert put_off == [140]
+    assert sorted(put_off) == [121, 140]
 
 
 def is_slow(test: str) -> bool:
