@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
-from datetime import datetime
 
 from toolcell.core import StoreUnavailableError
 
-from .records import NumberedRecord, Records, ToolExecutionRecord, UsageHour
+from .records import Records, ToolExecutionRecord
 
 _log = logging.getLogger(__name__)
 _MAX_HELD = 1_000
 """Records held at most. When it is reached the oldest one is dropped, and logged."""
 
 
-class HeldRecords(Records):
+class HeldRecords:
     """Holds what a store refuses until it takes it, so that no call begins meanwhile.
 
     A call whose record is refused has happened, and its result says what it did. The
@@ -31,6 +29,7 @@ class HeldRecords(Records):
         self._held: deque[ToolExecutionRecord] = deque()
 
     def add(self, record: ToolExecutionRecord) -> None:
+        """Store a record, now or later."""
         self._held.append(record)
         try:
             self.flush()
@@ -54,19 +53,6 @@ class HeldRecords(Records):
                 ) from error
 
     def check(self) -> None:
+        """Check that records can be stored. Raises StoreUnavailableError."""
         self.flush()
         self._records.check()
-
-    def _newest(
-        self,
-        wanted: Mapping[str, str],
-        before: int | None,
-        since: datetime | None,
-        limit: int | None,
-    ) -> list[NumberedRecord]:
-        return self._records._newest(wanted, before, since, limit)
-
-    def usage_hours(
-        self, *, since: datetime, agent_id: str | None = None
-    ) -> list[UsageHour]:
-        return self._records.usage_hours(since=since, agent_id=agent_id)
