@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import datetime
 
 from ..execution.parts import FlowParts
-from ..stores.records import Head, ThreadStatus
-
-_PAGE = 1_000
 
 
 async def threads_to_look_at(parts: FlowParts, now: datetime) -> list[str]:
@@ -20,27 +16,15 @@ async def threads_to_look_at(parts: FlowParts, now: datetime) -> list[str]:
     is read as a whole in vain.
     """
     store, graph = parts.checkpointer, parts.graph.name
-    found = [head.thread_id async for head in _heads(parts, "running")]
+    running = await store.every_head(graph=graph, status="running")
+    found = [head.thread_id for head in running]
     found += await store.answered(graph)
     pending = await _pending_requests(parts)
-    async for head in _heads(parts, "interrupted"):
+    for head in await store.every_head(graph=graph, status="interrupted"):
         expired = head.expires is not None and head.expires <= now
         if expired or pending[head.thread_id] < head.requests:
             found.append(head.thread_id)
     return list(dict.fromkeys(found))
-
-
-async def _heads(parts: FlowParts, status: ThreadStatus) -> AsyncIterator[Head]:
-    before: str | None = None
-    while True:
-        page = await parts.checkpointer.heads(
-            graph=parts.graph.name, status=status, limit=_PAGE, before=before
-        )
-        for head in page:
-            yield head
-        if len(page) < _PAGE:
-            return
-        before = page[-1].thread_id
 
 
 async def _pending_requests(parts: FlowParts) -> Counter[str]:

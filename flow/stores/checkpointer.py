@@ -20,7 +20,7 @@ from toolcell.core import (
 
 from .base import Lease, Stored, ThreadStore
 from .reading import read_checkpoint
-from .records import Checkpoint, Head
+from .records import Checkpoint, Head, ThreadStatus
 from .saved_states import (
     NO_GRAPH,
     check_ended,
@@ -239,12 +239,16 @@ class Checkpointer(ThreadStore):
                             deleted.append(each.thread_id)
         return deleted
 
-    async def every_head(self) -> list[Head]:
-        """Return all threads, the last changed first."""
+    async def every_head(
+        self, *, graph: str | None = None, status: ThreadStatus | None = None
+    ) -> list[Head]:
+        """Return all threads of a graph and a status, the last changed first."""
         found: list[Head] = []
         while True:
             before = found[-1].thread_id if found else None
-            heads = await self.heads(limit=_PAGE, before=before)
+            heads = await self.heads(
+                graph=graph, status=status, limit=_PAGE, before=before
+            )
             found += heads
             if len(heads) < _PAGE:
                 return found
