@@ -111,7 +111,7 @@ def found(place: Place, without: str = "") -> dict[str, dict[str, Any]]:
         "user": place.user,
         "config": place.config,
         "bundle": base64.b64encode(changed_bundle(changes)).decode() if changes else "",
-        "tries": 3 if place.runtime else 20,
+        "tries": 10 if place.runtime else 20,
         "apart": bool(without) or not place.runtime,
         "kinds": {kind.name: (kind.leave, kind.look) for kind in kinds},
     }

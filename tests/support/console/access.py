@@ -19,7 +19,8 @@ OPEN_ALL = "for (const each of document.querySelectorAll('details')) each.open =
 ACTIVE = "a, button, summary, textarea, select, input:not([type=hidden]), [tabindex]"
 OUT_OF_REACH = f"""
 {OPEN_ALL}
-return [...document.querySelectorAll("{ACTIVE}, .wide, pre.tall")].filter((each) => {{
+const active = [...document.querySelectorAll("{ACTIVE}, .wide, pre.tall")];
+const outOfReach = active.filter((each) => {{
   each.focus({{ focusVisible: true }});
   const isReached = document.activeElement === each
     && (each.tabIndex === 0 || each.id === "main");
@@ -29,7 +30,7 @@ return [...document.querySelectorAll("{ACTIVE}, .wide, pre.tall")].filter((each)
 """
 WITHOUT_ID = f"""
 const ids = [...document.querySelectorAll("[id]")].map((each) => each.id);
-return [...document.querySelectorAll("[data-live]")]
+const withoutId = [...document.querySelectorAll("[data-live]")]
   .flatMap((part) => [part, ...part.querySelectorAll("details, {ACTIVE}")])
   .filter((each) => ids.filter((id) => id === each.id).length !== 1)
   .map((each) => each.outerHTML);
@@ -80,8 +81,12 @@ def unreached(page: Browser) -> list[object]:
 
     What is in a part that is replaced needs an id, too, to keep the focus.
     """
-    page.waits_for_buttons()
-    return [*page.script(OUT_OF_REACH), *page.script(WITHOUT_ID)]
+    # A part may be replaced at any time, its buttons wait again: one moment counts.
+    moment = f"""
+      if (document.querySelector("[aria-disabled]")) return null;
+      {OUT_OF_REACH} {WITHOUT_ID} return {{ found: [...outOfReach, ...withoutId] }};
+    """
+    return list(page.until(lambda: page.script(moment))["found"])
 
 
 def barriers(page: Browser, axe: str) -> dict[str, object]:
