@@ -35,8 +35,8 @@ _MOUNT_FLAGS = "nosuid,nodev,exec"
 def seccomp_profile() -> str:
     """Return the cell's system call list as the engine's JSON profile.
 
-    An engine can allow a call for some values of one argument. The other rules are only
-    in the filter that the cell itself installs.
+    An engine can allow a call for some values of one argument, of several rules by the
+    last. The others are only in the filter that the cell itself installs.
     """
     names = {*allowed_calls("x86_64"), *allowed_calls("aarch64")}
     tests = {

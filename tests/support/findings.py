@@ -1,5 +1,5 @@
 """What attackers (A, R), loads and faults (F, C), clients of others (S), users of
-tools (T) and newcomers (N, J) found, by its id.
+tools (T), newcomers (N, J) and public reports (Q) found, by its id.
 
 A test names what it proves closed: `@pytest.mark.finding("A17")`.
 """
@@ -124,4 +124,5 @@ FINDINGS = {
     "R26": "adapters charge no bytes, and nothing of what they spawn",
     "R23": "what a command leaves behind is charged to nobody",
     "R24": "a longer life of a sandbox is paid by nobody",
+    "QX1": "unknown flags get another errno than the kernel's, so no browser starts",
 }

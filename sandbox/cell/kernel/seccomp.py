@@ -56,6 +56,13 @@ _RLIMIT_CORE = 4
 _F_NOTIFY, _DN_EVENTS = 1026, 0x7FFF_FFFF
 _F_SETPIPE_SZ, _PIPE_BYTES = 1031, 65_536
 _MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x40000, 0x4, 0x800
+_MAP_TYPES, _MAP_TYPE_MASK = (1, 3), 0xF
+_MFD_UNKNOWN = 0x03FF_FFE0
+# Sizes that huge pages have anywhere, as flags name them: the usual, 64 KiB to 16 GiB.
+_HUGE_SIZES, _HUGE_SIZE_MASK = (0, (16 << 26, 34 << 26)), 0xFC00_0000
+_FAMILIES = (0, 45)
+# All but a type, SOCK_CLOEXEC and SOCK_NONBLOCK.
+_UNKNOWN_OF_TYPE = 0xFFF7_F7F0
 # What the kernel itself says where it lacks something.
 _ENOMEM, _ENOPROTOOPT, _EPROTONOSUPPORT, _ESOCKTNOSUPPORT = 12, 92, 93, 94
 _EOPNOTSUPP, _EAFNOSUPPORT = 95, 97
@@ -63,6 +70,8 @@ _EOPNOTSUPP, _EAFNOSUPPORT = 95, 97
 _INET = within(0, _IPV4, _IPV6)
 _IS_STREAM = within(1, _STREAM, mask=_TYPE_MASK)
 _IS_DATAGRAM = within(1, _DATAGRAM, mask=_TYPE_MASK)
+_MAP_HUGE = outside(3, 0, mask=_MAP_HUGETLB)
+_SHM_HUGE = outside(2, 0, mask=_SHM_HUGETLB)
 
 RULES = (
     # Threads and processes, never a namespace. A filter cannot see the flags of clone3;
@@ -75,6 +84,10 @@ RULES = (
     rule("setsockopt", EPERM, within(1, _SOL_SOCKET), within(2, 26, (50, 52))),
     # So are the machine's 4,096 flow labels: IPV6_FLOWLABEL_MGR.
     rule("setsockopt", _ENOPROTOOPT, within(1, _SOL_IPV6), within(2, 32)),
+    rule("socket", EINVAL, outside(1, 0, mask=_UNKNOWN_OF_TYPE)),
+    rule("socketpair", EINVAL, outside(1, 0, mask=_UNKNOWN_OF_TYPE)),
+    rule("socket", _EAFNOSUPPORT, outside(0, _FAMILIES)),
+    rule("socketpair", _EAFNOSUPPORT, outside(0, _FAMILIES)),
     # No netlink, packet, vsock or crypto sockets.
     rule("socket", EPERM, outside(0, _UNIX, _IPV4, _IPV6)),
     rule("socketpair", _EOPNOTSUPP, outside(0, _UNIX)),
@@ -124,10 +137,15 @@ RULES = (
     rule("prlimit64", EPERM, outside(0, 0)),
     rule("prlimit64", EPERM, within(1, _RLIMIT_CORE), given(2), given(3)),
     rule("prlimit64", 0, within(1, _RLIMIT_CORE), given(2)),
-    # Huge pages that the machine keeps ready are in no cell's memory.
-    rule("mmap", _ENOMEM, outside(3, 0, mask=_MAP_HUGETLB)),
+    # Huge pages that the machine keeps ready are in no cell's memory. Programs that ask
+    # with all flags, to learn whether the kernel knows a call, expect EINVAL.
+    rule("mmap", EINVAL, _MAP_HUGE, outside(3, _MAP_TYPES, mask=_MAP_TYPE_MASK)),
+    rule("mmap", EINVAL, _MAP_HUGE, outside(3, *_HUGE_SIZES, mask=_HUGE_SIZE_MASK)),
+    rule("memfd_create", EINVAL, outside(1, 0, mask=_MFD_UNKNOWN)),
+    rule("shmget", EINVAL, _SHM_HUGE, outside(2, *_HUGE_SIZES, mask=_HUGE_SIZE_MASK)),
+    rule("mmap", _ENOMEM, _MAP_HUGE),
     rule("memfd_create", _ENOMEM, outside(1, 0, mask=_MFD_HUGETLB)),
-    rule("shmget", _ENOMEM, outside(2, 0, mask=_SHM_HUGETLB)),
+    rule("shmget", _ENOMEM, _SHM_HUGE),
     # F_NOTIFY and F_SETDELEG show what others do in shared folders, F_SETLEASE delays
     # writers there: they are not among these, nor is anything newer. F_NOTIFY of no
     # events, which ends a watch, succeeds.

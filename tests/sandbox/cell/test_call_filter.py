@@ -26,6 +26,7 @@ OTHERS = {"seccomp": (317, 277), "bpf": (321, 280), "clone3": (435, 435)}
 NULL, POINTER, FAR_POINTER = 0, 0x7FFF_1000, 0x7FFF_0000_0000
 SOL_SOCKET, SOL_TCP, SOL_IPV6 = 1, 6, 41
 FLAGS = 0x80000 | 0x800
+ALL = 0xFFFF_FFFF
 OWN_USERS = (0, CELL_UID, 0xFFFF_FFFF, 2**64 - 1)
 OTHER_USERS = (1, 65_534, CELL_UID + 1, 0xFFFF_FFFE, 1 << 32 | 65_534)
 
@@ -98,6 +99,13 @@ ANSWERS = [
     ("memfd_create", (POINTER, 0x3), "done"),
     ("shmget", (0, 1 << 21, 0xF80), "ENOMEM"),
     ("shmget", (0, 1 << 21, 0x780), "done"),
+    # Flags that no kernel knows, beside those.
+    *(("memfd_create", (POINTER, f), "EINVAL") for f in (ALL, 0x24, 1 << 25)),
+    *(("mmap", (0, 1, 3, f), "EINVAL") for f in (ALL, 0x40020, 0x40022 | 63 << 26)),
+    *(("shmget", (0, 1, f), "EINVAL") for f in (ALL, 0xF80 | 63 << 26)),
+    *(("memfd_create", (POINTER, 4 | size << 26), "ENOMEM") for size in (21, 30, 63)),
+    *((call, (1, ALL, 0), "EINVAL") for call in ("socket", "socketpair")),
+    *((call, (ALL, 1, 0), "EAFNOSUPPORT") for call in ("socket", "socketpair")),
     # A7 and A8: commands of fcntl.
     *(("fcntl", (3, command, 1), "EINVAL") for command in (1024, 1026, 1029, 1040)),
     ("fcntl", (3, 1 << 32 | 1026, 1), "EINVAL"),
