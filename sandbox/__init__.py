@@ -64,7 +64,7 @@ if typing.TYPE_CHECKING:
         Truncated,
         Usage,
     )
-    from .run_sync import run
+    from .synchronous import run
     from .scheduling.fair_queue import FairQueue
     from .scheduling.pool import PoolStats
     from .session import Session
@@ -192,7 +192,7 @@ __getattr__ = _lazy_face(
             Artifact Connection ExceptionInfo ExecutionResult Isolation
             OpaqueValue Status Truncated Usage
         """,
-        ".run_sync": "run",
+        ".synchronous": "run",
         ".scheduling.fair_queue": "FairQueue",
         ".scheduling.pool": "PoolStats",
         ".session": "Session",
