@@ -64,10 +64,10 @@ if typing.TYPE_CHECKING:
         Truncated,
         Usage,
     )
-    from .synchronous import run
     from .scheduling.fair_queue import FairQueue
     from .scheduling.pool import PoolStats
     from .session import Session
+    from .synchronous import SyncSession, open_session, run
 
 __all__ = [
     "Artifact",
@@ -130,6 +130,7 @@ __all__ = [
     "Status",
     "Stderr",
     "Stdout",
+    "SyncSession",
     "Truncated",
     "Usage",
     "answer_for",
@@ -143,6 +144,7 @@ __all__ = [
     "image_names",
     "list_images",
     "list_packages",
+    "open_session",
     "pause_deadline",
     "prune_images",
     "prune_packages",
@@ -192,7 +194,7 @@ __getattr__ = _lazy_face(
             Artifact Connection ExceptionInfo ExecutionResult Isolation
             OpaqueValue Status Truncated Usage
         """,
-        ".synchronous": "run",
+        ".synchronous": "SyncSession open_session run",
         ".scheduling.fair_queue": "FairQueue",
         ".scheduling.pool": "PoolStats",
         ".session": "Session",

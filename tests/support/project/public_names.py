@@ -19,18 +19,17 @@ FACES = {
     """,
     "sandbox": """
         Artifact ArtifactMade Batch BatchResults CallProgram CellUsage Cleaned
-        CodePolicy
-        Connected Connection Displayed DoctorCheck DoctorReport EarlyLauncher
-        Enforcer Event ExceptionInfo ExecutionResult FairQueue FileChange
-        FileInfo FileWatch Finished Freshness HostCalls ImageInfo Isolation
-        IsolationLevel Job JobResult Language Limits Mount Network OnConnection
-        OnDisplay OnOutput OnProgress OnStep OpaqueValue Output PackageLayer
-        PackageRules PoolStats PortStream Preview Process Programs Resolver RunRequest
-        Sandbox SandboxConfig SandboxManager SandboxProcess SandboxSession
-        SandboxWatch Session Status Stderr Stdout Truncated Usage answer_for build_image
-        call_program check_request clean diagnose early_launcher folder_prefix
-        image_names list_images list_packages pause_deadline prune_images prune_packages
-        pull_image returned run save_artifact sweep_folders
+        CodePolicy Connected Connection Displayed DoctorCheck DoctorReport EarlyLauncher
+        Enforcer Event ExceptionInfo ExecutionResult FairQueue FileChange FileInfo
+        FileWatch Finished Freshness HostCalls ImageInfo Isolation IsolationLevel Job
+        JobResult Language Limits Mount Network OnConnection OnDisplay OnOutput
+        OnProgress OnStep OpaqueValue Output PackageLayer PackageRules PoolStats
+        PortStream Preview Process Programs Resolver RunRequest Sandbox SandboxConfig
+        SandboxManager SandboxProcess SandboxSession SandboxWatch Session Status Stderr
+        Stdout SyncSession Truncated Usage answer_for build_image call_program
+        check_request clean diagnose early_launcher folder_prefix image_names
+        list_images list_packages open_session pause_deadline prune_images
+        prune_packages pull_image returned run save_artifact sweep_folders
     """,
     "cluster": """
         ClusterAdmin ClusterSandbox Directory FixedNodes NodeAgent NodeRecord
