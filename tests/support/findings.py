@@ -122,6 +122,7 @@ FINDINGS = {
     "JA10": "a session ends silently, and a run waits without a word",
     "R45": "a module below an allowed one leads out of `process` isolation",
     "R26": "adapters charge no bytes, and nothing of what they spawn",
+    "R60": "what a run left behind speaks for the next run of its session",
     "R23": "what a command leaves behind is charged to nobody",
     "R24": "a longer life of a sandbox is paid by nobody",
     "QX1": "unknown flags get another errno than the kernel's, so no browser starts",

@@ -6,8 +6,11 @@ import array
 import fcntl
 import os
 import socket
+import struct
 
 _HIGHEST = 1024
+# Process, user and group.
+_CREDENTIALS = struct.Struct("3i")
 _FIRST_ASIDE = 16
 
 
@@ -27,6 +30,39 @@ def receive_fds(sock: socket.socket, size: int, count: int) -> tuple[bytes, list
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(packed[: len(packed) - len(packed) % fds.itemsize])
     return data, fds.tolist()
+
+
+def read_from(fd: int, size: int, sender: int) -> bytes | None:
+    """Read what one process wrote into a socket that others may hold, too.
+
+    The kernel says who wrote, and hands over no bytes of two processes at once.
+
+    Args:
+        fd: A Unix stream socket with `SO_PASSCRED`.
+        size: The most bytes to read.
+        sender: The process; 0 for any, and then `fd` may be a pipe, too.
+
+    Returns:
+        Its bytes, empty at the end; None if another process wrote them.
+
+    Raises:
+        OSError: As `os.read`.
+    """
+    if not sender:
+        return os.read(fd, size)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
+    try:
+        room = socket.CMSG_SPACE(_CREDENTIALS.size)
+        data, ancillary, _, _ = sock.recvmsg(size, room)
+    finally:
+        sock.detach()
+    for level, kind, packed in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            writer = _CREDENTIALS.unpack(packed)[0]
+            # gVisor names the thread.
+            own = writer == sender or os.path.exists(f"/proc/{sender}/task/{writer}")
+            return data if own or not data else None
+    return data if not data else None
 
 
 def put_aside(fd: int) -> int:

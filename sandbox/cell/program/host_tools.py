@@ -48,10 +48,13 @@ class Bridge:
 
     Args:
         fd: The socket that leads to the supervisor.
+        shared: True if processes that the program forks may call, too. In a session
+            they would be there in its next run.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, shared: bool) -> None:
         self._fd = fd
+        self._pid = 0 if shared else os.getpid()
         self._sent = 0
         self._over = False
         self._reader = 0
@@ -70,6 +73,8 @@ class Bridge:
             json.dumps(request, ensure_ascii=False).encode()
         if len(text) > MAX_CALL_BYTES:
             raise ToolError("the arguments are too large", "too_large")
+        if self._pid and os.getpid() != self._pid:
+            raise ToolError("only a session's own process has tools", "gone")
         with self._writing:
             if self._over:
                 raise ToolError("the run of these tools is over", "gone")

@@ -216,7 +216,7 @@ def _offer_tools(
 ) -> host_tools.Bridge | None:
     if not request["tools"]:
         return None
-    way = host_tools.Bridge(REQUEST_FD)
+    way = host_tools.Bridge(REQUEST_FD, shared=not request["branch"])
     module.__dict__["tools"] = host_tools.HostTools(request["tools"], way)
     module.__dict__["ToolError"] = host_tools.ToolError
     return way

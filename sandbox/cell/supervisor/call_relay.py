@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+from ..kernel.descriptors import read_from
 from ..wire.contract import ANSWER, MAX_CALL_BYTES
 from ..wire.frames import CALLS_AHEAD, encode
 
@@ -33,6 +34,7 @@ class CallRelay:
         request: The request to run. Of `calls_at_once`, the calls that the host serves
             at once, `CALLS_AHEAD` times as many are passed on before the first answer.
             `max_calls` is the number of calls that the run may make.
+        caller: The only process whose calls are taken; 0 for all that hold the socket.
     """
 
     def __init__(
@@ -41,8 +43,10 @@ class CallRelay:
         write_queue: WriteQueue,
         channel: SupervisorChannel,
         request: dict[str, Any],
+        caller: int = 0,
     ) -> None:
         self._fd = fd
+        self._caller = caller
         self._write_queue = write_queue
         self._channel = channel
         self._max_open = CALLS_AHEAD * request["calls_at_once"]
@@ -63,13 +67,14 @@ class CallRelay:
     def take_in(self) -> None:
         """Read bytes of the program, without blocking."""
         try:
-            data = os.read(self._fd, _READ_BYTES)
+            data = read_from(self._fd, _READ_BYTES, self._caller)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        self._ended = not data
-        self._inbox += data
+        if data is not None:
+            self._ended = not data
+            self._inbox += data
 
     def pass_on(self) -> None:
         """Send the complete calls to the host, until too many are unanswered."""

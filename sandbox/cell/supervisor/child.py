@@ -105,15 +105,22 @@ def drain(fd: int) -> None:
 
 def open_pipes() -> tuple[Child, Pipes]:
     """Return both ends of the pipes to a process that is yet to be forked."""
-    request = [end.detach() for end in socket.socketpair()]
+    request = _socketpair()
     stdout_r, stdout_w = os.pipe()
     stderr_r, stderr_w = os.pipe()
     for fd in (stdout_w, stderr_w):
         # A program of another user opens them as /dev/stdout and /dev/stderr.
         with contextlib.suppress(OSError):
             os.fchmod(fd, 0o622)
-    result_r, result_w = (end.detach() for end in socket.socketpair())
+    result_r, result_w = _socketpair()
     for fd in (request[0], stdout_r, stderr_r, result_r):
         os.set_blocking(fd, False)
     child = Child(0, request[0], stdout_r, stderr_r, result_r)
     return child, Pipes(request[1], stdout_w, stderr_w, result_w)
+
+
+def _socketpair() -> tuple[int, int]:
+    """Return our end, which tells who wrote into the other one, and that."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    return ours.detach(), theirs.detach()

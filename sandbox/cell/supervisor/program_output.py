@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ..kernel.descriptors import read_from
 from ..wire.contract import WINDOW_BYTES
 from ..wire.frames import encode
 from .child import Child, readable
@@ -95,17 +96,27 @@ class ProgramOutput:
     def read(self, fd: int) -> int:
         """Read a pipe once; return the bytes that came, or 0 at its end."""
         try:
-            data = os.read(fd, _READ_BYTES)
+            data = self._read(fd)
         except BlockingIOError:
             return _READ_BYTES
         except ConnectionResetError:
             # It ended without reading all answers to its outputs.
             return 0
+        if data is None:
+            return _READ_BYTES
         if not data:
             self.streams.discard(fd)
             return 0
         self._add(fd, data)
         return len(data)
+
+    def _read(self, fd: int) -> bytes | None:
+        """Read a pipe once; None for a result that is not this program's own.
+
+        What an earlier run of a session left behind holds the socket, too.
+        """
+        owned = self._live and fd == self._child.result
+        return read_from(fd, _READ_BYTES, self._child.pid if owned else 0)
 
     def read_rest(self, *, kept: bool) -> None:
         """Read all that is in the pipes, once no process of the run is left.
@@ -117,13 +128,13 @@ class ProgramOutput:
             self._drain(fd)
 
     def _drain(self, fd: int) -> None:
-        # Every writer is dead, so this ends after at most one pipe's worth.
+        # What a session left in the background may go on to write.
         try:
-            while True:
-                data = os.read(fd, _READ_BYTES)
-                if not data:
+            for _ in range(_READS_OF_A_PIPE):
+                data = self._read(fd)
+                if data == b"":
                     return
-                self._add(fd, data)
+                self._add(fd, data or b"")
         except (BlockingIOError, ConnectionResetError):
             return
 

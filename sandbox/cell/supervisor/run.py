@@ -97,7 +97,11 @@ class Run:
         self._holds = False
         self._relay: CallRelay | None = None
         if request["tools"]:
-            self._relay = CallRelay(child.request, child.write_queue, channel, request)
+            # What an earlier run of a session left behind holds the socket, too.
+            caller = child.pid if self._live else 0
+            self._relay = CallRelay(
+                child.request, child.write_queue, channel, request, caller
+            )
         self._started = time.monotonic()
         self._ended = self._started
         self._deadline = self._started

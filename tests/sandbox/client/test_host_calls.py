@@ -305,6 +305,41 @@ late.start()
     assert after.seen == [("add", [2, 3], {})]
 
 
+LEAVES_A_SPEAKER = f"""{RAW_CALL}
+import time
+def wait_for(name):
+    while not os.path.exists(name): time.sleep(0.01)
+if os.fork() == 0:
+    try:
+        tools.add(6)
+    except ToolError as error:
+        open(error.code, "w").close()
+    wait_for("begun")
+    call("add", 7)
+    os.write(3, b'{{"outcome": "ok", "value": {{"type": "json", "value": 8}}}}\\n')
+    open("spoken", "w").close()
+    time.sleep(600)
+wait_for("gone")
+"""
+
+
+@pytest.mark.attack(84, 85)
+@pytest.mark.finding("R60")
+async def test_what_a_run_left_behind_does_not_speak_for_the_next(
+    sandbox: SandboxManager,
+) -> None:
+    host = Host()
+    calls = HostCalls(names=NAMES, handler=host.answer)
+    async with sandbox.session() as session:
+        left = await session.run(LEAVES_A_SPEAKER, calls=calls)
+        code = "open('begun', 'w').close()\nwait_for('spoken')\ntools.add(2, 3)"
+        result = await session.run(code, calls=calls)
+
+    assert left.ok, left.stderr
+    assert (result.value, result.state) == (5, "kept"), result.stderr
+    assert host.seen == [("add", [2, 3], {})]
+
+
 async def test_half_an_answer_does_not_meet_the_next_run(
     sandbox: SandboxManager,
 ) -> None:
