@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import anyio
 from pydantic import BaseModel, ConfigDict
 
-from toolcell.core import SandboxError, ToolcellError
+from toolcell.core import ToolcellError
 
 from ..backends import docker_engine
 from ..client.backend import Backend
@@ -30,6 +30,7 @@ _CGROUP_FIX = "systemd-run --user --scope -p Delegate=yes toolcell ..., or run a
 _DOCKER_FIX = "install and start Docker, or set DOCKER_HOST"
 _PROC_FIX = "in a container: --security-opt systempaths=unconfined"
 _TIMED_CELLS = 3
+_TIMED_SECONDS = 0.1
 _USUAL_POOL = 8
 _FIXED_RUNC = ((1, 2, 8), (1, 3, 3))
 _NAMESPACES = {
@@ -111,21 +112,20 @@ async def diagnose(config: SandboxConfig | None = None) -> DoctorReport:
         config: The configuration to try; None takes the defaults.
     """
     config = config or SandboxConfig()
-    namespaces = await docker_engine.in_thread(_probe_namespaces)
-    found: dict[str, tuple[list[DoctorCheck], str | None]] = {}
+    found: dict[str, _Findings] = {}
 
     async def look(name: str, checks: Awaitable[_Findings]) -> None:
         found[name] = await checks
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(look, "subprocess", _subprocess_cell(config, namespaces))
+        tasks.start_soon(look, "subprocess", _subprocess_checks(config))
         tasks.start_soon(look, "docker", _docker_checks(config))
     backend, level = None, found["docker"][1]
     if level is not None:
         backend = "docker"
     elif found["subprocess"][1] and not config.names_docker:
         backend, level = "subprocess", found["subprocess"][1]
-    checks = (*namespaces, *found["subprocess"][0], *found["docker"][0])
+    checks = (*found["subprocess"][0], *found["docker"][0])
     return DoctorReport(
         backend=backend,
         level=level,
@@ -165,7 +165,7 @@ def _probe_namespaces() -> list[DoctorCheck]:
             DoctorCheck(name=name, ok=False, detail=why, fix=_DOCKER_FIX)
             for name in names
         ]
-    command = [sys.executable, "-I", "-c", _PROBE, json.dumps(_NAMESPACES)]
+    command = [sys.executable, "-I", "-S", "-c", _PROBE, json.dumps(_NAMESPACES)]
     done = subprocess.run(command, capture_output=True, check=False, timeout=30)  # noqa: S603
     found: dict[str, str] = json.loads(done.stdout or b"{}")
     return [
@@ -179,41 +179,60 @@ def _probe_namespaces() -> list[DoctorCheck]:
     ]
 
 
-async def _subprocess_cell(
-    config: SandboxConfig, namespaces: list[DoctorCheck]
-) -> _Findings:
+async def _subprocess_checks(config: SandboxConfig) -> _Findings:
     from ..backends.namespaces import SubprocessBackend
 
     backend = SubprocessBackend(config)
+    namespaces: list[DoctorCheck] = []
+
+    async def probe() -> None:
+        namespaces.extend(await docker_engine.in_thread(_probe_namespaces))
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(probe)
+            tried = await _try_cells(backend, config)
+        if isinstance(tried, ToolcellError):
+            fixes = [check.fix for check in namespaces if not check.ok]
+            fix = fixes[0] if fixes else tried.hint or ""
+            failed = DoctorCheck(
+                name="subprocess cell", ok=False, detail=tried.message, fix=fix
+            )
+            return [*namespaces, failed], None
+        layers, pool = tried
+        why, level = backend.why_no_cgroups, backend.traits.level
+        checks = [
+            *namespaces,
+            DoctorCheck(name="subprocess cell", ok=True, detail=", ".join(layers)),
+            DoctorCheck(
+                name="cgroup limits",
+                ok=not why,
+                detail=f"{why}; rlimits and a watchdog hold instead" if why else "",
+                fix=_CGROUP_FIX if why else "",
+            ),
+            DoctorCheck(name="seccomp filter", ok="seccomp" in layers),
+            pool,
+        ]
+        if level != "namespaces":
+            checks.append(_weaker_level(level, backend.notices, namespaces))
+        return checks, level
+    finally:
+        await backend.aclose()
+
+
+async def _try_cells(
+    backend: Backend, config: SandboxConfig
+) -> tuple[tuple[str, ...], DoctorCheck] | ToolcellError:
+    """Start a backend and some cells; return a run's layers, and the pool's time.
+
+    A backend that does not work is an error that is returned.
+    """
     try:
         await backend.start()
         layers = await _layers_of_a_run(backend)
-        pool = await _pool_check(backend, config)
-    except SandboxError as error:
-        fixes = [check.fix for check in namespaces if not check.ok]
-        fix = fixes[0] if fixes else error.hint or ""
-        failed = DoctorCheck(
-            name="subprocess cell", ok=False, detail=error.message, fix=fix
-        )
-        return [failed], None
-    finally:
-        await backend.aclose()
-    why = backend.why_no_cgroups
-    checks = [DoctorCheck(name="subprocess cell", ok=True, detail=", ".join(layers))]
-    checks.append(
-        DoctorCheck(
-            name="cgroup limits",
-            ok=not why,
-            detail=f"{why}; rlimits and a watchdog hold instead" if why else "",
-            fix=_CGROUP_FIX if why else "",
-        )
-    )
-    checks.append(DoctorCheck(name="seccomp filter", ok="seccomp" in layers))
-    checks.append(pool)
-    level = backend.traits.level
-    if level != "namespaces":
-        checks.append(_weaker_level(level, backend.notices, namespaces))
-    return checks, level
+        return layers, await _pool_check(backend, config)
+    except ToolcellError as error:
+        return error
 
 
 def _weaker_level(
@@ -237,8 +256,8 @@ async def _layers_of_a_run(backend: Backend) -> tuple[str, ...]:
 
 async def _pool_check(backend: Backend, config: SandboxConfig) -> DoctorCheck:
     """Measure how long a cell takes to get ready, alone and for a whole pool."""
-    seconds = []
-    for _ in range(_TIMED_CELLS):
+    seconds: list[float] = []
+    while len(seconds) < _TIMED_CELLS and sum(seconds) < _TIMED_SECONDS:
         started = anyio.current_time()
         async with await backend.create_cell(config.limits) as cell:
             await cell.wait_ready()
@@ -282,17 +301,16 @@ async def _docker_cell(config: SandboxConfig) -> _Findings:
 
     backend = DockerBackend(config)
     try:
-        await backend.start()
-        layers = await _layers_of_a_run(backend)
-        pool = await _pool_check(backend, config)
+        tried = await _try_cells(backend, config)
         traits = backend.traits
-    except ToolcellError as error:
-        failed = DoctorCheck(
-            name="docker cell", ok=False, detail=error.message, fix=error.hint or ""
-        )
-        return [failed], None
     finally:
         await backend.aclose()
+    if isinstance(tried, ToolcellError):
+        failed = DoctorCheck(
+            name="docker cell", ok=False, detail=tried.message, fix=tried.hint or ""
+        )
+        return [failed], None
+    layers, pool = tried
     held = ", ".join(f"{name}: {by}" for name, by in sorted(traits.enforced_by.items()))
     return [
         DoctorCheck(name="docker cell", ok=True, detail=", ".join(layers)),

@@ -43,9 +43,8 @@ def test_the_doctor_gives_no_advice_for_linux_elsewhere() -> None:
 import sys, anyio, toolcell.sandbox.backends.namespaces
 from toolcell.sandbox.admin import doctor
 sys.platform = "darwin"
-report = anyio.run(doctor._subprocess_cell, doctor.SandboxConfig(),
-                   doctor._probe_namespaces())
-for check in report[0]: print(check.ok, check.fix)
+checks, level = anyio.run(doctor._subprocess_checks, doctor.SandboxConfig())
+print(level, {(check.ok, check.fix) for check in checks})
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -55,6 +54,5 @@ for check in report[0]: print(check.ok, check.fix)
         check=False,
     )
 
-    assert done.stdout == "False install and start Docker, or set DOCKER_HOST\n", (
-        done.stderr
-    )
+    fix = "install and start Docker, or set DOCKER_HOST"
+    assert done.stdout == f"None {{(False, {fix!r})}}\n", done.stderr

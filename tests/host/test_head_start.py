@@ -23,6 +23,7 @@ from ..support.process_tree import children
         (["run", "a.py", "--runtime=runsc"], False),
         (["run", "a.py", "--backend", "docker"], False),
         (["run", "subprocess", "--backend", "docker"], False),
+        (["doctor", "--image", "a"], True),
         (["bench", "--backend", "subprocess"], False),
         (["--backend", "subprocess"], False),
         ([], False),

@@ -15,7 +15,8 @@ from ...terminal.signals import signals_wait
 if TYPE_CHECKING:
     from toolcell.sandbox import EarlyLauncher, SandboxConfig
 
-_RUN = "run"
+_STARTERS = ("run", "doctor")
+"""The commands that use a launcher, and run no code of their user in this process."""
 _ENGINE = "/var/run/docker.sock"
 _launcher: ContextVar[EarlyLauncher | None] = ContextVar("launcher", default=None)
 
@@ -29,7 +30,7 @@ def head_start(arguments: Sequence[str]) -> Iterator[None]:
     where a program is run.
     """
     with contextlib.ExitStack() as stack:
-        if arguments[:1] == [_RUN]:
+        if arguments[:1] and arguments[0] in _STARTERS:
             from .plugins import without_plugins
 
             stack.enter_context(without_plugins())
@@ -52,7 +53,9 @@ def _started_launcher() -> Iterator[None]:
 
 
 def _asks_for_launcher(arguments: Sequence[str]) -> bool:
-    if arguments[:1] != [_RUN]:
+    if arguments[:1] == ["doctor"]:
+        return True
+    if arguments[:1] != ["run"]:
         return False
     words = [word for each in arguments for word in each.split("=", 1)]
     if "--backend" in words:

@@ -26,9 +26,12 @@ def doctor(
     from toolcell.sandbox import diagnose
 
     from ..base.cell_options import config_of
+    from ..base.head_start import set_up
 
     named = {} if image is None else {"image": image}
-    report = run_async(diagnose, config_of({"runtime": runtime, **named}))
+    config = config_of({"runtime": runtime, **named})
+    set_up(config)
+    report = run_async(diagnose, config)
     if as_json:
         print_json(report.model_dump(mode="json"))
     else:
