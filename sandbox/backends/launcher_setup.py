@@ -16,42 +16,11 @@ from ..config.settings import IsolationLevel, Limits, SandboxConfig
 from ..machine import host_cgroups
 from ..machine.own_folders import folder_prefix
 from .cell_bundle import interpreter
+from .shown_paths import shown_paths
 
 REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
 """The layers of isolation without which no program runs."""
 
-_SHOWN = (
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/usr/bin",
-    "/usr/sbin",
-    "/usr/include",
-    "/usr/lib",
-    "/usr/lib32",
-    "/usr/lib64",
-    "/usr/libexec",
-    "/usr/share/zoneinfo",
-    "/usr/share/terminfo",
-    "/usr/share/python3",
-    "/usr/share/nodejs",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/alternatives",
-    "/etc/fonts",
-    # The system's public certificates, for programs with a network.
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-    "/usr/share/ca-certificates",
-    "/etc/localtime",
-    "/etc/mime.types",
-    # The public names of ports and protocols.
-    "/etc/services",
-    "/etc/protocols",
-)
 _NODE = "/node/bin/node"
 
 
@@ -171,10 +140,3 @@ def node_binds(node: str | None) -> list[mount_rules.Bind]:
         if found
         else []
     )
-
-
-def shown_paths(python: str) -> list[str]:
-    """Return the host paths that an interpreter needs, and no others."""
-    prefix = os.path.dirname(os.path.dirname(os.path.realpath(python)))
-    own = [f"{prefix}/{name}" for name in ("bin", "lib", "lib64", "include")]
-    return [*_SHOWN, *(path for path in own if path not in _SHOWN)]

@@ -126,4 +126,5 @@ FINDINGS = {
     "R23": "what a command leaves behind is charged to nobody",
     "R24": "a longer life of a sandbox is paid by nobody",
     "QX1": "unknown flags get another errno than the kernel's, so no browser starts",
+    "QX11": "software of the machine is half there: Java, fonts, CMake, Perl, libmagic",
 }

@@ -66,8 +66,7 @@ def build(
     _make_dirs(workdir)
     _make_dev()
     _make_etc(workdir, uid)
-    for path in show:
-        _show(path)
+    _show(show)
     aliases.make("/new" + aliases.FOLDER)
     for source, target, read_only in mounts:
         _mount(source, target, read_only)
@@ -102,16 +101,19 @@ def _make_etc(workdir: str, uid: int) -> None:
             file.write(text.replace("{uid}", str(uid)).replace("{work}", workdir))
 
 
-def _show(path: str) -> None:
-    source, target = "/old" + path, "/new" + path
-    if os.path.lexists(target) or not os.path.lexists(source):
-        return
-    os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
-    if os.path.islink(source):
-        os.symlink(os.readlink(source), target)
-        return
-    _bind(source, target)
-    for point in _mount_points(target):
+def _show(paths: list[str]) -> None:
+    shown = []
+    for path in paths:
+        source, target = "/old" + path, "/new" + path
+        if os.path.lexists(target) or not os.path.lexists(source):
+            continue
+        os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+        if os.path.islink(source):
+            os.symlink(os.readlink(source), target)
+            continue
+        _bind(source, target)
+        shown.append(target)
+    for point in _mount_points(shown):
         _remount(point, linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
 
 
@@ -127,7 +129,7 @@ def _mount(source: str, target: str, read_only: bool) -> None:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         _bind(this, path)
         os.close(held)
-        for point in _mount_points(path):
+        for point in _mount_points([path]):
             _remount(point, flags)
     except OSError as error:
         raise MountError(f"mount {target}: {error.strerror}") from None
@@ -141,13 +143,14 @@ def _bind(source: str, target: str) -> None:
     linux.mount(source, target, "", linux.MS_BIND | linux.MS_REC)
 
 
-def _mount_points(below: str) -> list[str]:
-    """Return `below` and every mount under it: a remount covers one mount only."""
+def _mount_points(below: list[str]) -> list[str]:
+    """Return these and every mount under them: a remount covers one mount only."""
+    folders = tuple(path + "/" for path in below)
     points = []
     with open("/old/proc/self/mountinfo", encoding="utf-8") as file:
         for line in file:
             point = _ESCAPE.sub(lambda m: chr(int(m[1], 8)), line.split()[4])
-            if point == below or point.startswith(below + "/"):
+            if f"{point}/".startswith(folders):
                 points.append(point)
     return points
 

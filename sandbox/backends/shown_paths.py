@@ -1,0 +1,102 @@
+"""The paths of this machine that subprocess cells see: its software, and no secret.
+
+All of `/usr` is software. `/etc` has settings of software and secrets of the machine:
+an entry of it is shown if all of it still is as a Debian package brought it, which is
+public. Whatever somebody wrote or changed there, such as a password, hides the whole
+entry. A few names are always shown.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+_ALWAYS = (
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr",
+    # Made by this machine's tools from what is public, and used by all programs.
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/fonts",
+    # The system's public certificates, for programs with a network.
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/localtime",
+    "/etc/mime.types",
+    # The public names of ports and protocols.
+    "/etc/services",
+    "/etc/protocols",
+)
+_PACKAGES = "/var/lib/dpkg/status"
+_KEY = b"PRIVATE KEY"
+_READ_BY_ALL, _ENTERED_BY_ALL = 0o004, 0o005
+
+
+def shown_paths(python: str) -> list[str]:
+    """Return the host's paths that a cell with this interpreter sees, and no others."""
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(python)))
+    own = [f"{prefix}/{name}" for name in ("bin", "lib", "lib64", "include")]
+    found = [*_ALWAYS, *public_settings(), *own]
+    return [path for path in dict.fromkeys(found) if not path.startswith("/usr/")]
+
+
+@functools.cache
+def public_settings(root: str = "") -> tuple[str, ...]:
+    """Return the entries of `/etc` that hold only what Debian's packages brought.
+
+    There is none where packages are not Debian's.
+
+    Args:
+        root: The folder of another system than this one's.
+    """
+    shipped = _shipped(root)
+    etc = f"{root}/etc"
+    names = {path.split("/", 3)[2] for path in shipped}
+    public = []
+    for name in sorted(names):
+        path = f"{etc}/{name}"
+        try:
+            if not os.path.islink(path) and _is_public(path, root, shipped):
+                public.append(path)
+        except OSError:
+            continue
+    return tuple(public)
+
+
+def _shipped(root: str) -> dict[str, str]:
+    """Return the MD5 of each file of `/etc` as its package brought it."""
+    try:
+        with open(root + _PACKAGES, encoding="utf-8", errors="replace") as file:
+            parts = file.read().split("\n /etc/")[1:]
+    except OSError:
+        return {}
+    lines = (part.partition("\n")[0].split(" ") for part in parts)
+    return {f"/etc/{line[0]}": line[1] for line in lines if len(line) > 1}
+
+
+def _is_public(path: str, root: str, shipped: dict[str, str]) -> bool:
+    """Return True if all of it may be read by everybody, and is as it was brought."""
+    import hashlib
+
+    # Where a link leads to is shown, or is not, for itself.
+    if os.path.islink(path):
+        return True
+    mode = os.stat(path).st_mode
+    if os.path.isdir(path):
+        if mode & _ENTERED_BY_ALL != _ENTERED_BY_ALL:
+            return False
+        names = os.listdir(path)
+        return all(_is_public(f"{path}/{name}", root, shipped) for name in names)
+    expected = shipped.get(path.removeprefix(root))
+    if expected is None or not os.path.isfile(path) or not mode & _READ_BY_ALL:
+        return False
+    with open(path, "rb") as file:
+        content = file.read()
+    sum_ = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    return sum_ == expected and _KEY not in content

@@ -1,0 +1,141 @@
+"""Cells of `subprocess` run the software of this machine, and see no secret of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.sandbox import Limits, Sandbox, SandboxManager
+from toolcell.sandbox.backends.shown_paths import public_settings
+
+from ...conftest import CONFINED, SUBPROCESS, BackendRow
+from ...support.attacks.table import program
+
+pytestmark = pytest.mark.anyio
+
+JAVA = 'class A { public static void main(String[] a) { System.out.print("hi"); } }'
+SOFTWARE = {
+    "java": (f"echo '{JAVA}' > A.java && java A.java", "hi"),
+    "javac": (f"echo '{JAVA}' > A.java && javac A.java && java -cp . A", "hi"),
+    "fc-list": ("fc-list | grep -q . && echo fonts", "fonts"),
+    "cmake": (
+        "echo 'cmake_minimum_required(VERSION 3.10)\nproject(a NONE)' > CMakeLists.txt"
+        " && cmake -S . -B b | tail -n 1 | cut -d: -f1",
+        "-- Build files have been written to",
+    ),
+    "perl": (
+        "perl -MJSON::PP -MTime::Local -MFile::Find -e 'print encode_json([1])'",
+        "[1]",
+    ),
+    "file": ("echo '#!/bin/sh' > a && file -b --mime-type a", "text/x-shellscript"),
+    "git": ("git init -q a && ls a/.git/info", "exclude"),
+}
+
+
+@pytest.mark.finding("QX11")
+@pytest.mark.parametrize("name", SOFTWARE)
+@pytest.mark.parametrize("row", [SUBPROCESS, CONFINED], ids=lambda row: row.name)
+@pytest.mark.namespaces
+async def test_software_of_the_machine_works(row: BackendRow, name: str) -> None:
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    code, expected = SOFTWARE[name]
+    limits = Limits(memory_mb=2048, wall_seconds=120, pids=256)
+
+    async with SandboxManager(row.config(limits=limits)) as sandbox:
+        result = await sandbox.run(code, language="bash")
+
+    assert (result.status, result.stdout.strip()) == ("ok", expected), result.stderr
+
+
+def secrets_of_files(folders: list[str]) -> list[str]:
+    import os
+
+    found = []
+    for folder in folders:
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                path = os.path.join(parent, name)
+                if os.path.islink(path) or not os.path.isfile(path):
+                    continue
+                mode = os.stat(path).st_mode
+                if not mode & 4 and os.access(path, os.R_OK):
+                    found.append(path)
+                elif folder == "/etc" and os.access(path, os.R_OK):
+                    with open(path, "rb") as file:
+                        if b"PRIVATE KEY" in file.read():
+                            found.append(path)
+    return found
+
+
+@pytest.mark.finding("QX11")
+async def test_no_file_of_the_machine_that_a_cell_sees_is_secret(
+    sandbox: Sandbox, backend: BackendRow
+) -> None:
+    if backend.options["backend"] == "docker":
+        pytest.skip("it sees files of its image")
+    code = program(secrets_of_files)
+
+    result = await sandbox.run(code, inputs={"folders": ["/usr", "/etc"]})
+
+    assert (result.status, result.value) == ("ok", []), result.stderr
+
+
+def system(root: Path, files: dict[str, str]) -> str:
+    """Make a system whose package brought three files, and return its root."""
+    brought = {"tool/a.conf": "a", "tool/d/b.conf": "b", "magic": "m"}
+    for name, text in {**brought, **files}.items():
+        path = root / "etc" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    lines = [
+        f" /etc/{name} {hashlib.md5(text.encode()).hexdigest()}"
+        for name, text in brought.items()
+    ]
+    status = root / "var/lib/dpkg/status"
+    status.parent.mkdir(parents=True)
+    status.write_text("\n".join(["Package: tool", "Conffiles:", *lines, ""]))
+    return str(root)
+
+
+@pytest.mark.finding("QX11")
+@pytest.mark.parametrize(
+    ("files", "shown"),
+    [
+        ({}, ["magic", "tool"]),
+        ({"tool/d/b.conf": "password = hunter2"}, ["magic"]),
+        ({"tool/token": "t"}, ["magic"]),
+        ({"magic": "m\n", "shadow": "root:!"}, ["tool"]),
+        ({"tool/d/b.conf": ""}, ["magic"]),
+    ],
+)
+def test_what_somebody_wrote_in_etc_is_not_shown(
+    tmp_path: Path, files: dict[str, Any], shown: list[str]
+) -> None:
+    root = system(tmp_path, files)
+
+    assert public_settings(root) == tuple(f"{root}/etc/{name}" for name in shown)
+
+
+@pytest.mark.finding("QX11")
+def test_what_only_its_owner_reads_is_not_shown(tmp_path: Path) -> None:
+    root = system(tmp_path, {})
+    os.chmod(f"{root}/etc/magic", 0o640)
+    os.chmod(f"{root}/etc/tool/d", 0o750)
+
+    assert public_settings(root) == ()
+
+
+@pytest.mark.finding("QX11")
+def test_links_bring_nothing_with_them(tmp_path: Path) -> None:
+    root = system(tmp_path, {})
+    os.rename(f"{root}/etc/magic", f"{root}/etc/secret")
+    os.symlink("secret", f"{root}/etc/magic")
+    os.symlink("../secret", f"{root}/etc/tool/link")
+
+    assert public_settings(root) == (f"{root}/etc/tool",)

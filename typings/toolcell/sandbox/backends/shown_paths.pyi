@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from sandbox.backends.shown_paths import *
