@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
 
 # Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties.txt, version 16) where
 # Python calls the character printable: joiners, fillers, variation selectors.
@@ -45,6 +46,26 @@ def escaped(text: str, max_characters: int | None = None) -> str:
 def escaped_line(text: str) -> str:
     """Return escaped text as one line: newline and tab are written out as well."""
     return escaped(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def escaped_json(value: Any) -> Any:
+    """Return a JSON value with all its texts escaped, the names of members too.
+
+    Two names that would become one are told apart by a number behind the second.
+    """
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, list | tuple):
+        return [escaped_json(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    shown: dict[str, Any] = {}
+    for name, each in value.items():
+        label = escaped(name)
+        if label in shown:
+            label = f"{label}'{len(shown)}"
+        shown[label] = escaped_json(each)
+    return shown
 
 
 def has_hidden(text: str) -> bool:

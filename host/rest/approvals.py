@@ -11,6 +11,7 @@ import anyio
 from toolcell.core import InvalidInputError, StoreUnavailableError
 from toolcell.core.text.canonical_json import canonical_digest
 from toolcell.core.text.counted import counted
+from toolcell.core.text.printable import escaped_json
 from toolcell.guard import ApprovalRequest, Approvals, Redactor
 
 from ..desk.events import (
@@ -32,7 +33,7 @@ _log = logging.getLogger("toolcell.host")
 
 
 def shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
-    """Return a request as it is shown; likely secrets are hidden."""
+    """Return a request as it is shown: no likely secret, and no hidden letter."""
     view = request.view(redactor)
     facts: dict[str, Any] = {
         "id": request.id,
@@ -50,6 +51,7 @@ def shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
         "asked_at": request.asked_at,
         "expires_at": request.expires_at,
     }
+    facts = escaped_json(facts)
     members = {"approved_by": request.approved_by, "digest": canonical_digest(facts)}
     return bodies.Approval.model_validate({**facts, **members})
 

@@ -56,6 +56,18 @@ def print_value(result: ExecutionResult) -> None:
         print(escaped(repr(value)))
 
 
+def escape_logs() -> None:
+    """Write hidden characters out in logs that nobody else handles."""
+    import logging
+
+    class Escaped(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return escaped(super().format(record))
+
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(Escaped())
+
+
 def print_notice(text: str, *, as_json: bool) -> None:
     """Print a message beside the result, as one line on standard error."""
     line = escaped_line(f"toolcell: {text}")

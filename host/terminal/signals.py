@@ -82,6 +82,9 @@ def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
 
     import anyio
 
+    from .output import escape_logs
+
+    escape_logs()
     came: list[int] = []
 
     async def interruptible() -> T:

@@ -7,6 +7,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+from toolcell.core.text.printable import escaped_json
 from toolcell.guard import ApprovalRecord, Redactor
 
 from ..config.webhooks import WebhookConfig, WebhookEvent
@@ -61,7 +62,9 @@ def message(
         data["approver"] = record.approver
     if public_url is not None:
         data["url"] = f"{public_url}/approvals/{request.id}"
-    text = {"type": event, "timestamp": _time(now), "data": data}
+    # A chat shows people what the receiver puts there: no letter of it is hidden.
+    told = escaped_json(data)
+    text = {"type": event, "timestamp": _time(now), "data": told}
     return json.dumps(text, ensure_ascii=False).encode()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolcell.core.text.printable import escaped_line
+
 from .download import create_local
 from .file_errors import host_error
 from .workdir import checked_path
@@ -17,7 +19,8 @@ def save_artifact(artifact: Artifact, folder: Path) -> Path:
     """Write an artifact below a folder of the host, and return where.
 
     Args:
-        artifact: An artifact of a run; the program chose its name.
+        artifact: An artifact of a run; the program chose its name, of which hidden
+            characters are written out (`\\u{1b}`).
         folder: The folder; made if it is missing. Only the host should be able to
             write there.
 
@@ -25,7 +28,7 @@ def save_artifact(artifact: Artifact, folder: Path) -> Path:
         InvalidInputError: The name leads elsewhere, or the file cannot be written; then
             no part of it is left. A file that stands there is not replaced.
     """
-    place = Path(folder, checked_path(artifact.name))
+    place = Path(folder, escaped_line(checked_path(artifact.name)))
     try:
         with open(create_local(place, executable=False), "wb") as file:
             try:

@@ -8,7 +8,12 @@ import unicodedata
 
 import pytest
 
-from toolcell.core.text.printable import escaped, escaped_line, has_hidden
+from toolcell.core.text.printable import (
+    escaped,
+    escaped_json,
+    escaped_line,
+    has_hidden,
+)
 
 from ..support.hidden_text import ATTACKS
 
@@ -19,6 +24,14 @@ def test_what_nobody_would_see_is_written_out(attack: str, seen: str) -> None:
     assert escaped(attack) == seen
     assert escaped(attack).encode()
     assert not has_hidden(escaped(attack))
+
+
+def test_members_of_an_object_do_not_become_one() -> None:
+    value = {"a\u200b": [1, "\x1b"], r"a\u{200b}": None}
+    assert escaped_json(value) == {
+        r"a\u{200b}": [1, r"\u{1b}"],
+        r"a\u{200b}'1": None,
+    }
 
 
 @pytest.mark.parametrize(

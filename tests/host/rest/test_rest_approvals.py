@@ -45,6 +45,22 @@ async def test_a_person_approves_what_was_shown(tmp_path: Path) -> None:
     assert call.json()["result"]["content"] == "paid x"
 
 
+@pytest.mark.finding("R40")
+async def test_no_letter_of_an_agent_is_hidden(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        asked = await service.asked(to="\u202eevil\u200b")
+        path = f"/v1/approvals/{asked['id']}"
+        shown = (await service.get(path)).json()
+        done = await service.post(
+            f"{path}/approve", {"digest": shown["digest"]}, "person"
+        )
+        call = await service.get(f"/v1/calls/{asked['call']}", wait=60)
+
+    assert shown["arguments"]["to"] == r"\u{202e}evil\u{200b}"
+    assert done.status_code == 200
+    assert call.json()["result"]["content"] == "paid \u202eevil\u200b"
+
+
 async def test_a_refusal_and_its_reason_reach_the_model(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         asked = await service.asked()

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from toolcell.core import ConfigError, ToolCall
+from toolcell.core.text.printable import has_hidden
 from toolcell.guard import (
     Approvals,
     ApprovalStore,
@@ -33,6 +34,7 @@ from toolcell.host.webhooks.sender import GIVE_UP_SECONDS, Receiver, WebhookSend
 from toolcell.host.webhooks.signature import Signer
 from toolcell.tools import tool
 
+from ...support.hidden_text import ATTACKS
 from ...support.web.api import Sent, WebAPI, web_api
 
 pytestmark = pytest.mark.anyio
@@ -249,6 +251,19 @@ async def test_a_request_that_waits_again_is_told_again(
         *(f"{request}-asked", f"{request}-answered", f"{request}-asked-2"),
         *(f"{request}-answered-2", f"{request}-asked-3"),
     ]
+
+
+@pytest.mark.finding("R40")
+async def test_no_letter_of_an_agent_is_hidden(place: Place, api: WebAPI) -> None:
+    note = "".join(attack for attack, _ in ATTACKS.values() if attack.isascii())
+    async with place.sending(f"{api.url}/hook", arguments=("note",)):
+        await place.ask("1\u200b", note=f"\u202e{note}")
+        await until(lambda: api.requests)
+    told = data(api.requests[0])["data"]
+
+    assert told["call_id"] == r"1\u{200b}"
+    assert told["arguments"]["note"].startswith(r"\u{202e}")
+    assert not has_hidden(json.dumps(told, ensure_ascii=False))
 
 
 @pytest.mark.attack(131)

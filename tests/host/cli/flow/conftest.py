@@ -60,7 +60,7 @@ broken = Graph(Order, name="broken")
 
 @broken.node
 def fail(state: Order):
-    raise ValueError("hunter2")
+    raise ValueError("hunter2 \\x1b]0;title\\x07\\x9b2J\\u202e")
 
 broken.edge(START, "fail")
 '''

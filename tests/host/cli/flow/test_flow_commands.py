@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from toolcell.core.text.printable import has_hidden
+
 from ....support.child import Child
-from ....support.toolcell_command import TOOLCELL
+from ....support.toolcell_command import TOOLCELL, toolcell
 from ..conftest import Command
 from .conftest import CONFIG, Flow, other
 
@@ -117,6 +119,15 @@ def test_a_failure_a_fork_and_an_end_have_their_codes(
     assert made == {"thread": "b2", "forked_from": "b1"}
     assert flow("show", "b2")["state"]["item"] == "pens"
     assert flow("fork", "b1", "--goto", "nowhere", code=4)["error"]["kind"]
+
+
+@pytest.mark.finding("R14")
+def test_a_failure_in_the_log_does_not_act_on_the_terminal(folder: Path) -> None:
+    failed = toolcell("flow", "run", "broken")
+
+    assert failed.returncode == 1
+    assert r"hunter2 \u{1b}]0;title\u{7}\u{9b}2J\u{202e}" in failed.stderr.decode()
+    assert not has_hidden((failed.stdout + failed.stderr).decode())
 
 
 def test_what_cannot_be_is_an_error_that_says_so(
