@@ -28,7 +28,7 @@ from ..conftest import missing
 from ..support.cells.node_cells import node
 from ..support.paths import README, ROOT, documents
 
-FIRST_SCREEN_LINES = 25
+README_LINES = 100
 CONTRIBUTING_LINES = 80
 _NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
 _NEEDS_INDEX = "<!-- needs the public index -->"
@@ -222,30 +222,18 @@ def test_configurations_are_accepted(block: Block, tmp_path: Path) -> None:
     HostConfig.from_file(path, environ={})
 
 
-def test_the_first_screen_says_it_all() -> None:
-    lines = README.read_text().splitlines()
-    fenced, headings = False, []
-    for number, line in enumerate(lines):
-        if line.startswith("```"):
-            fenced = not fenced
-        elif not fenced and re.match(r"#+ ", line):
-            headings.append(number)
+def test_the_readme_shows_first_what_a_reader_wants() -> None:
+    text = README.read_text()
+    first, combined, *_ = [b for b in read_blocks(README) if b.language == "python"]
+    [shell, *_] = [b for b in read_blocks(README) if b.language == "console"]
+    [command] = read_commands(shell.lines)
 
-    assert len(headings) >= 2, "a title and at least one section"
-    assert headings[0] == 0
-    assert headings[1] <= FIRST_SCREEN_LINES
-    screen = "\n".join(lines[: headings[1]])
-    commands = [
-        command
-        for block in read_blocks(README)
-        if block.language == "console" and block.line <= headings[1]
-        for command in read_commands(block.lines)
-    ]
-    [shortest, *_] = [b for b in read_blocks(README) if b.language == "python"]
-    [command] = commands
-    assert "Does not protect" in screen
-    assert shortest.line <= headings[1]
-    assert len([line for line in shortest.lines if line]) <= 3
+    assert len(text.splitlines()) <= README_LINES
+    assert len([line for line in first.lines if line]) <= 6
+    assert "docs/images/chart.png" in text
+    assert "ActionGuard" in str(combined.lines)
+    assert combined.output, "what the guard refuses is seen"
+    assert text.index("Does not protect") < text.index("## Try it")
     assert _OURS.search(command.text)
     assert command.output, "the first command shows its real output"
 
@@ -266,7 +254,7 @@ def test_the_last_command_is_what_ci_runs() -> None:
 
 
 def test_the_usual_documents_exist() -> None:
-    for name in ("LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"):
+    for name in ("LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"):
         assert (ROOT / name).is_file(), name
     lines = (ROOT / "CONTRIBUTING.md").read_text().splitlines()
     assert len(lines) <= CONTRIBUTING_LINES

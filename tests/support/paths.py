@@ -23,6 +23,6 @@ def documents() -> Iterator[Path]:
     """Yield the README, the pages of `docs`, and the other documents of the root."""
     yield README
     yield from sorted((ROOT / "docs").rglob("*.md"))
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         if (ROOT / name).exists():
             yield ROOT / name
