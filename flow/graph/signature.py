@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic.errors import PydanticUserError
+from pydantic_core import SchemaError
 
 from toolcell.core import GraphError, InvalidInputError
 
@@ -89,7 +90,7 @@ class Signature:
         if role == "argument":
             try:
                 adapter = TypeAdapter(annotation)
-            except (PydanticSchemaGenerationError, PydanticUserError):
+            except (PydanticUserError, SchemaError):
                 raise self._problem(f"{name} has a type that JSON has not") from None
         return _Parameter(name, role, required, by_position, adapter)
 

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
-from pydantic_core import PydanticSerializationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, SchemaError
 
 from toolcell.core import GraphError, InvalidInputError
 from toolcell.core.models import put_together
@@ -196,7 +196,7 @@ class Schema:
             try:
                 field = Field(name, annotation, merge)
                 field.schema()
-            except (PydanticSchemaGenerationError, PydanticUserError) as error:
+            except (PydanticUserError, SchemaError) as error:
                 raise GraphError(
                     f"the field {name!r} of {model.__name__} cannot be stored as JSON",
                     hint="use types that pydantic writes as JSON",

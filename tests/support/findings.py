@@ -55,6 +55,8 @@ FINDINGS = {
     "R74": "the same by way of run(packages=...)",
     "R75": "a URL of many labels keeps a thread for minutes",
     "T1": "members of objects in forms and queries pass rules on arguments by",
+    "T3": "one return annotation ends the list of tools for every client",
+    "T4": "clients discard results whose format is not the one that was told",
     "F1": "cells outlive a killed host that forked",
     "F2": "a cell that cannot be killed hangs its run, cancel and close",
     "F3": "a start waits for leftovers, and clean says removed when it has not",

@@ -19,6 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import (
     PydanticSerializationError,
     PydanticUndefined,
+    SchemaError,
     core_schema,
     to_json,
     to_jsonable_python,
@@ -216,6 +217,11 @@ class FunctionSchema:
                 f"{name} has a parameter without a JSON Schema: {reason}",
                 hint="annotate it with a type that JSON can carry",
             ) from None
+        except SchemaError as error:
+            raise ConfigError(
+                f"{name} has a parameter that pydantic cannot check: {_told(error)}",
+                hint="a pattern has no look-around, and ends with `$`, not with \\Z",
+            ) from None
         except (TypeError, ValueError):
             raise ConfigError(
                 f"a default of {name} is not a JSON value",
@@ -302,6 +308,11 @@ class FunctionSchema:
             )
             dumped = to_jsonable_python(_ordered(plain), bytes_mode="base64")
         return typing.cast("dict[str, JsonValue]", dumped)
+
+
+def _told(error: SchemaError) -> str:
+    """Return the last line of an error of several, which has the reason."""
+    return str(error).strip().splitlines()[-1].strip()
 
 
 def _is_plain(schema: Mapping[str, Any]) -> bool:

@@ -9,15 +9,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
-from pydantic_core import PydanticOmit
-
-from toolcell.core import ConfigError
 
 from .signature import plain_function, resolve_annotations
 
 _SAYS_NOTHING = (Any, None, type(None), object, inspect.Signature.empty)
 _AWAITED = (Awaitable, Coroutine)
+_DATA = ("const", "default", "enum", "examples")
+"""Keywords that hold values, and no schemas."""
 
 
 def result_schema(
@@ -42,10 +40,27 @@ def result_schema(
         if found in _SAYS_NOTHING or isinstance(found, types.NoneType):
             return None
         schema = TypeAdapter(found).json_schema(mode="serialization")
-    except (ConfigError, PydanticUserError, PydanticOmit, TypeError):
+    except Exception:  # noqa: BLE001 - a type's own code makes its schema
         # Any type may be returned that has a JSON form, known beforehand or not.
         return None
-    return _at_root(schema) or None
+    return _at_root(_without_formats(schema)) or None
+
+
+def _without_formats(schema: Any) -> Any:
+    """Return a schema without `format`, which Python's own values do not keep to.
+
+    A naive datetime is no `date-time` and a long timedelta no `duration`; clients that
+    check formats would discard the whole result, after the tool had its effect.
+    """
+    if isinstance(schema, list):
+        return [_without_formats(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: value if key in _DATA else _without_formats(value)
+        for key, value in schema.items()
+        if not (key == "format" and isinstance(value, str))
+    }
 
 
 def _at_root(schema: dict[str, Any]) -> dict[str, Any]:

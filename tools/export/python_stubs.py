@@ -9,10 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
-from pydantic_core import PydanticOmit
-
-from toolcell.core import ConfigError
 
 from ..definition.function_tool import FunctionTool
 from ..definition.signature import resolve_annotations
@@ -173,7 +169,7 @@ def _returned(tool: Tool) -> dict[str, Any]:
         written = carrier.replace(annotation=annotation)
         found = resolve_annotations(tool.function, [written], {})["return_"]
         return TypeAdapter(found).json_schema(mode="serialization")
-    except (ConfigError, PydanticUserError, PydanticOmit, TypeError, ValueError):
+    except Exception:  # noqa: BLE001 - a type's own code makes its schema
         return {}
 
 
