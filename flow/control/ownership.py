@@ -105,8 +105,8 @@ async def let_go_after(parts: FlowParts, lease: Lease, work: Awaitable[T]) -> T:
             try:
                 await parts.checkpointer.release(lease)
             except StoreUnavailableError:
-                # It is free once this process has ended.
-                _log.warning("thread %s was not released", lease.thread_id)
+                # Its store releases it later, or lets the lease run out.
+                _log.warning("thread %s was not released yet", lease.thread_id)
 
 
 def runner_of(

@@ -27,6 +27,7 @@ from .tables import SCHEMA, Tables, answered_threads, answers_of
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+_BETWEEN_TRIES = 0.5
 
 
 class SQLiteCheckpointer(Checkpointer):
@@ -72,6 +73,7 @@ class SQLiteCheckpointer(Checkpointer):
         self._in_thread = power_safe
         self._tables = Tables(self._owner.name, self._lives)
         self._turn = threading.Lock()
+        self._closed = threading.Event()
         super().__init__()
         _open.add(self)
 
@@ -82,7 +84,22 @@ class SQLiteCheckpointer(Checkpointer):
         return await self._do(self._tables.claim, thread_id, steal)
 
     async def release(self, lease: Lease) -> None:
-        await self._do(self._tables.release, lease)
+        self._tables.let_go(lease)
+        try:
+            await self._do(self._tables.release, lease)
+        except StoreUnavailableError:
+            threading.Thread(
+                target=self._release_later, args=[lease], daemon=True
+            ).start()
+            raise
+
+    def _release_later(self, lease: Lease) -> None:
+        """Free a thread for other processes, once the file can be written again."""
+        while not self._closed.wait(_BETWEEN_TRIES):
+            try:
+                return self._transact(self._tables.release, lease)
+            except StoreUnavailableError:
+                _log.debug("thread %s is not released yet", lease.thread_id)
 
     async def append(
         self, lease: Lease, records: Sequence[bytes], head: Head | None = None
@@ -134,6 +151,7 @@ class SQLiteCheckpointer(Checkpointer):
     async def aclose(self) -> None:
         if os.getpid() == self._owner.pid:
             _open.discard(self)
+            self._closed.set()
             with self._turn:
                 self._file.close()
             self._owner.close()

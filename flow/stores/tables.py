@@ -150,9 +150,13 @@ class Tables:
             return self._held.get(thread) == token
         return self._lives(owner)
 
-    def release(self, db: sqlite3.Connection, lease: Lease) -> None:
+    def let_go(self, lease: Lease) -> None:
+        """Let this process claim a thread again, whatever the file says."""
         if self._held.get(lease.thread_id) == lease.token:
             del self._held[lease.thread_id]
+
+    def release(self, db: sqlite3.Connection, lease: Lease) -> None:
+        if lease.thread_id not in self._held:
             self._lasts.pop(lease.thread_id, None)
         db.execute(
             "UPDATE flow_threads SET owner = NULL WHERE thread = ? AND token = ?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import sqlite3
@@ -10,11 +11,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolcell.core import StoreUnavailableError, ToolcellError
+from toolcell.core import StoreUnavailableError, ThreadBusyError, ToolcellError
 from toolcell.flow import Flow, SQLiteCheckpointer, interrupt
 
 from ...support.flow.graphs import Log, chain, said
@@ -73,6 +75,37 @@ async def test_on_a_full_disk_a_thread_stops_and_goes_on_later(
         assert log == DONE
         history = [each.checkpoint_id for each in await flow(store).history("t", 9)]
         assert history == ["3", "2", "1", "0"]
+
+
+@pytest.mark.finding("T33")
+@pytest.mark.parametrize("power_safe", [True, False])
+async def test_a_file_that_was_busy_leaves_its_threads_to_all(
+    power_safe: bool, tmp_path: Path
+) -> None:
+    """Somebody holds the file for longer than a run waits; then anyone may go on."""
+    path = tmp_path / "t.db"
+    options: dict[str, Any] = {"power_safe": power_safe, "busy_seconds": 0.05}
+    async with (
+        SQLiteCheckpointer(path, **options) as store,
+        SQLiteCheckpointer(path, **options) as elsewhere,
+    ):
+        await flow(store).run({}, "mine")
+        await flow(store).run({}, "theirs")
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            for thread in ("mine", "theirs"):
+                lease = await store.claim(thread)
+                other.execute("BEGIN EXCLUSIVE")
+                with pytest.raises(StoreUnavailableError):
+                    await store.release(lease)
+                other.execute("ROLLBACK")
+
+        assert (await flow(store).resume("mine")).status == "interrupted"
+        with anyio.fail_after(60):
+            while True:
+                with contextlib.suppress(ThreadBusyError):
+                    await elsewhere.claim("theirs")
+                    break
+                await anyio.sleep(0.05)
 
 
 @pytest.mark.parametrize("losses", sizes(8, 300, 1200))
