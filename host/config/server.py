@@ -56,6 +56,11 @@ class ServerConfig(Model):
     """Values of one request: texts, numbers, lists, objects. When it is reached the
     request is answered 413, unread, and over standard input as too large."""
 
+    max_result_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 8_388_608
+    """Bytes of one result over MCP, artifacts included. When it is reached the client
+    gets an error that says that the call was made; clients of the TypeScript SDK would
+    lose their connection at 10 MiB."""
+
     max_bytes_per_second: Annotated[int, Field(ge=65_536)] = 16_777_216
     """Bytes that one agent may send over HTTP on average; each request counts 16,384
     beside its body. When it is reached the agent's further requests are answered

@@ -109,10 +109,21 @@ def success(
     result: ToolResult,
     structured: dict[str, Any],
     artifacts: Sequence[SavedArtifact] = (),
+    *,
+    max_bytes: int,
 ) -> types.CallToolResult:
     """Return the result of a call, with what it showed and the artifacts that it saved.
 
     An artifact that was shown is not sent twice.
+
+    Args:
+        result: The result.
+        structured: Its content, as an object.
+        artifacts: What the call saved.
+        max_bytes: Bytes of the whole as JSON.
+
+    Raises:
+        ToolExecutionError: It has more bytes.
     """
     blocks = [_part(each) for each in result.parts]
     shown = {each.data for each in blocks if isinstance(each, types.ImageContent)}
@@ -122,9 +133,18 @@ def success(
             blocks.append(block)
     if result.content is not None or not blocks:
         blocks.insert(0, types.TextContent(text=result.to_text()))
-    return types.CallToolResult(
+    made = types.CallToolResult(
         content=blocks, structured_content=structured, _meta=_label(result)
     )
+    size = len(made.__pydantic_serializer__.to_json(made))
+    if size > max_bytes:
+        raise ToolExecutionError(
+            f"{result.name} was called and took effect, but its result has {size} "
+            f"bytes, more than the {max_bytes} that are sent",
+            hint="ask for less at once, or let a program read it and return a part",
+            details={"reason": "result_too_large", "bytes": size},
+        )
+    return made
 
 
 def _part(part: Part) -> types.ContentBlock:
@@ -151,7 +171,10 @@ def _label(result: ToolResult) -> dict[str, Any]:
 
 
 def error_envelope(error: ErrorInfo) -> dict[str, Any]:
-    """Return `{code, message, field?, retryable, retry_after_ms?, rule?, reason?}`."""
+    """Return `{code, message, field?, retryable, retry_after_ms?, ...}`.
+
+    It also has `rule`, `reason` and `outcome` where the error's details name them.
+    """
     details = error.details
     message = f"{error.message} ({error.hint})" if error.hint else error.message
     envelope: dict[str, Any] = {
@@ -165,7 +188,7 @@ def error_envelope(error: ErrorInfo) -> dict[str, Any]:
     wait = details.get("retry_after")
     if isinstance(wait, int | float):
         envelope |= {"retryable": True, "retry_after_ms": math.ceil(wait * 1000)}
-    for name in ("rule", "reason"):
+    for name in ("rule", "reason", "outcome"):
         if isinstance(details.get(name), str):
             envelope[name] = details[name]
     return envelope

@@ -22,10 +22,10 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 
-from toolcell.core import ErrorInfo, ToolcellError
+from toolcell.core import ErrorInfo, ToolcellError, ToolExecutionError
 
 from ..runtime.host import Host
-from .active_calls import ActiveCalls, BusyError
+from .active_calls import ActiveCalls
 from .caller import CallerLookup, Context
 from .results import ToolDefinitions, error_envelope, failure
 from .tool_call import MCPCall
@@ -194,5 +194,9 @@ class MCPServer:
         assert place.cancelled_caught
         if call.parked:
             return call.question()
-        stopped = BusyError("the server stopped before the call ended")
+        stopped = ToolExecutionError(
+            "the server stopped the call; whether it took effect is not known",
+            hint="look whether it did before you call again",
+            details={"outcome": "unknown"},
+        )
         return failure(error_envelope(ErrorInfo.of(stopped)))

@@ -123,7 +123,12 @@ class MCPCall:
         if problem is None:
             try:
                 content = self._definitions.structured(self._tool, result.content)
-                return success(result, content, self._artifacts.saved)
+                return success(
+                    result,
+                    content,
+                    self._artifacts.saved,
+                    max_bytes=self._host.config.server.max_result_bytes,
+                )
             except ToolcellError as error:
                 problem = ErrorInfo.of(error)
         envelope = error_envelope(problem)

@@ -204,7 +204,9 @@ class ClientCalls:
                 call.id,
                 call.tool,
                 ToolExecutionError(
-                    "the call was cancelled", hint="make it again if it is still needed"
+                    "the call was cancelled; whether it took effect is not known",
+                    hint="look whether it did before you call again",
+                    details={"outcome": "unknown"},
                 ),
                 status="cancelled",
             )

@@ -247,6 +247,38 @@ async def test_programs_hand_out_what_they_make(tmp_path: Path, mode: Any) -> No
 # Limits, and the end.
 
 
+@pytest.mark.finding("T6")
+@pytest.mark.parametrize("kind", ["text", "artifact"])
+async def test_a_result_that_is_too_large_is_an_error(
+    tmp_path: Path, mode: Any, kind: str
+) -> None:
+    """All that is sent counts: clients end the connection at a message too large."""
+    calls: list[str] = []
+
+    @tool(name="own_big")
+    async def big(size: int, ctx: ToolContext) -> str:
+        """Return a text, or save it."""
+        calls.append(kind)
+        if kind == "artifact":
+            ctx.save_artifact("a.txt", b"x" * size)
+            return ""
+        return "x" * (size // 2)
+
+    text = CONFIG.replace("[server]\n", "[server]\nmax_result_bytes = 10_000\n")
+    async with (
+        served(tmp_path, big, text=text) as server,
+        client_of(server, mode=mode) as client,
+    ):
+        small = await client.call_tool("own_big", {"size": 5_000})
+        large = await client.call_tool("own_big", {"size": 10_001})
+
+    assert not small.is_error
+    assert said(large)["reason"] == "result_too_large"
+    assert said(large)["retryable"] is False
+    assert "took effect" in said(large)["message"]
+    assert len(calls) == 2
+
+
 async def test_too_many_calls_are_busy(tmp_path: Path, mode: Any) -> None:
     hanging = Hanging()
     async with (
@@ -292,6 +324,7 @@ async def test_draining_waits_for_calls_that_run(tmp_path: Path, mode: Any) -> N
     assert [said(each) for each in results] == [{"result": "let go"}]
 
 
+@pytest.mark.finding("T7")
 async def test_draining_ends_calls_that_run_too_long(tmp_path: Path, mode: Any) -> None:
     hanging, results = Hanging(), []
     async with (
@@ -309,7 +342,8 @@ async def test_draining_ends_calls_that_run_too_long(tmp_path: Path, mode: Any) 
 
     assert cancelled == 1
     assert hanging.cancelled
-    assert said(results[0])["code"] == "server.busy"
+    told = said(results[0])
+    assert (told["retryable"], told["outcome"]) == (False, "unknown")
 
 
 async def test_clients_hear_of_a_change_of_tools(tmp_path: Path, mode: Any) -> None:
