@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,18 +89,11 @@ class SQLiteCheckpointer(Checkpointer):
         try:
             await self._do(self._tables.release, lease)
         except StoreUnavailableError:
-            threading.Thread(
-                target=self._release_later, args=[lease], daemon=True
-            ).start()
+            # For other processes it is free once the file can be written again.
+            free = partial(self._transact, self._tables.release, lease)
+            again = partial(_repeat, free, self._closed)
+            threading.Thread(target=again, daemon=True).start()
             raise
-
-    def _release_later(self, lease: Lease) -> None:
-        """Free a thread for other processes, once the file can be written again."""
-        while not self._closed.wait(_BETWEEN_TRIES):
-            try:
-                return self._transact(self._tables.release, lease)
-            except StoreUnavailableError:
-                _log.debug("thread %s is not released yet", lease.thread_id)
 
     async def append(
         self, lease: Lease, records: Sequence[bytes], head: Head | None = None
@@ -210,6 +204,13 @@ class SQLiteCheckpointer(Checkpointer):
     def release_in_child(self) -> None:
         """Close a forked process's copy of the lease, so that its parent can die."""
         self._owner.close()
+
+
+def _repeat(work: Callable[[], None], end: threading.Event) -> None:
+    """Do something until the store answers, or is closed."""
+    while not end.wait(_BETWEEN_TRIES):
+        with suppress(StoreUnavailableError):
+            return work()
 
 
 _open: WeakSet[SQLiteCheckpointer] = WeakSet()
