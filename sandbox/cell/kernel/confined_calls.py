@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _IPV4, _IPV6 = 2, 10
 _STREAM, _TYPE_MASK = 1, 0xF
 _EAFNOSUPPORT = 97
-_PR_SET_DUMPABLE, _PR_SET_SECCOMP = 4, 22
+_PR_SET_SECCOMP = 22
 _PRIO_PROCESS = 0
 _ALL = 0xFFFF_FFFF
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
@@ -28,8 +28,9 @@ CLOSED = (
 )
 """Calls that name objects of the machine."""
 
-# A group of requests of file systems, and those of it that only tell. The others change
-# files through descriptors that can only be read.
+# Requests of file systems by group (f, X, v, of btrfs, of f2fs), and those of a group
+# that stay: they only tell, or take a file that can be written (FICLONE). The others
+# change files through descriptors that can only be read, such as FS_IOC_SETFLAGS.
 _FILE_REQUESTS = (
     # FS_IOC_GETFLAGS, FS_IOC_FIEMAP
     (0x6600, (0x8008_6601, 0x8004_6601, 0xC020_660B)),
@@ -37,8 +38,9 @@ _FILE_REQUESTS = (
     (0x5800, (0x801C_581F,)),
     # FS_IOC_GETVERSION
     (0x7600, (0x8008_7601, 0x8004_7601)),
-    # FICLONE, FICLONERANGE, which take a file that can be written
+    # FICLONE, FICLONERANGE
     (0x9400, (0x4004_9409, 0x4020_940D)),
+    (0xF500, ()),
 )
 
 RULES: tuple[SyscallRule, ...] = (
@@ -80,8 +82,6 @@ def protecting(*keepers: int) -> tuple[SyscallRule, ...]:
         rule("fcntl", EPERM, within(1, _F_SETSIG, _F_SETOWN_EX)),
         rule("fcntl", EPERM, within(1, _F_SETOWN), within(2, *apart)),
         rule("ioctl", EPERM, within(1, _FIOSETOWN, _SIOCSPGRP)),
-        # Who cannot be looked at cannot be served, or measured.
-        rule("prctl", 0, within(0, _PR_SET_DUMPABLE), within(1, 0)),
         # No more filters.
         rule("prctl", EINVAL, within(0, _PR_SET_SECCOMP)),
     )

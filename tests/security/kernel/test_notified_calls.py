@@ -177,7 +177,6 @@ said = done
 
 REFUSALS = {
     FILES: {
-        "flags": "ENOTTY",
         "truncate by openat2": "ENOSYS",
         "proc by cwd": "ELOOP",
     },

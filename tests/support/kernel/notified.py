@@ -17,7 +17,7 @@ from ..paths import ROOT
 _SUPERVISOR = """
 import os, sys
 sys.path.insert(0, sys.argv.pop(1))
-from cell.kernel import linux, notification
+from cell.kernel import confined_calls, linux, notification
 from cell.notifier import main
 
 work, served = sys.argv.pop(1), frozenset(sys.argv.pop(1).split())
@@ -31,7 +31,7 @@ if pid == 0:
         os.chdir(work)
         if served:
             linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-            notification.install(channel, served)
+            notification.install(channel, served, confined_calls.RULES)
         os.execvp(sys.argv[1], sys.argv[1:])
     finally:
         os._exit(99)
