@@ -12,7 +12,6 @@ from toolcell.sandbox import SandboxManager
 
 from ..conftest import CONFINED, DOCKER, RUNSC, SUBPROCESS, missing, why_no_docker
 from ..support.attacks.classes import CLASSES, PRELUDE, Targets
-from ..support.attacks.table import value_of
 from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
@@ -23,10 +22,11 @@ OWN_PYTHON = "/usr/bin/python3"
 """An interpreter that other users may run, so that root's cells have their own."""
 
 NEIGHBOUR = """
-import os, secrets
+import os, secrets, socket
 path = os.path.abspath(secrets.token_hex(8))
 open(path, "w").write("canary")
-[path, os.getpid()]
+server = socket.create_server(("127.0.0.1", 0))
+{"neighbour": path, "other": os.getpid(), "server": list(server.getsockname())}
 """
 DOCKER_MARKS = {"docker": pytest.mark.docker}
 
@@ -73,9 +73,9 @@ async def test_what_is_open_is_what_the_table_says(
         pytest.skip("only root gives cells users of their own")
     async with SandboxManager(row.config(**options)) as manager:
         async with manager.session() as neighbour:
-            path, pid = await value_of(neighbour, NEIGHBOUR)
-            python = options.get("python", sys.executable)
-            targets = Targets(path, pid, python)
+            # Its process and its server live on.
+            theirs: Any = (await neighbour.run(NEIGHBOUR)).value
+            targets = Targets(theirs, options.get("python", sys.executable))
             with targets as given:
                 attacks = {k: v for each in CLASSES.values() for k, v in each.items()}
                 inputs = {"t": given, "attacks": attacks}

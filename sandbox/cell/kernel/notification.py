@@ -50,6 +50,7 @@ _UNIX, _IPV4, _IPV6 = 1, 2, 10
 _STREAM, _SEQPACKET, _TYPE_MASK = 1, 5, 0xF
 _MSG_FASTOPEN = 0x20000000
 _O_TRUNC, _ACCESS_MASK, _WRONLY, _RDWR = 0o1000, 3, 1, 2
+_SOL_SOCKET, _REUSEADDR, _REUSEPORT = 1, 2, 15
 _ESOCKTNOSUPPORT, _EOPNOTSUPP, _EAFNOSUPPORT = 94, 95, 97
 
 _REFUSED = {
@@ -65,6 +66,13 @@ _REFUSED = {
         rule("sendto", _EOPNOTSUPP, outside(3, 0, mask=_MSG_FASTOPEN)),
         rule("sendmsg", _EOPNOTSUPP, outside(2, 0, mask=_MSG_FASTOPEN)),
         rule("sendmmsg", _EOPNOTSUPP, outside(3, 0, mask=_MSG_FASTOPEN)),
+        # Nobody else may get a server's port while the notifier leads programs there.
+        rule(
+            "setsockopt",
+            0,
+            within(1, _SOL_SOCKET),
+            within(2, _REUSEADDR, _REUSEPORT),
+        ),
     ),
     SIGNALS: (
         rule("rt_sigqueueinfo", ENOSYS),

@@ -11,15 +11,18 @@ wait fail with ENOSYS.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 import signal
 import socket
+import time
 
 from ..kernel import linux, notification
 from ..kernel.confine import NICE
-from ..kernel.descriptors import move_fds, receive_fds
+from ..kernel.descriptors import move_fds, receive_fds, send_fds
+from ..wire.contract import ASKED
 from . import attributes
 from .caller import Caller, Later
 from .signals import Signals
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 _HIGHEST_FD = 65_536
 _CHANNEL_FD = 3
 _AGAIN_MS = 10
+# Whoever waits for a server that was closed hears of it after this time.
+_LOOK_SECONDS = 1.0
 _UNABLE = OSError(errno.ENOSYS, "an argument that nothing was foreseen for")
 
 
@@ -50,7 +55,8 @@ def start(served: FrozenSet[str], folders: Sequence[str], uid: int | None) -> in
 
     Returns:
         A socket for `notification.install`, which programs inherit. A message of a
-        relay's port in digits, with a socket, has connections to that port sent there.
+        relay's port in digits, with a socket, has connections to that port sent there;
+        `ASKED` and the port of a program's server has a connection to it sent there.
 
     Raises:
         OSError: There are no processes or descriptors left.
@@ -119,13 +125,14 @@ class Notifier:
         self._channel = channel
         self._folders = folders
         self._calls = notification.notified(os.uname().machine, served)
-        self._sockets = Sockets()
+        self._sockets = Sockets(supervisor)
         groups = attributes, self._sockets, Signals(supervisor)
         self._acts: dict[int, Callable[..., Act]] = {
             number: next(getattr(each, name) for each in groups if hasattr(each, name))
             for number, name in self._calls.items()
         }
         self._waiting: list[tuple[Caller, Act]] = []
+        self._next_look = 0.0
         self._supervisor = linux.pidfd_open(supervisor)
         self._poller = select.poll()
         for fd in (channel.fileno(), self._supervisor):
@@ -134,8 +141,7 @@ class Notifier:
     def serve(self) -> None:
         """Answer calls until the supervisor ends."""
         while True:
-            wait = _AGAIN_MS if self._waiting else None
-            for fd, events in self._poller.poll(wait):
+            for fd, events in self._poller.poll(self._wait_ms()):
                 if fd == self._supervisor:
                     return
                 if fd == self._channel.fileno():
@@ -146,6 +152,14 @@ class Notifier:
                     self._drop(fd)
             if self._waiting:
                 self._try_again()
+            if time.monotonic() >= self._next_look:
+                self._sockets.ports.forget_closed()
+                self._next_look = time.monotonic() + _LOOK_SECONDS
+
+    def _wait_ms(self) -> float | None:
+        if self._waiting:
+            return _AGAIN_MS
+        return _LOOK_SECONDS * 1000 if len(self._sockets.ports) else None
 
     def _take_message(self) -> None:
         data, fds = receive_fds(self._channel, 16, 1)
@@ -153,12 +167,20 @@ class Notifier:
             # Only the supervisor's end counts, and it may end later.
             self._poller.unregister(self._channel)
         for fd in fds:
-            if data.isdigit():
+            if data.startswith(ASKED):
+                self._answer_asked(int(data[len(ASKED) :]), fd)
+            elif data.isdigit():
                 os.set_blocking(fd, False)
                 self._sockets.relays[int(data)] = socket.socket(fileno=fd)
                 self._poller.register(fd, 0)
             else:
                 self._poller.register(fd, select.POLLIN)
+
+    def _answer_asked(self, port: int, fd: int) -> None:
+        """Send a connection to a server of the cell, or none if there is none."""
+        with socket.socket(fileno=fd) as asker, contextlib.suppress(OSError):
+            with self._sockets.open(port) as own:
+                send_fds(asker, ASKED, [own.fileno()])
 
     def _drop(self, fd: int) -> None:
         """Close a listener without processes, or the socket of a relay that ended."""

@@ -1,4 +1,4 @@
-"""Connections: to sockets beneath the cell's folders, and to the proxy of the host.
+"""Connections: to sockets beneath the cell's folders, its servers, and the host's proxy.
 
 The address of `connect` and `bind` is in memory, so the call is done here: on the
 caller's own socket where the kernel lets us have it, else on a new one that takes the
@@ -7,6 +7,7 @@ place of its descriptor. Options of the one that is replaced are lost.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -18,6 +19,7 @@ from ..kernel import linux
 from ..kernel.descriptors import send_fds
 from ..wire.contract import LOOPBACK
 from .caller import AT_FDCWD, Later, failed, signed
+from .ports import Ports, is_own, read_address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,9 +44,13 @@ class Sockets:
 
     Nothing listens for connections to the proxy, since others on the machine could come
     there: for each port of a relay there is a socket that takes the other ends.
+
+    Args:
+        supervisor: The process whose descendants the programs are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, supervisor: int) -> None:
+        self.ports = Ports(supervisor)
         self.relays: dict[int, socket.socket] = {}
         """The sockets of relays, by the ports that programs connect to."""
 
@@ -64,14 +70,17 @@ class Sockets:
             return lambda: self._do(
                 caller, number, family, "connect", lambda own: own.connect(target)
             )
-        if family not in (socket.AF_INET, socket.AF_INET6):
-            raise failed(errno.EAFNOSUPPORT)
-        relay = self.relays.get(_port(address))
-        if relay is None:
+        host, port = read_address(address)
+        if not is_own(host):
             raise failed(errno.ENETUNREACH)
-        return lambda: self._do(
-            caller, number, family, "connect", lambda own: _join(own, relay)
-        )
+
+        def step(own: socket.socket) -> None:
+            if port in self.relays:
+                _join(own, self.relays[port])
+            else:
+                self.ports.connect(own, port)
+
+        return lambda: self._do(caller, number, family, "connect", step)
 
     def bind(self, caller: Caller, *arguments: int) -> Act:
         number, name = signed(arguments[0]), _socket_name(caller, arguments[0])
@@ -80,7 +89,7 @@ class Sockets:
         address = _address(caller, arguments)
         [family] = struct.unpack_from("=H", address)
         if family != socket.AF_UNIX:
-            raise failed(errno.EACCES)
+            return self._bind_port(caller, number, family, address)
         path = _path(address, errno.EACCES)
         _beneath(caller, os.path.dirname(path) or b".")
         begin = caller.opened(AT_FDCWD)
@@ -98,8 +107,32 @@ class Sockets:
 
         return lambda: self._do(caller, number, family, "bind", step)
 
+    def _bind_port(
+        self, caller: Caller, number: int, family: int, address: bytes
+    ) -> Act:
+        host, port = read_address(address)
+        if not is_own(host):
+            raise failed(errno.EADDRNOTAVAIL)
+        if port in self.relays:
+            raise failed(errno.EADDRINUSE)
+        return lambda: self._do(
+            caller, number, family, "bind", lambda own: self.ports.bind(own, port)
+        )
+
+    def open(self, port: int) -> socket.socket:
+        """Return a connection to a server of the cell. Raises OSError."""
+        own = socket.socket()
+        try:
+            own.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                self.ports.connect(own, port)
+        except OSError:
+            own.close()
+            raise
+        return own
+
     def listen(self, caller: Caller, *arguments: int) -> Act:
-        """Let bound sockets listen; those of TCP, which are not, would do it, too."""
+        """Let bound sockets listen. Others of TCP would get a port of the machine."""
         name, backlog = _socket_name(caller, arguments[0]), signed(arguments[1])
         if self._done.get(name) != "bind":
             raise failed(errno.EACCES)
@@ -125,11 +158,18 @@ class Sockets:
                 self._remember(own, call)
             return
         with socket.socket(family, socket.SOCK_STREAM) as new:
-            if family == socket.AF_INET:
+            if family != socket.AF_UNIX:
                 # It is the one option that is often set before `connect`.
                 new.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _attempt(new, step, waits)
-            caller.replace(number, new.fileno(), inheritable=not flags & os.O_CLOEXEC)
+            inheritable = not flags & os.O_CLOEXEC
+            try:
+                _attempt(new, step, waits)
+            except BlockingIOError as error:
+                if error.errno == errno.EINPROGRESS:
+                    # The caller waits for it by other calls.
+                    caller.replace(number, new.fileno(), inheritable=inheritable)
+                raise
+            caller.replace(number, new.fileno(), inheritable=inheritable)
             self._remember(new, call)
 
     def _remember(self, own: socket.socket, call: str) -> None:
@@ -197,14 +237,6 @@ def _beneath(caller: Caller, path: bytes) -> str:
         return caller.named(AT_FDCWD, path)
     except PermissionError:
         raise failed(errno.EACCES) from None
-
-
-def _port(address: bytes) -> int:
-    """Return the port of an address of IPv4 on this machine, else 0."""
-    if address[:2] != struct.pack("=H", socket.AF_INET) or len(address) < 8:
-        return 0
-    [port] = struct.unpack_from("!H", address, 2)
-    return int(port) if address[4:8] == socket.inet_aton(LOOPBACK) else 0
 
 
 def _attempt(own: socket.socket, step: Step, waits: bool) -> None:

@@ -89,7 +89,7 @@ class ProcessHost:
         os.set_blocking(wake_w, False)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         self._epoll = select.epoll()
-        self._ports = PortRelay(sock.sendall, own=not settings["confined"])
+        self._ports = PortRelay(sock.sendall, settings["notifier"])
         self._networks = CommandNetworks(sock.sendall, settings["notifier"])
         self._watches = Watches(sock.sendall, settings["uid"])
         for fd in (sock.fileno(), self._wake_r, self._ports.fd, self._networks.fd):

@@ -1,8 +1,9 @@
 """Leads connections of the host to servers inside the cell.
 
 Theory of operation. The host names a port; this relay connects to it on the cell's own
-loopback interface, and passes bytes in frames of the cell's channel. The cell cannot
-open a connection this way, and nothing listens outside of it.
+loopback interface, and passes bytes in frames of the cell's channel. Where the cell has
+none the notifier connects, to what programs of this cell listen on. The cell cannot
+open a connection this way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import os
 import select
 
+from .ports import ask_for_server, take
 from .streams import MAX_STREAMS, RelayedStream, StreamRelay
 
 TYPE_CHECKING = False
@@ -33,13 +35,19 @@ class _Attempt:
         port: The port to connect to.
     """
 
-    __slots__ = ("addresses", "number", "port", "sock")
+    __slots__ = ("addresses", "asked", "number", "port", "sock")
 
     def __init__(self, number: int, port: int) -> None:
         self.number = number
         self.port = port
         self.addresses = list(_ADDRESSES)
+        self.asked: _socket.socket | None = None
         self.sock: _socket.socket | None = None
+
+    def close(self) -> None:
+        for sock in (self.asked, self.sock):
+            if sock is not None:
+                sock.close()
 
 
 class PortRelay(StreamRelay):
@@ -47,13 +55,13 @@ class PortRelay(StreamRelay):
 
     Args:
         send: Sends a frame towards the host.
-        own: True if the loopback interface is the cell's own. Else nothing listens
-            there: its ports are the machine's.
+        notifier: The socket to the notifier of a cell without a network of its own;
+            else -1.
     """
 
-    def __init__(self, send: Callable[[bytes], None], *, own: bool = True) -> None:
+    def __init__(self, send: Callable[[bytes], None], notifier: int = -1) -> None:
         super().__init__(send, "port")
-        self._own = own
+        self._notifier = notifier
         self._attempts: dict[int, _Attempt] = {}
 
     def handle_frame(self, frame: Frame) -> None:
@@ -67,13 +75,14 @@ class PortRelay(StreamRelay):
         super().handle_frame(frame)
 
     def _open(self, attempt: _Attempt) -> None:
-        if not self._own:
-            self._fail(attempt, errno.ECONNREFUSED)
-            return
         if len(self._attempts) + len(self._streams) >= MAX_STREAMS:
             self._fail(attempt, errno.EAGAIN)
-            return
-        self._try_next(attempt)
+        elif self._notifier < 0:
+            self._try_next(attempt)
+        else:
+            attempt.asked = ask_for_server(self._notifier, attempt.port)
+            self._attempts[attempt.asked.fileno()] = attempt
+            self.epoll.register(attempt.asked.fileno(), select.EPOLLIN)
 
     def _try_next(self, attempt: _Attempt, code: int = errno.ECONNREFUSED) -> None:
         """Connect to the next address, or report why the last one failed."""
@@ -87,13 +96,28 @@ class PortRelay(StreamRelay):
             sock.setblocking(False)
             failure = sock.connect_ex((address, attempt.port))
             if failure in (0, errno.EINPROGRESS):
-                attempt.sock = sock
-                self._attempts[sock.fileno()] = attempt
-                self.epoll.register(sock.fileno(), select.EPOLLOUT)
+                self._await(attempt, sock)
                 return
             sock.close()
             code = code if failure == errno.EADDRNOTAVAIL else failure
         self._fail(attempt, code)
+
+    def _await(self, attempt: _Attempt, sock: _socket.socket) -> None:
+        attempt.sock = sock
+        self._attempts[sock.fileno()] = attempt
+        self.epoll.register(sock.fileno(), select.EPOLLOUT)
+
+    def _take_asked(self, attempt: _Attempt, asked: _socket.socket) -> None:
+        """Take the connection that the notifier made, if it did."""
+        attempt.asked = None
+        try:
+            fd = take(asked)
+        except OSError:
+            self._fail(attempt, errno.ECONNREFUSED)
+        else:
+            self._await(attempt, _socket.socket(fileno=fd))
+        finally:
+            asked.close()
 
     def _fail(self, attempt: _Attempt, code: int) -> None:
         reason = _REASONS.get(code, "failed")
@@ -102,8 +126,11 @@ class PortRelay(StreamRelay):
     def serve_other(self, fd: int) -> None:
         """Take a connection that was made or refused."""
         attempt = self._attempts.pop(fd)
-        assert attempt.sock is not None
         self.epoll.unregister(fd)
+        if attempt.asked is not None:
+            self._take_asked(attempt, attempt.asked)
+            return
+        assert attempt.sock is not None
         code = attempt.sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
         if code:
             attempt.sock.close()
@@ -115,9 +142,9 @@ class PortRelay(StreamRelay):
 
     def _give_up(self, number: int) -> None:
         for fd, attempt in list(self._attempts.items()):
-            if attempt.number == number and attempt.sock is not None:
+            if attempt.number == number:
                 del self._attempts[fd]
-                attempt.sock.close()
+                attempt.close()
 
     def close(self, stream: RelayedStream) -> None:
         """Note that the host is done: a server may go on sending for ever."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import _socket
 import os
 
-from ..wire.contract import LOOPBACK
+from ..wire.contract import ASKED, LOOPBACK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from typing import Protocol
 
     class Port(Protocol):
@@ -59,22 +60,43 @@ class NotifiedPort:
     """
 
     def __init__(self, notifier: int) -> None:
-        import socket
-
-        from ..kernel.descriptors import send_fds
-
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.setblocking(False)
         random = int.from_bytes(os.urandom(4), "big")
         self.number = _FIRST_NUMBER + random % (65_536 - _FIRST_NUMBER)
-        with theirs, socket.socket(fileno=os.dup(notifier)) as channel:
-            send_fds(channel, b"%d" % self.number, [theirs.fileno()])
+        self._socket = ask(notifier, b"%d" % self.number)
         self.fileno, self.close = self._socket.fileno, self._socket.close
 
     def accept(self) -> int:
-        from ..kernel.descriptors import receive_fds
+        return take(self._socket)
 
-        fds = receive_fds(self._socket, _MAX_MESSAGE, 1)[1]
-        if not fds:
-            raise ConnectionAbortedError
-        return fds[0]
+
+def ask(notifier: int, message: bytes) -> socket.socket:
+    """Send the notifier a message, and return where it sends sockets. Raises OSError."""
+    import socket
+
+    from ..kernel.descriptors import send_fds
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    with theirs, socket.socket(fileno=os.dup(notifier)) as channel:
+        send_fds(channel, message, [theirs.fileno()])
+    return ours
+
+
+def ask_for_server(notifier: int, port: int) -> socket.socket:
+    """Ask for a connection to a server of the cell's programs. Raises OSError."""
+    return ask(notifier, ASKED + b"%d" % port)
+
+
+def take(source: socket.socket) -> int:
+    """Return the descriptor of a socket that has come from the notifier.
+
+    Raises:
+        ConnectionAbortedError: None came.
+        OSError: There are no descriptors left.
+    """
+    from ..kernel.descriptors import receive_fds
+
+    fds = receive_fds(source, _MAX_MESSAGE, 1)[1]
+    if not fds:
+        raise ConnectionAbortedError
+    return fds[0]

@@ -126,5 +126,6 @@ def reason_of(error: OSError) -> str:
 
 
 LOOPBACK = "127.0.0.1"
+ASKED = b"to "
 """The address of relays, in their cell's own network or, without one, for the cell's
 programs alone."""

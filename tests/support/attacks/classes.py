@@ -96,6 +96,7 @@ CLASSES: dict[str, dict[str, str]] = {
     },
     NETWORK: {
         "TCP to a server": "socket.create_connection(t['tcp'], 2)",
+        "TCP to a server of another cell": "socket.create_connection(t['server'], 2)",
         "TCP with data first (`MSG_FASTOPEN`)": (
             "s = socket.socket(); s.settimeout(2)\n"
             "s.sendto(b'x', socket.MSG_FASTOPEN, tuple(t['tcp']))"
@@ -176,7 +177,7 @@ def fails(action, *arguments):
     except OSError:
         return True
 def own_network():
-    # What is refused is somebody's; what is not there is in another namespace.
+    # A server of the machine's refuses nobody: its network is not this program's.
     with socket.socket() as s:
         return s.connect_ex(tuple(t['tcp'])) == errno.ECONNREFUSED
 def attempt(code):
@@ -194,14 +195,14 @@ class Targets:
     """What a program attacks: a process, files, sockets and objects of this user.
 
     Args:
-        neighbour: A file of another cell.
-        other: A process of another cell, as this machine numbers it.
+        neighbour: What another cell has: a `neighbour` file, an `other` process, as
+            this machine numbers it, and the address of a `server`.
         python: The interpreter of the cells.
     """
 
-    def __init__(self, neighbour: str, other: int, python: str) -> None:
+    def __init__(self, neighbour: dict[str, Any], python: str) -> None:
         self._stack = ExitStack()
-        self._given = {"neighbour": neighbour, "other": other}
+        self._given = neighbour
         self._readable = os.path.join(_library_of(python), "os.py")
         self._victim: subprocess.Popen[bytes] | None = None
 
