@@ -1,4 +1,4 @@
-"""Servers of `confined` cells listen on the machine's loopback, for their cell alone."""
+"""Servers of `confined` cells listen on the machine's loopback, for one cell alone."""
 
 from __future__ import annotations
 

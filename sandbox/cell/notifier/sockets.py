@@ -1,4 +1,4 @@
-"""Connections: to sockets beneath the cell's folders, its servers, and the host's proxy.
+"""Connections: beneath the cell's folders, to its servers, and to the host's proxy.
 
 The address of `connect` and `bind` is in memory, so the call is done here: on the
 caller's own socket where the kernel lets us have it, else on a new one that takes the

@@ -18,6 +18,7 @@ from .streams import MAX_STREAMS, RelayedStream, StreamRelay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from typing import Any, Callable
 
     from ..wire.frames import Frame
@@ -41,7 +42,7 @@ class _Attempt:
         self.number = number
         self.port = port
         self.addresses = list(_ADDRESSES)
-        self.asked: _socket.socket | None = None
+        self.asked: socket.socket | None = None
         self.sock: _socket.socket | None = None
 
     def close(self) -> None:
@@ -107,7 +108,7 @@ class PortRelay(StreamRelay):
         self._attempts[sock.fileno()] = attempt
         self.epoll.register(sock.fileno(), select.EPOLLOUT)
 
-    def _take_asked(self, attempt: _Attempt, asked: _socket.socket) -> None:
+    def _take_asked(self, attempt: _Attempt, asked: socket.socket) -> None:
         """Take the connection that the notifier made, if it did."""
         attempt.asked = None
         try:

@@ -70,7 +70,7 @@ class NotifiedPort:
 
 
 def ask(notifier: int, message: bytes) -> socket.socket:
-    """Send the notifier a message, and return where it sends sockets. Raises OSError."""
+    """Send the notifier a message; return where its sockets come. Raises OSError."""
     import socket
 
     from ..kernel.descriptors import send_fds
