@@ -146,6 +146,12 @@ def container_arguments(
     }
 
 
+def path_of(image_env: list[str]) -> str:
+    """Return the PATH of an image that has these variables; empty if it has none."""
+    pairs = (entry.partition("=") for entry in image_env)
+    return next((value for name, _, value in pairs if name == "PATH"), "")
+
+
 def _environment(image_env: list[str]) -> list[str]:
     names = (entry.partition("=")[0] for entry in image_env)
     # A name without "=" removes the image's variable.

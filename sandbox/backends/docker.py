@@ -312,7 +312,11 @@ class DockerBackend:
             "workdir": self._config.work_dir,
             "tmp": "/tmp",  # noqa: S108 - the cell's own
             "confined": "",
-            "env": cell_environment(self._config.env, self._config.work_dir),
+            "env": cell_environment(
+                self._config.env,
+                self._config.work_dir,
+                container_spec.path_of(self._image_env),
+            ),
             "aliases": aliases.FOLDER,
             "node": "node",
             "rlimits": rlimits,

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from toolcell.core import PackageError
+
+# Both ways in which uv names the interpreter in a command; one is for long paths.
+_STARTS = re.compile(
+    rb"#!%b[^\n]*\n|#!/bin/sh\n'''exec' [^\n]*\n' '''\n"
+    % re.escape(os.fsencode(sys.executable))
+)
 
 
 def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -32,7 +40,9 @@ def too_large(size: int, max_bytes: int) -> PackageError:
 
 
 def settle(path: Path) -> int:
-    """Refuse links and special files; make files readable for all programs.
+    """Refuse links and special files; make files fit for the programs of all cells.
+
+    Everybody may read them, and commands start the interpreter of their cell.
 
     Returns:
         The bytes of all files.
@@ -42,6 +52,7 @@ def settle(path: Path) -> int:
     """
     (path / ".lock").unlink(missing_ok=True)
     path.chmod(0o755)
+    _free_commands(path / "bin")
     size = 0
     for name, found in _walk(path):
         if stat.S_ISDIR(found.st_mode):
@@ -56,6 +67,18 @@ def settle(path: Path) -> int:
                 details={"reason": "not_a_file"},
             )
     return size
+
+
+def _free_commands(folder: Path) -> None:
+    """Have commands start the `python3` of PATH, not this process's interpreter."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if path.is_symlink() or not path.is_file():
+            continue
+        content = path.read_bytes()
+        if found := _STARTS.match(content):
+            path.write_bytes(b"#!/usr/bin/env python3\n" + content[found.end() :])
 
 
 def signature(path: Path) -> tuple[str, int]:

@@ -55,6 +55,7 @@ EXPECTED: dict[str, str] = {
     "tests/security/test_fallback.py::test_descriptors": _PROC,
     "tests/security/test_packages.py": _PROC,
     "tests/sandbox/cell/test_node.py::test_node_finds": _USER,
+    "tests/sandbox/packages/test_found.py::test_pip_in_a_program": _USER,
     "tests/sandbox/processes/test_commands.py::test_the_environment": _USER,
     "tests/sandbox/programs/test_function_transfer.py::test_a_sandboxed": _USER,
     "tests/sandbox/test_requirements_runs.py::test_there_is_no_network": _ONE_NETWORK,

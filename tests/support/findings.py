@@ -135,4 +135,8 @@ FINDINGS = {
     "R24": "a longer life of a sandbox is paid by nobody",
     "QX1": "unknown flags get another errno than the kernel's, so no browser starts",
     "QX11": "software of the machine is half there: Java, fonts, CMake, Perl, libmagic",
+    "QP16": "pip in a session succeeds, and the session never sees the package",
+    "QP6": "commands of packages are installed and not found",
+    "QP7": "data files of packages are installed and not found",
+    "QD4": "the PATH of an image does not reach its programs",
 }

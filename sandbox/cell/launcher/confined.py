@@ -203,6 +203,7 @@ class ConfinedWalls:
         moved = {
             settings["workdir"]: work,
             "/tmp": tmp,
+            f"{settings['workdir']}/.local/bin": f"{work}/.local/bin",
             aliases.FOLDER: self._bin,
             os.path.dirname(settings["node"]): os.path.dirname(self._node),
         }

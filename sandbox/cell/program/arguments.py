@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 
 _SITE = ("site-packages", "dist-packages")
+# Where programs look for what packages bring beside modules, and the usual places.
+_SEARCHED = (
+    ("PATH", "bin", ""),
+    ("JUPYTER_PATH", "share/jupyter", ""),
+    ("XDG_DATA_DIRS", "share", "/usr/local/share:/usr/share"),
+)
 _packages = ""
 
 
@@ -41,13 +47,57 @@ def _replace_stdin(data: bytes) -> None:
 
 
 def use_packages(path: str) -> None:
-    """Put `path` after the standard library and before the image's own packages.
+    """Have a program find the modules, commands and data files of packages.
 
-    Interpreters that the program starts find them, too.
+    Its modules come after the standard library and before the image's own packages.
+    Interpreters that the program starts find them, too. Data files are where a virtual
+    environment has them: below `sys.prefix`.
     """
     global _packages
     sys.path[:] = [each for each in sys.path if each != _packages]
+    for name, folder, usual in _SEARCHED:
+        parts = os.environ.get(name, usual).split(os.pathsep)
+        parts = [each for each in parts if each and each != f"{_packages}/{folder}"]
+        if os.path.isdir(f"{path}/{folder}"):
+            # The interpreter's own names are first in PATH.
+            parts.insert(1 if name == "PATH" else 0, f"{path}/{folder}")
+            os.environ[name] = os.pathsep.join(parts)
+    if os.path.isdir(f"{path}/share"):
+        sys.prefix = sys.exec_prefix = path
     _packages = path
+    _add_to_path(path)
+    os.environ["PYTHONPATH"] = path
+
+
+def use_user_packages() -> bool:
+    """Have the program find what pip has installed; return True if it is new here.
+
+    pip installs into the home folder, as all else is read-only. The interpreter of the
+    program would not look there, and those that it starts do.
+    """
+    version = "python%d.%d" % sys.version_info[:2]
+    path = os.path.join(os.environ["HOME"], ".local/lib", version, "site-packages")
+    if path in sys.path or not os.path.isdir(path):
+        return False
+    _add_to_path(path)
+    # That the folder was not there is remembered.
+    sys.path_importer_cache.pop(path, None)
+    return True
+
+
+class UserPackages:
+    """Finds modules that pip has installed since the run began."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        """Look for a module that no other finder has found."""
+        if path is not None or not use_user_packages():
+            return None
+        from importlib.machinery import PathFinder
+
+        return PathFinder.find_spec(name)
+
+
+def _add_to_path(path: str) -> None:
     own = (n for n, each in enumerate(sys.path) if os.path.basename(each) in _SITE)
     sys.path.insert(next(own, len(sys.path)), path)
-    os.environ["PYTHONPATH"] = path

@@ -36,7 +36,7 @@ from ..wire.contract import (
     SESSION_BASH_NAME,
     WARM_UP,
 )
-from . import displays, ending, execution, host_tools, node, source, stateful
+from . import arguments, displays, ending, execution, host_tools, node, source, stateful
 from .requests import frame_request, read_request
 
 TYPE_CHECKING = False
@@ -92,6 +92,7 @@ def get_ready(settings: dict[str, Any]) -> None:
     _hide_flags()
     builtins.display = displays.display  # type: ignore[attr-defined]
     sys.meta_path.insert(0, displays.Finder)
+    sys.meta_path.append(arguments.UserPackages)
     sys.path[:0] = [home, *(os.path.normpath(os.path.join(home, path)) for path in own)]
     # A stream remembers that it could seek, and those of programs cannot.
     null, (read_fd, write_fd) = os.open(os.devnull, os.O_RDWR), os.pipe()

@@ -202,6 +202,25 @@ async def test_a_python_without_ctypes_is_enough(engine: Any) -> None:
     assert (result.status, result.value) == ("ok", True)
 
 
+@pytest.mark.finding("QD4")
+async def test_commands_are_found_by_the_path_of_the_image(engine: Any) -> None:
+    dockerfile = (
+        f"FROM {IMAGE}\nRUN mkdir -p /opt/own/bin && cd /opt/own/bin && "
+        "printf '#!/bin/sh\\necho own' > own-tool && chmod 755 own-tool\n"
+        "ENV PATH=.:/opt/own/bin:/usr/local/bin:/usr/bin:/bin"
+    )
+    tag = "toolcell-test/own-path:latest"
+    engine.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=tag, rm=True)
+    try:
+        async with SandboxManager(DOCKER.config(image=tag)) as sandbox:
+            shell = await sandbox.run("own-tool; echo $PATH", language="bash")
+    finally:
+        engine.images.remove(tag, force=True)
+
+    path = "/python/bin:/work/.local/bin:/opt/own/bin:/usr/local/bin:/usr/bin:/bin"
+    assert shell.stdout == f"own\n{path}:/node/bin\n", shell.stderr
+
+
 async def test_the_shipped_image_builds_and_runs() -> None:
     steps: list[tuple[int, int]] = []
     tag = build_image(
