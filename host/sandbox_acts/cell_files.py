@@ -23,6 +23,7 @@ MAX_ENTRIES_BYTES = 16_777_216
 """Bytes of a listing. When it is reached the listing is refused."""
 
 _MAX_PATH_BYTES = 4_096
+_PATHS_AT_ONCE = 64
 _ENV = {"LC_ALL": "C"}
 _SECONDS = 60.0
 _FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0
@@ -116,6 +117,15 @@ class CellFiles:
         [entry] = await self._find(path, "-maxdepth", "0")
         return entry
 
+    async def some(self, paths: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the entries at these paths, of those that are there."""
+        entries: list[dict[str, Any]] = []
+        for start in range(0, len(paths), _PATHS_AT_ONCE):
+            part = paths[start : start + _PATHS_AT_ONCE]
+            argv = ["find", *part, "-maxdepth", "0", "-printf", _PRINT]
+            entries += _entries((await self._output(argv))[0])
+        return entries
+
     async def below(self, path: str, depth: int) -> list[dict[str, Any]]:
         """Return what is below a folder, so many folders deep."""
         # A link to a folder is followed as well.
@@ -185,6 +195,8 @@ class CellFiles:
         self, entries: Sequence[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """Return entries with the metadata that their files have."""
+        if not entries:
+            return []
         paths = "\0".join(str(entry["path"]) for entry in entries)
         argv = [*_PYTHON, _GET_METADATA]
         found, result = await self._output(argv, stdin=paths.encode())
@@ -256,7 +268,7 @@ def _entry(
         "modifiedTime": _date(float(modified[:17])),
     }
     if kind == "l":
-        entry["symlinkTarget"] = link
+        entry["symlinkTarget"] = posixpath.join(posixpath.dirname(path), link)
     return entry
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from toolcell.sandbox import SandboxProcess, SandboxWatch
+from toolcell.sandbox import SandboxProcess
 
 from ..sandbox_http.errors import APIError
-from ..sandbox_state.sandbox import Sandbox
+from ..sandbox_state.sandbox import Sandbox, Watcher
 from .act import Act, SandboxArguments, Scene
 from .cell_files import CellFiles, resolved
 
@@ -49,6 +49,8 @@ class WatchArguments(PathArguments):
 
     operation: Literal["watch"] = "watch"
     recursive: bool = False
+    entries: bool = False
+    """True: its events describe the entries as well."""
 
 
 class WriteArguments(PathArguments):
@@ -114,20 +116,17 @@ async def _stat(
 async def _list(
     scene: Scene, arguments: ListArguments
 ) -> AsyncIterator[list[dict[str, Any]]]:
-    sandbox, files, path = _place(scene, arguments)
+    _, files, path = _place(scene, arguments)
     entries = await files.below(path, arguments.depth)
-    if sandbox.has_metadata and entries:
-        entries = await files.with_metadata(entries)
-    yield entries
+    yield await files.with_metadata(entries)
 
 
 @asynccontextmanager
-async def _watch(
-    scene: Scene, arguments: WatchArguments
-) -> AsyncIterator[SandboxWatch]:
-    """Yield the watch, which lasts until its owner closes it."""
+async def _watch(scene: Scene, arguments: WatchArguments) -> AsyncIterator[Watcher]:
+    """Yield a watcher, whose watch lasts until its owner closes it."""
     sandbox, _, path = _place(scene, arguments)
-    yield await sandbox.session.watch(path, recursive=arguments.recursive)
+    watch = await sandbox.session.watch(path, recursive=arguments.recursive)
+    yield Watcher(watch, path if arguments.entries else None)
 
 
 @asynccontextmanager
@@ -146,9 +145,9 @@ async def _write(scene: Scene, arguments: WriteArguments) -> AsyncIterator[Writt
 async def _make_folder(
     scene: Scene, arguments: MakeFolderArguments
 ) -> AsyncIterator[dict[str, Any]]:
-    _, files, path = _place(scene, arguments)
+    sandbox, files, path = _place(scene, arguments)
     await files.make_folder(path)
-    yield await files.stat(path)
+    yield await _described(sandbox, path)
 
 
 @asynccontextmanager
@@ -171,10 +170,17 @@ async def _remove(scene: Scene, arguments: RemoveArguments) -> AsyncIterator[Non
 
 async def _described(sandbox: Sandbox, path: str) -> dict[str, Any]:
     files = CellFiles(sandbox.session)
-    entry = await files.stat(path)
-    if sandbox.has_metadata:
-        [entry] = await files.with_metadata([entry])
+    [entry] = await files.with_metadata([await files.stat(path)])
     return entry
+
+
+async def entries_of(
+    sandbox: Sandbox, paths: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the entries at absolute paths, of those that are there."""
+    files = CellFiles(sandbox.session)
+    entries = await files.with_metadata(await files.some(paths))
+    return {each["path"]: each for each in entries}
 
 
 READ = Act("sandbox.read", ReadArguments, _read)

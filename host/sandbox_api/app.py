@@ -160,7 +160,7 @@ class SandboxAPI:
             target = self._target(socket)
             if target is None or target.port in (DAEMON_PORT, INTERPRETER_PORT):
                 raise APIError(501, "WebSockets lead to ports of sandboxes alone")
-            self._access.check(socket.headers, target.sandbox_id)
+            self._check_port(socket, target)
             sandbox = await self._owned(socket, target)
             await self._sockets.forward(socket, sandbox, target.port, target.path)
         except Exception as error:  # noqa: BLE001 - each error is an answer
@@ -181,10 +181,12 @@ class SandboxAPI:
             return await self._answer_control(request)
         if target.port == DAEMON_PORT:
             return await self._answer_daemon(request, target)
-        self._access.check(request.headers, target.sandbox_id)
-        sandbox = await self._owned(request, target)
         if target.port == INTERPRETER_PORT:
+            self._access.check(request.headers, target.sandbox_id)
+            sandbox = await self._owned(request, target)
             return await self._answer_code(request, sandbox, target.path)
+        self._check_port(request, target)
+        sandbox = await self._owned(request, target)
         return await self._ports.forward(request, sandbox, target.port, target.path)
 
     def _target(self, request: HTTPConnection) -> Target | None:
@@ -257,6 +259,18 @@ class SandboxAPI:
             stream = partial(self._streams[path], sandbox=sandbox)
             return await answer_streaming(request, stream)
         return connect_error(_not_supported(request))
+
+    def _check_port(self, request: HTTPConnection, target: Target) -> None:
+        """Check the access token of a request to a port.
+
+        Raises:
+            APIError: 403: it has none, or a wrong one; 502: the sandbox has ended.
+        """
+        try:
+            self._access.check(request.headers, target.sandbox_id)
+        except APIError as error:
+            self._found(target)
+            raise APIError(403, error.message) from None
 
     def _authorize(self, request: Request, target: Target) -> None:
         """Check a request's access token, or else its signature. Raises APIError."""

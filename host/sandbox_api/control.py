@@ -42,6 +42,7 @@ class NetworkRequest(Message):
 
     allow_out: list[str] | None = None
     deny_out: list[str] | None = None
+    allow_public_traffic: bool = False
     allow_internet_access: bool | None = Field(
         default=None, alias="allow_internet_access"
     )
@@ -52,6 +53,8 @@ class NetworkRequest(Message):
         Raises:
             APIError: It cannot be had.
         """
+        if self.allow_public_traffic:
+            raise APIError(501, "ports need the access token: no allowPublicTraffic")
         denied = set(self.deny_out or ())
         if denied - ALL_HOSTS:
             raise APIError(501, "single hosts cannot be denied; name those to allow")
@@ -69,6 +72,9 @@ class CreateRequest(Message):
     """A sandbox to make."""
 
     template_id: str = Field(default="base", alias="templateID")
+    secure: bool | None = None
+    """Requests need the access token of the sandbox in any case."""
+
     timeout: int | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
     env_vars: dict[str, str] = Field(default_factory=dict)
@@ -269,7 +275,7 @@ class Control:
             if wanted.items() <= each.metadata.items()
             and (not states or each.state in states)
             and (template is None or each.template == template)
-            and (after is None or each.started_at > _seconds(after))
+            and (after is None or each.started_at >= _seconds(after))
         ]
         if query.get("order") == "asc":
             found.reverse()

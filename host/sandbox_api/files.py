@@ -110,7 +110,7 @@ class Files:
         boundary: bytes,
         data: AsyncGenerator[bytes, None],
     ) -> list[dict[str, Any]]:
-        """Write each part with a file name, one after the other."""
+        """Write each part that is a file, one after the other."""
         if not boundary:
             raise APIError(400, "multipart/form-data needs a boundary")
         form = _Form(boundary)
@@ -279,7 +279,10 @@ class _Form:
         self._name = self._value = b""
 
     def _on_headers(self) -> None:
-        name = parse_options_header(self._disposition)[1].get(b"filename")
+        options = parse_options_header(self._disposition)[1]
+        # The path of a file without a name is in the query.
+        no_name = b"" if options.get(b"name") == b"file" else None
+        name = options.get(b"filename", no_name)
         self._found.append(None if name is None else name.decode("utf-8", "replace"))
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:

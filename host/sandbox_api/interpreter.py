@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
@@ -106,7 +106,8 @@ class Interpreter:
             act = self._acts.do(CODE, sandbox.token, wanted)
             code = await opening.enter_async_context(act)
             release = opening.pop_all().aclose
-        return Streamed(_lines(_run(code)), _MEDIA, release=release)
+        lines = _lines(_run(code), request.scope["state"]["abort"])
+        return Streamed(lines, _MEDIA, release=release)
 
     async def create(self, request: Request, sandbox: Sandbox) -> Response:
         """Make a context."""
@@ -206,7 +207,7 @@ def _error(result: ExecutionResult) -> dict[str, Any] | None:
 
 
 async def _lines(
-    parts: AsyncGenerator[dict[str, Any], None],
+    parts: AsyncGenerator[dict[str, Any], None], abort: Callable[[], object]
 ) -> AsyncGenerator[bytes, None]:
     async with aclosing(parts):
         try:
@@ -214,6 +215,10 @@ async def _lines(
                 yield json.dumps(part).encode() + b"\n"
         except (ToolcellError, APIError) as error:
             told = as_api_error(error)
+            if told.status == 502:
+                # Clients then look whether the sandbox has ended, and say so.
+                abort()
+                return
             words = {"name": told.code, "value": told.message, "traceback": ""}
             yield json.dumps({"type": "error", **words}).encode() + b"\n"
     yield b'{"type": "end_of_execution"}\n'

@@ -7,10 +7,10 @@ import signal
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Self
 
 import anyio.abc
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 from starlette.responses import Response
@@ -47,9 +47,18 @@ _ENDED = {
 
 
 class Message(BaseModel):
-    """A message of a client; fields that are not known here are passed over."""
+    """A message of a client; one that asks for more than is done is refused."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="allow"
+    )
+
+    @model_validator(mode="after")
+    def _asks_for_nothing_else(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            if value:
+                raise APIError(501, f"{name[:100]!r} is not supported by toolcell")
+        return self
 
 
 class Size(Message):
@@ -207,6 +216,7 @@ class ProcessService:
             raise APIError(400, "signals are SIGNAL_SIGTERM and SIGNAL_SIGKILL")
         if number == signal.SIGKILL:
             await process.kill()
+            await process.ended()
         else:
             await process.signal(number)
         return {}
@@ -223,6 +233,7 @@ def _stream(
     release: Callable[[], Awaitable[None]] | None,
 ) -> Response:
     return answer_stream(
+        request,
         _events(command),
         keep_alive=_KEEP_ALIVE,
         keep_alive_seconds=ping_seconds(request),

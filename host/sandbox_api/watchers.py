@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import posixpath
 import secrets
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolcell.sandbox import FileChange, SandboxWatch
+from toolcell.sandbox import FileChange
 
 from ..sandbox_acts.act import Acts
 from ..sandbox_acts.cell_files import resolved
-from ..sandbox_acts.files import WATCH, WatchArguments
+from ..sandbox_acts.files import WATCH, WatchArguments, entries_of
 from ..sandbox_http.bodies import Bounds, parsed
 from ..sandbox_http.connect_rpc import answer_stream, ping_seconds, read_one
 from ..sandbox_http.errors import APIError
@@ -36,6 +37,7 @@ class WatchRequest(Message):
     path: str = ""
     recursive: bool = False
     include_entry: bool = False
+    allow_network_mounts: bool = False
 
 
 class WatcherRequest(Message):
@@ -67,31 +69,31 @@ class Watchers:
         data = await read_one(request, self._bounds)
         async with AsyncExitStack() as opening:
             opened = self._opened(sandbox, parsed(WatchRequest, data))
-            watch = await opening.enter_async_context(opened)
-            opening.push_async_callback(watch.aclose)
+            watcher = await opening.enter_async_context(opened)
+            opening.push_async_callback(watcher.watch.aclose)
             release = opening.pop_all().aclose
         return answer_stream(
-            _stream(watch),
+            request,
+            _stream(sandbox, watcher),
             keep_alive={"keepalive": {}},
             keep_alive_seconds=ping_seconds(request),
             release=release,
         )
 
     async def _create(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
-        async with self._opened(sandbox, parsed(WatchRequest, data)) as watch:
+        async with self._opened(sandbox, parsed(WatchRequest, data)) as watcher:
             watcher_id = secrets.token_hex(16)
-            sandbox.watchers[watcher_id] = Watcher(watch)
+            sandbox.watchers[watcher_id] = watcher
         return {"watcherId": watcher_id}
 
     def _opened(
         self, sandbox: Sandbox, asked: WatchRequest
-    ) -> AbstractAsyncContextManager[SandboxWatch]:
-        if asked.include_entry:
-            raise APIError(501, "entries in events are not supported")
+    ) -> AbstractAsyncContextManager[Watcher]:
         wanted = WatchArguments(
             sandbox_id=sandbox.id,
             path=resolved(asked.path, sandbox.home),
             recursive=asked.recursive,
+            entries=asked.include_entry,
         )
         return self._acts.do(WATCH, sandbox.token, wanted)
 
@@ -99,7 +101,7 @@ class Watchers:
         watcher = _known(sandbox, data)
         async with watcher.turn:
             changes = await watcher.watch.changes()
-        return {"events": [event for each in changes for event in _told(each)]}
+        return {"events": await _events(sandbox, watcher, changes)}
 
     async def _remove(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
         watcher = _known(sandbox, data)
@@ -109,14 +111,30 @@ class Watchers:
         return {}
 
 
-async def _stream(watch: SandboxWatch) -> AsyncGenerator[dict[str, Any], None]:
+async def _stream(
+    sandbox: Sandbox, watcher: Watcher
+) -> AsyncGenerator[dict[str, Any], None]:
     yield {"start": {}}
-    async for change in watch:
-        for event in _told(change):
+    async for change in watcher.watch:
+        for event in await _events(sandbox, watcher, [change]):
             yield {"filesystem": event}
 
 
-def _told(change: FileChange) -> Iterator[dict[str, str]]:
+async def _events(
+    sandbox: Sandbox, watcher: Watcher, changes: Sequence[FileChange]
+) -> list[dict[str, Any]]:
+    events = [event for each in changes for event in _told(each)]
+    if watcher.folder is None or not events:
+        return events
+    paths = [posixpath.join(watcher.folder, each["name"]) for each in events]
+    found = await entries_of(sandbox, list(dict.fromkeys(paths)))
+    return [
+        {**event, "entry": found[path]} if path in found else event
+        for event, path in zip(events, paths, strict=True)
+    ]
+
+
+def _told(change: FileChange) -> Iterator[dict[str, Any]]:
     """Yield the events of a change; what is renamed appears under its new name."""
     yield {"name": change.path, "type": _TYPES[change.kind]}
     if change.kind == "renamed":

@@ -97,6 +97,7 @@ def whole_stream(*messages: dict[str, Any], error: APIError | None = None) -> Re
 
 
 def answer_stream(
+    request: Request,
     messages: AsyncGenerator[dict[str, Any], None],
     *,
     keep_alive: dict[str, Any] | None = None,
@@ -106,13 +107,15 @@ def answer_stream(
     """Answer a call with a stream of messages.
 
     Args:
-        messages: The messages; an error that ends them is told in the last envelope.
+        request: The call.
+        messages: The messages; an error that ends them is told in the last envelope,
+            and the end of the sandbox by that of the connection.
         keep_alive: The message that is sent while there is no other.
         keep_alive_seconds: Seconds between two of those.
         release: Called when the answer is over.
     """
     return Streamed(
-        _envelopes(messages),
+        _envelopes(messages, request.scope["state"]["abort"]),
         _STREAM,
         release=release,
         filler=None if keep_alive is None else envelope(keep_alive),
@@ -121,7 +124,7 @@ def answer_stream(
 
 
 async def _envelopes(
-    messages: AsyncGenerator[dict[str, Any], None],
+    messages: AsyncGenerator[dict[str, Any], None], abort: Callable[[], object]
 ) -> AsyncGenerator[bytes, None]:
     end: dict[str, Any] = {}
     try:
@@ -131,8 +134,9 @@ async def _envelopes(
     except Exception as error:  # noqa: BLE001 - each error is an answer
         told = as_api_error(error)
         if told.status == 502:
-            # Other words than "not found": clients then look whether it has ended.
-            told = APIError(502, "the sandbox ended before the stream did")
+            # Clients then look whether the sandbox has ended, and say so.
+            abort()
+            return
         end = {"error": told.to_connect()}
     yield envelope(end, _END)
 

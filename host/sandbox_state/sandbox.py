@@ -18,7 +18,7 @@ from toolcell.tools import SessionEnd
 from ..mcp_http.tokens import Token
 from ..sandbox_http.errors import gone
 
-ENVD_VERSION = "0.6.2"
+ENVD_VERSION = "0.6.4"
 """The version of E2B's daemon whose calls are served; clients choose theirs by it."""
 
 
@@ -44,6 +44,9 @@ class Watcher:
     """A folder whose changes a client asks for again and again."""
 
     watch: SandboxWatch
+    folder: str | None
+    """The folder, if events tell how what has changed is now."""
+
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
@@ -105,7 +108,7 @@ class Sandbox:
     """The tasks that end with it: its commands."""
 
     has_metadata: bool = False
-    """True once a file was written with metadata; only then is it looked for."""
+    """True once a file was written with metadata; later writes then replace it."""
 
     measured_at: float = 0.0
     cpu_ms: float = 0.0

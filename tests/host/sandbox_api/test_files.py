@@ -16,6 +16,7 @@ from .served_sandboxes import Sandbox, served
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.finding("S13")
 async def test_files_go_in_and_come_out(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
@@ -27,13 +28,22 @@ async def test_files_go_in_and_come_out(tmp_path: Path) -> None:
             files=[("file", ("x", b"1")), ("file", ("/tmp/y", b"22"))],
             headers=sandbox.headers,
         )
+        no_name = [("note", (None, b"0")), ("file", (None, b"333"))]
+        unnamed = await service.http.post(
+            "/files", params={"path": "v"}, files=no_name, headers=sandbox.headers
+        )
+        nowhere = await service.http.post(
+            "/files", files=no_name, headers=sandbox.headers
+        )
         packed = await service.http.post(
             "/files",
             params={"path": "z"},
             content=gzip.compress(b"zz"),
             headers={**sandbox.headers, "content-encoding": "gzip"},
         )
-        texts = [(await sandbox.read(name)).content for name in ("x", "/tmp/y", "z")]
+        texts = [
+            (await sandbox.read(name)).content for name in ("x", "/tmp/y", "v", "z")
+        ]
 
     assert written.json() == [
         {"name": "b.bin", "type": "file", "path": "/home/user/a/b.bin"}
@@ -41,9 +51,12 @@ async def test_files_go_in_and_come_out(tmp_path: Path) -> None:
     assert read.content == data
     assert [each["path"] for each in form.json()] == ["/home/user/x", "/tmp/y"]
     assert packed.status_code == 200
-    assert texts == [b"1", b"22", b"zz"]
+    assert texts == [b"1", b"22", b"333", b"zz"]
+    assert [each["path"] for each in unnamed.json()] == ["/home/user/v"]
+    assert nowhere.status_code == 400
 
 
+@pytest.mark.finding("S8")
 async def test_entries_are_shown_and_moved(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
@@ -61,7 +74,7 @@ async def test_entries_are_shown_and_moved(tmp_path: Path) -> None:
         missing = await sandbox.unary(f"{service_name}/Stat", path="e")
 
     assert [each["name"] for each in listed["entries"]] == ["link", "one", "pipe"]
-    assert stat["entry"]["symlinkTarget"] == "one"
+    assert stat["entry"]["symlinkTarget"] == "/home/user/d/one"
     assert moved.json()["entry"]["path"] == "/home/user/e/two"
     assert moved.json()["entry"]["size"] == "1"
     assert made.json()["entry"]["type"] == "FILE_TYPE_DIRECTORY"
@@ -147,18 +160,18 @@ async def test_files_have_metadata(tmp_path: Path) -> None:
 
     async with served(tmp_path) as service:
         sandbox = await service.create()
-        [written] = await write(sandbox, "d/a.txt", author="mish", kind="x y")
-        await write(sandbox, "d/b.txt")
         service_name = "filesystem.Filesystem"
+        await write(sandbox, "d/b.txt")
+        await sandbox.command(
+            'python3 -c \'import os; os.setxattr("d/b.txt", "user.e2b.own", b"1")\''
+        )
+        own = await sandbox.unary(f"{service_name}/Stat", path="d/b.txt")
+        [written] = await write(sandbox, "d/a.txt", author="mish", kind="x y")
         stat = await sandbox.unary(f"{service_name}/Stat", path="d/a.txt")
         found = await sandbox.unary(f"{service_name}/ListDir", path="d", depth=1)
         moved = await sandbox.unary(
             f"{service_name}/Move", source="d/a.txt", destination="c.txt"
         )
-        await sandbox.command(
-            'python3 -c \'import os; os.setxattr("d/b.txt", "user.e2b.own", b"1")\''
-        )
-        own = await sandbox.unary(f"{service_name}/Stat", path="d/b.txt")
         await write(sandbox, "c.txt", kind="z")
         again = await sandbox.unary(f"{service_name}/Stat", path="c.txt")
         refused = await write(sandbox, "e.txt", bad="\x01")
@@ -167,7 +180,7 @@ async def test_files_have_metadata(tmp_path: Path) -> None:
     known = {"author": "mish", "kind": "x y"}
     assert written["metadata"] == stat.json()["entry"]["metadata"] == known
     listed = [each.get("metadata") for each in found.json()["entries"]]
-    assert listed == [known, None]
+    assert listed == [known, {"own": "1"}]
     assert moved.json()["entry"]["metadata"] == known
     assert own.json()["entry"]["metadata"] == {"own": "1"}
     # Written over, a file has its new metadata alone.

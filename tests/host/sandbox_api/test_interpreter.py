@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx2
 import pytest
 
 from .served_sandboxes import Sandbox, served
@@ -126,6 +128,30 @@ async def test_a_client_that_leaves_ends_its_code_alone(tmp_path: Path) -> None:
 
     assert texts(kept, "result") == "42"
     assert note.content == b"kept"
+
+
+@pytest.mark.finding("S9")
+async def test_code_ends_with_the_connection_when_its_sandbox_is_killed(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+
+        async def kill_when_it_runs() -> None:
+            with anyio.fail_after(60):
+                while (await sandbox.read("runs")).status_code != 200:
+                    await anyio.sleep(0.02)
+            await service.http.delete(f"/sandboxes/{sandbox.id}", headers=service.key())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kill_when_it_runs)
+            with pytest.raises(httpx2.RemoteProtocolError):
+                await sandbox.code(
+                    code="import time; open('runs', 'w').close(); time.sleep(600)"
+                )
+        health = await service.http.get("/health", headers=sandbox.headers)
+
+    assert health.status_code == 502
 
 
 async def test_languages_that_are_not_there_are_refused(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ async def test_input_reaches_a_command_three_ways(tmp_path: Path) -> None:
     assert events[-2]["event"]["end"]["exited"] is True
 
 
+@pytest.mark.finding("S14")
 async def test_terminals_are_resized_and_signals_end_commands(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
@@ -100,8 +101,10 @@ async def test_terminals_are_resized_and_signals_end_commands(tmp_path: Path) ->
             watched = await _until(sandbox, pid, b"30 40")
             signal = {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"}
             await sandbox.unary("process.Process/SendSignal", **signal)
+            left = (await sandbox.unary("process.Process/List")).json()["processes"]
 
     assert watched
+    assert left == []
     assert b"30 40" in said(events, "pty")
     assert events[-2]["event"]["end"]["exitCode"] == -1
 
