@@ -6,12 +6,15 @@ stored as JSON alone, and decoded again for each reader.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import json
 import operator
 import types
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from uuid import UUID
 
@@ -29,6 +32,7 @@ _IMMUTABLE = (
     *(str, int, float, bool, type(None), Decimal, UUID),
     *(date, datetime, time, timedelta),
 )
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 _JSON = (str, int, float, bool, type(None))
 """Types whose values are JSON as they are."""
 
@@ -83,8 +87,16 @@ class Field:
         return self._type.check(value)
 
     def encode_update(self, value: Any) -> Pieces:
-        """Return an update in pieces, checked by its type. Raises ValueError."""
-        return self._update.encode(self._update.check(value))
+        """Return an update in pieces, checked by its type.
+
+        Raises:
+            ValueError: It does not fit, or its JSON would be read as another value.
+        """
+        return self._update.encode_exactly(self._update.check(value))
+
+    def encode_start(self, value: Any) -> Pieces:
+        """Return a first value in pieces. Raises ValueError, as `encode_update`."""
+        return self._type.encode_exactly(value)
 
     def decode_update(self, pieces: Pieces) -> Any:
         """Return the update of pieces, checked by its type. Raises ValueError."""
@@ -106,18 +118,37 @@ class _Type:
         self.check = adapter.validator.validate_python
         """Returns a value as one of the type. Raises ValueError."""
 
-        self.read = adapter.validator.validate_json
+        # Fields have one name there, however many aliases they are given by.
+        self.read = partial(
+            adapter.validator.validate_json, by_alias=False, by_name=True
+        )
         """Returns the value of a JSON text. Raises ValueError."""
 
         self.schema = adapter.json_schema
         self._dump = adapter.serializer.to_python
         self._is_json = annotation in _JSON
+        self._is_exact = _is_exact(annotation)
+
+    def encode_exactly(self, value: Any) -> Pieces:
+        """Return a value in pieces that are read as the same value again.
+
+        Raises:
+            ValueError: They would be another one: of a parent class, another member of
+                a union, or without a part that its JSON leaves out.
+        """
+        pieces = self.encode(value)
+        if not (self._is_exact or is_same(self.read(join(pieces)), value)):
+            raise ValueError("stored as JSON it would be read as another value")
+        return pieces
 
     def encode(self, value: Any) -> Pieces:
         """Return a value of the type in pieces. Raises ValueError."""
         if self._is_json:
             return split(value)
-        pieces = split(self._dump(value, mode="json", warnings="error"))
+        dumped = self._dump(
+            value, mode="json", by_alias=False, round_trip=True, warnings="error"
+        )
+        pieces = split(dumped)
         if isinstance(value, set | frozenset) and isinstance(pieces, tuple):
             # The order of a set is another one in each process.
             return tuple(sorted(pieces))
@@ -134,6 +165,36 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
             raise
         # A model has a configuration of its own.
         return TypeAdapter(annotation)
+
+
+def _is_exact(annotation: Any) -> bool:
+    """Return True if every value of a type is read from its JSON as it was."""
+    if annotation in _IMMUTABLE or annotation in (Any, None):
+        return True
+    arguments = [each for each in get_args(annotation) if each is not ...]
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        # Another member may read the JSON of one, but for null.
+        left = [each for each in arguments if each is not type(None)]
+        return len(left) == 1 and _is_exact(left[0])
+    return origin in _CONTAINERS and all(map(_is_exact, arguments))
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return True if two values are of the same types and the same, also in NaN."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(
+            is_same(one[key], other[key]) for key in one
+        )
+    if isinstance(one, BaseModel) or dataclasses.is_dataclass(one):
+        return is_same(vars(one), vars(other))
+    # Objects without an equality of their own cannot be compared.
+    is_opaque = getattr(type(one), "__eq__", None) is object.__eq__
+    return is_opaque or bool(one == other) or one != one
 
 
 def _is_sequence(annotation: Any) -> bool:
@@ -195,13 +256,20 @@ class Schema:
                 annotation = Annotated[annotation, item]
             try:
                 field = Field(name, annotation, merge)
-                field.schema()
+                schema = field.schema()
             except (PydanticUserError, SchemaError) as error:
                 raise GraphError(
                     f"the field {name!r} of {model.__name__} cannot be stored as JSON",
                     hint="use types that pydantic writes as JSON",
                     details={"problems": [f"{name}: no JSON form"]},
                 ) from error
+            if '"writeOnly": true' in json.dumps(schema, default=str):
+                raise GraphError(
+                    f"the field {name!r} of {model.__name__} holds a secret, of which"
+                    " JSON has only asterisks",
+                    hint="keep secrets out of states; tools read them by name",
+                    details={"problems": [f"{name}: a secret"]},
+                )
             self.fields[name] = field
 
     def start(self, value: Any) -> dict[str, Pieces]:
@@ -217,7 +285,7 @@ class Schema:
                 else self.model.model_validate(value)
             )
             encoded = {
-                name: field.encode(getattr(state, name))
+                name: field.encode_start(getattr(state, name))
                 for name, field in self.fields.items()
             }
             self.decode(encoded)

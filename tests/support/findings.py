@@ -57,6 +57,7 @@ FINDINGS = {
     "T1": "members of objects in forms and queries pass rules on arguments by",
     "T3": "one return annotation ends the list of tools for every client",
     "T4": "clients discard results whose format is not the one that was told",
+    "T5": "a state silently loses, changes or masks what a node returned",
     "T6": "a large result ends the connection of a client, and all later calls",
     "T7": "a server that stops says that calls which took effect can be made again",
     "T33": "a thread stays busy after another process held the file of threads",
