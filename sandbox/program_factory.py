@@ -10,6 +10,7 @@ from toolcell.core import InvalidInputError, SandboxUnavailableError
 from .client.backend import Backend
 from .client.types import Program, Spawn
 from .config.argument_checks import check_kinds
+from .config.host_rules import loopback_addresses
 from .config.settings import Limits, Network, SandboxConfig
 from .network.look_ups import LookUps
 from .programs.program import RunRequest, make_program, refused
@@ -190,6 +191,7 @@ class ProgramFactory:
             resolve=self._resolver or self._look_ups.of_run(agent_id),
             spawn=self.spawn,
             on_connection=on_connection,
+            addresses=loopback_addresses(self.config.network.hosts),
         )
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ from ..client.handshake import send_first
 from ..client.types import CellTraits
 from ..config import mount_rules
 from ..config.environment import cell_environment
+from ..config.host_rules import hosts_file
 from ..config.settings import Enforcer, IsolationLevel, Limits, SandboxConfig
 from ..packages import layer_store as layers
 from . import (
@@ -82,7 +83,7 @@ class DockerBackend:
         self._covers: dict[str, str] = {}
         self._enforced = limit_probe.EnforcedLimits()
         self._maps_users = False
-        self._hosts = HostsFile()
+        self._hosts = HostsFile(hosts_file(config.network.hosts))
 
     @property
     def traits(self) -> CellTraits:

@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 
-from ..cell.wire.aliases import HOSTS
 from ..config.mount_rules import Bind
 from ..machine.own_folders import folder_prefix
 
@@ -15,9 +14,14 @@ _TARGET = "/etc/hosts"
 
 
 class HostsFile:
-    """The hosts file in a folder of this machine, for engines that share its files."""
+    """The hosts file in a folder of this machine, for engines that share its files.
 
-    def __init__(self) -> None:
+    Args:
+        text: It.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
         self._folder = ""
         self._shown = False
 
@@ -28,7 +32,7 @@ class HostsFile:
             # The engine may be another user.
             os.chmod(self._folder, 0o755)  # noqa: S103 - it holds nothing secret
             with open(self._path, "w", encoding="utf-8") as file:
-                file.write(HOSTS)
+                file.write(self._text)
             os.chmod(self._path, 0o644)
             self._shown = True
 

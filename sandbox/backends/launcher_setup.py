@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ..cell.wire.contract import CELL_UID, MOUNTS, SHARED_FOLDERS
 from ..config import mount_rules
 from ..config.environment import cell_environment
+from ..config.host_rules import hosts_file
 from ..config.settings import IsolationLevel, Limits, SandboxConfig
 from ..machine import host_cgroups
 from ..machine.own_folders import folder_prefix
@@ -90,6 +91,7 @@ class LauncherSetup(NamedTuple):
             "cell_uid": CELL_UID,
             "workdir": config.work_dir,
             "show": show,
+            "hosts": hosts_file(config.network.hosts),
             "mounts": binds,
             "cgroups": self.cgroups,
             "cell": self.kind(config.limits),

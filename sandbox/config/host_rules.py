@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from toolcell.core.addresses import is_public_address
+
+from ..cell.wire.aliases import HOSTS
 
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 # What resolvers take for a number: 2130706433, 0177.0.0.1 and 0x7f.1 are addresses.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _MAX_NAME = 253
+_MAX_NAMED = 64
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "cell")  # noqa: S104
 """The names of a cell's own interfaces."""
 
@@ -90,6 +93,34 @@ def read_rule(text: str) -> tuple[str, int]:
     return f"*.{host}", port
 
 
+def loopback_addresses(hosts: Iterable[str]) -> dict[str, str]:
+    """Return an address of a cell's loopback for each name that rules name exactly.
+
+    Raises:
+        ValueError: One of them is not a rule.
+    """
+    named = {host for host, _ in map(read_rule, hosts)}
+    names = sorted(
+        host
+        for host in named.difference(LOOPBACK_NAMES)
+        if not host.startswith("*.") and not _is_address(host)
+    )
+    return {
+        name: f"127.77.{number >> 8}.{number & 255}"
+        for number, name in enumerate(names[:_MAX_NAMED], 1)
+    }
+
+
+def hosts_file(hosts: Iterable[str]) -> str:
+    """Return the text of /etc/hosts in cells whose programs may reach these hosts.
+
+    Raises:
+        ValueError: One of them is not a rule.
+    """
+    found = loopback_addresses(hosts).items()
+    return HOSTS + "".join(f"{address} {name}\n" for name, address in found)
+
+
 def _is_address(host: str) -> bool:
     return ":" in host or host.rpartition(".")[2].isdigit()
 
@@ -106,6 +137,13 @@ class HostRules:
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self._rules = frozenset(read_rule(each) for each in hosts)
+
+    def listeners(self, addresses: Mapping[str, str]) -> list[tuple[str, int, str]]:
+        """Return address, port and host of the rules whose host has an address."""
+        exact = ((host, port) for host, port in sorted(self._rules))
+        return [
+            (addresses[host], port, host) for host, port in exact if host in addresses
+        ]
 
     def allow(self, host: str, port: int) -> bool:
         """Return True if a canonical host, or every host of a rule, may be reached."""

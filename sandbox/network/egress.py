@@ -2,16 +2,17 @@
 
 Theory of operation. The relay in the cell (`cell/relays/egress_relay.py`) passes on
 every byte that programs send to its port. Here one task for each connection reads the
-proxy request (`proxy.py`), looks the name up, and connects to an address that the rules
-allow. It connects to the very address that was checked, so a name cannot lead elsewhere
-a moment later. What goes into a tunnel is checked as well (`tunnel.py`). A redirect is
-a request like any other. All decisions about what a program sends are made here.
+proxy request (`proxy.py`), or knows the rule whose listener took the connection, looks
+the name up, and connects to an address that the rules allow. It connects to the very
+address that was checked, so a name cannot lead elsewhere a moment later. What goes into
+a tunnel is checked as well (`tunnel.py`). A redirect is a request like any other. All
+decisions about what a program sends are made here.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -103,6 +104,7 @@ class Egress:
         resolve: Looks names up.
         spawn: Starts tasks; exceptions in them are handled here.
         on_connection: Called with each connection when it has ended or was refused.
+        addresses: Addresses of the cell's loopback by the names that lead there.
     """
 
     def __init__(
@@ -113,7 +115,9 @@ class Egress:
         resolve: Resolver,
         spawn: SpawnConnection,
         on_connection: OnConnection | None = None,
+        addresses: Mapping[str, str] | None = None,
     ) -> None:
+        self._listeners = HostRules(network.hosts).listeners(addresses or {})
         self._network = network
         self._rules = HostRules(network.hosts)
         self._max_connections = limits.connections
@@ -137,6 +141,7 @@ class Egress:
             "set_variables": self._network.mode == "allow",
             "without_proxy": self._rules.without_proxy(),
             "connections": self._max_connections,
+            "listeners": self._listeners,
         }
 
     @property
@@ -173,12 +178,21 @@ class Egress:
                 raise FrameError("a connection that may not be")
             assert self._send_frame is not None
             attempt = _Attempt(CellStream(number, self._send_frame))
+            if "listener" in header:
+                attempt.host, attempt.port = self._rule_of(header["listener"])
             self._attempts[number] = attempt
             self._spawn(self._serve, attempt)
         elif kind not in ("net_data", "net_credit", "net_end", "net_close"):
             raise FrameError(f"unexpected frame {kind[:40]!r}")
         elif number in self._attempts:
             self._attempts[number].stream.take(kind, header, payload)
+
+    def _rule_of(self, listener: object) -> tuple[str, int]:
+        """Return host and port of a listener's rule. Raises FrameError."""
+        if type(listener) is not int or not 0 <= listener < len(self._listeners):
+            raise FrameError("a listener that no cell of ours has")
+        _, port, host = self._listeners[listener]
+        return host, port
 
     async def set_network(self, network: Network) -> None:
         """Change the rules; return when connections that they forbid have ended."""
@@ -252,7 +266,12 @@ class Egress:
     async def _carry(self, attempt: _Attempt) -> None:
         stream = attempt.stream
         try:
-            proxy_request = await read_proxy_request(stream)
+            if attempt.host:
+                proxy_request: ProxyRequest | None = ProxyRequest(
+                    host=attempt.host, port=attempt.port, direct=True
+                )
+            else:
+                proxy_request = await read_proxy_request(stream)
         except RefusedError as error:
             attempt.asked = True
             attempt.judge("refused", error)

@@ -39,6 +39,9 @@ class ProxyRequest:
     host: str
     port: int
     socks: bool = False
+    direct: bool = False
+    """True if a listener of a rule took it, and its program knows of no proxy."""
+
     http: HTTPRequest | None = None
     """The HTTP request that the proxy is to make; None for a tunnel."""
 
@@ -53,6 +56,8 @@ class ProxyRequest:
     @property
     def success_reply(self) -> bytes:
         """The reply to the program once the connection stands."""
+        if self.direct:
+            return b""
         if self.socks:
             return _socks_answer(0)
         return b"" if self.http else b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -64,6 +69,8 @@ class ProxyRequest:
             reason: The reason, in the body of an HTTP reply.
             failed: True if the host did not answer, False if it is not allowed.
         """
+        if self.direct:
+            return b""
         if self.socks:
             return _socks_answer(_NO_HOST if failed else _NOT_ALLOWED)
         status = "502 Bad Gateway" if failed else "403 Forbidden"

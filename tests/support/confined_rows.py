@@ -8,6 +8,7 @@ _PORTS = "it has no loopback of its own, so its programs cannot serve"
 _MOUNTS = "a mount stands at its own path, and the test wants another"
 _USER = "its programs have the host's user here"
 _ONE_NETWORK = "its network and its terminals are the machine's"
+_NAMES = "its /etc/hosts is the machine's, which lacks the names of rules"
 _LEVEL = "the test looks for the walls of another level"
 _DISK = "its files are on the machine's file system, which a watch measures"
 
@@ -55,6 +56,7 @@ EXPECTED: dict[str, str] = {
     "tests/security/test_fallback.py::test_descriptors": _PROC,
     "tests/security/test_packages.py": _PROC,
     "tests/sandbox/cell/test_node.py::test_node_finds": _USER,
+    "tests/sandbox/network/test_drivers.py": _NAMES,
     "tests/sandbox/packages/test_found.py::test_pip_in_a_program": _USER,
     "tests/sandbox/processes/test_commands.py::test_the_environment": _USER,
     "tests/sandbox/programs/test_function_transfer.py::test_a_sandboxed": _USER,

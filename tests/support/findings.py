@@ -147,4 +147,5 @@ FINDINGS = {
     "QP6": "commands of packages are installed and not found",
     "QP7": "data files of packages are installed and not found",
     "QD4": "the PATH of an image does not reach its programs",
+    "QN10": "rules for databases are accepted, and no driver can use them",
 }

@@ -40,7 +40,8 @@ class NamespaceWalls:
     """Puts cells into namespaces of their own.
 
     Args:
-        setup: The uid of programs, the paths to show, the mounts and the work dir.
+        setup: The uid of programs, the paths to show, the mounts, the work dir and the
+            text of /etc/hosts.
 
     Raises:
         NamespacesRefusedError: The kernel gives none.
@@ -62,7 +63,11 @@ class NamespaceWalls:
         self._shares = Shares(self._users.separate)
         self._first_uid = 0
         root_filesystem.build(
-            setup["show"], setup["mounts"], setup["workdir"], self._cell_uid
+            setup["show"],
+            setup["mounts"],
+            setup["workdir"],
+            self._cell_uid,
+            setup["hosts"],
         )
         self._masks = root_filesystem.masks()
 

@@ -26,7 +26,7 @@ _ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/sh\n"
     f"{USER_NAME}:x:{{uid}}:{{uid}}:{USER_NAME}:{{work}}:/bin/sh\n",
     "group": f"root:x:0:\n{USER_NAME}:x:{{uid}}:\n",
-    "hosts": aliases.HOSTS,
+    "hosts": "{hosts}",
     "host.conf": "multi on\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
@@ -40,7 +40,11 @@ class MountError(Exception):
 
 
 def build(
-    show: list[str], mounts: list[tuple[str, str, bool]], workdir: str, uid: int
+    show: list[str],
+    mounts: list[tuple[str, str, bool]],
+    workdir: str,
+    uid: int,
+    hosts: str,
 ) -> None:
     """Make the root that all cells share and move the caller into it.
 
@@ -49,6 +53,7 @@ def build(
         mounts: Host path without links, path in cells, and read-only flag of each.
         workdir: The folder that programs run in; a mount point for scratch space.
         uid: The uid that programs have, for /etc/passwd.
+        hosts: The text of /etc/hosts.
 
     Raises:
         MountError: One of `mounts` cannot be made.
@@ -65,7 +70,7 @@ def build(
     os.chdir("/")
     _make_dirs(workdir)
     _make_dev()
-    _make_etc(workdir, uid)
+    _make_etc({"uid": str(uid), "work": workdir, "hosts": hosts})
     _show(show)
     aliases.make("/new" + aliases.FOLDER)
     for source, target, read_only in mounts:
@@ -95,10 +100,10 @@ def _make_dev() -> None:
     os.symlink("pts/ptmx", "/new/dev/ptmx")
 
 
-def _make_etc(workdir: str, uid: int) -> None:
+def _make_etc(values: dict[str, str]) -> None:
     for name, text in _ETC.items():
         with open(f"/new/etc/{name}", "w", encoding="utf-8") as file:
-            file.write(text.replace("{uid}", str(uid)).replace("{work}", workdir))
+            file.write(text.format(**values))
 
 
 def _show(paths: list[str]) -> None:

@@ -38,8 +38,8 @@ class CommandNetworks:
 
         Args:
             number: The command.
-            request: The host's `connections`, `set_variables` and `without_proxy`; None
-                for a command without network.
+            request: The host's `connections`, `listeners`, `set_variables` and
+                `without_proxy`; None for a command without network.
 
         Raises:
             OSError: There is no descriptor left.
@@ -47,7 +47,7 @@ class CommandNetworks:
         if request is None:
             return {}
         relay = EgressRelay(self._send, self._notifier, "reach", exec=number)
-        relay.begin(request["connections"])
+        relay.begin(request)
         self._relays[number] = self._by_fd[relay.fd] = relay
         self._epoll.register(relay.fd, select.EPOLLIN)
         if not request["set_variables"]:

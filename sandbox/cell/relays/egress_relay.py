@@ -1,8 +1,9 @@
 """Carries bytes between a port of a cell and the host, unread.
 
-Theory of operation. The relay's port is in the proxy variables of a program. Each
-connection there becomes a stream of frames on the cell's channel. The
-host alone interprets the bytes and decides whom they may reach.
+Theory of operation. The relay's port is in the proxy variables of a program, and each
+rule for one host has a listener at the address that /etc/hosts gives its name. Each
+connection there becomes a stream of frames on the cell's channel. The host alone
+interprets the bytes and decides whom they may reach.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .streams import MAX_STREAMS, RelayedStream, StreamRelay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from typing import Any, Callable
 
     from .ports import Port
 
@@ -52,6 +53,11 @@ class EgressRelay(StreamRelay):
             self._port = ListeningPort(MAX_STREAMS)
         else:
             self._port = NotifiedPort(notifier)
+        # By descriptor: the main port, and the listeners of rules with their numbers.
+        self._ports: dict[int, tuple[Port, int]] = {
+            self._port.fileno(): (self._port, -1)
+        }
+        self._has_names = notifier < 0
         self._listens = False
         self._listen(True)
 
@@ -68,14 +74,40 @@ class EgressRelay(StreamRelay):
         found["no_proxy"] = found["NO_PROXY"] = without
         return found
 
-    def begin(self, connections: int) -> None:
-        """Start a run that may make at most `connections` connections."""
-        self._left = connections
+    def begin(self, request: dict[str, Any]) -> None:
+        """Start a run.
+
+        Args:
+            request: The host's `connections`, the most that it may make, and
+                `listeners`: address and port of rules, which `net_open` then names.
+        """
+        self._left = request["connections"]
+        if not self._has_names:
+            return
+        for number, (address, port, _) in enumerate(request["listeners"]):
+            try:
+                listener = ListeningPort(MAX_STREAMS, address, port)
+            except OSError:
+                # The relay of another command has it, or there are no descriptors.
+                continue
+            self._ports[listener.fileno()] = listener, number
+            if self._listens:
+                self.epoll.register(listener.fileno(), select.EPOLLIN)
+
+    def finish(self) -> None:
+        """End a run: close its connections and the listeners of its rules."""
+        self.close_streams()
+        for fd, (port, number) in list(self._ports.items()):
+            if number >= 0:
+                del self._ports[fd]
+                # Closing also removes it from the epoll.
+                port.close()
 
     def serve_other(self, fd: int) -> None:
         """Accept a connection."""
+        port, number = self._ports[fd]
         try:
-            fd = self._port.accept()
+            fd = port.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:
@@ -88,16 +120,18 @@ class EgressRelay(StreamRelay):
         self._left -= 1
         self._opened += 1
         stream = self.add(self._opened, _socket.socket(fileno=fd))
-        self.say("open", stream.number)
+        named = {} if number < 0 else {"listener": number}
+        self.say("open", stream.number, b"", **named)
         self.settle(stream)
         self._listen(not self.is_full)
 
     def _listen(self, wanted: bool) -> None:
         wanted = wanted and not self.is_full
-        if wanted and not self._listens:
-            self.epoll.register(self._port.fileno(), select.EPOLLIN)
-        elif self._listens and not wanted:
-            self.epoll.unregister(self._port.fileno())
+        for fd in self._ports:
+            if wanted and not self._listens:
+                self.epoll.register(fd, select.EPOLLIN)
+            elif self._listens and not wanted:
+                self.epoll.unregister(fd)
         self._listens = wanted
 
     def drop(self, stream: RelayedStream) -> None:
@@ -107,6 +141,6 @@ class EgressRelay(StreamRelay):
 
     def shut_down(self) -> None:
         """Close the port, and all that came by it."""
-        self.close_streams()
+        self.finish()
         self._port.close()
         self.epoll.close()

@@ -36,12 +36,23 @@ class ListeningPort:
 
     Args:
         waiting: Connections that may wait to be accepted.
+        address: The address that it is at.
+        number: The port; 0 for any.
+
+    Raises:
+        OSError: Somebody else listens there, or the port is not for programs.
     """
 
-    def __init__(self, waiting: int) -> None:
+    def __init__(self, waiting: int, address: str = LOOPBACK, number: int = 0) -> None:
         self._socket = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-        self._socket.bind((LOOPBACK, 0))
-        self._socket.listen(waiting)
+        try:
+            # Connections of an earlier run may linger.
+            self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+            self._socket.bind((address, number))
+            self._socket.listen(waiting)
+        except OSError:
+            self._socket.close()
+            raise
         self._socket.setblocking(False)
         self.number: int = self._socket.getsockname()[1]
         self.fileno, self.close = self._socket.fileno, self._socket.close

@@ -147,7 +147,7 @@ class Run:
             self._listen_on(poller)
         self._child.write_queue.forget()
         if self._egress is not None:
-            self._egress.close_streams()
+            self._egress.finish()
         self._ended = time.monotonic()
 
     def _listen_on(self, poller: select.poll) -> None:

@@ -417,7 +417,7 @@ class Supervisor:
 
             self._egress = egress_relay.EgressRelay(self._channel.send, self._notifier)
         network = request["network"]
-        self._egress.begin(network["connections"])
+        self._egress.begin(network)
         if network["set_variables"]:
             request["variables"] = self._egress.variables(network["without_proxy"])
         return self._egress

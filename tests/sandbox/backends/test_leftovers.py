@@ -202,7 +202,7 @@ async def test_folders_of_the_living_stay_whatever_they_are_called(
 
 
 def test_a_file_that_an_engine_did_not_find_is_to_blame_for_all_who_met_it() -> None:
-    file = HostsFile()
+    file = HostsFile("")
     file.make()
     [bind] = file.binds()
     error = SandboxUnavailableError(f"bind source path does not exist: {bind.source}")

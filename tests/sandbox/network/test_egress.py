@@ -200,7 +200,8 @@ async def test_without_network_there_is_no_proxy(
     assert (bare.value, bare.connections) == ([[], 0], ())
     variables = ("all_proxy", "http_proxy", "https_proxy", "no_proxy")
     upper = [name.upper() for name in variables]
-    assert open_to.value == [sorted([*variables, *upper, "NODE_USE_ENV_PROXY"]), 1]
+    # The proxy listens, and a listener for each rule of one name.
+    assert open_to.value == [sorted([*variables, *upper, "NODE_USE_ENV_PROXY"]), 4]
     assert narrow.status == "error"
     assert [each.verdict for each in narrow.connections] == ["refused"]
 
