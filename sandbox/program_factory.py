@@ -13,14 +13,13 @@ from .config.argument_checks import check_kinds
 from .config.host_rules import loopback_addresses
 from .config.settings import Limits, Network, SandboxConfig
 from .network.look_ups import LookUps
-from .programs.program import RunRequest, make_program, refused
+from .programs.program import RunRequest, make_program
 
 if TYPE_CHECKING:
     from .network.egress import Egress
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep, OpenBuildSession
     from .packages.installer import PackageInstaller
-    from .results.result import ExecutionResult
 
 
 def not_open() -> SandboxUnavailableError:
@@ -89,9 +88,13 @@ class ProgramFactory:
             branch=branch,
         )
 
-    def refusal(self, program: Program) -> ExecutionResult | None:
-        """Return the result of a program that the code policy refuses, or None."""
-        return refused(program, self.config.code_policy)
+    async def judged(self, program: Program) -> Program:
+        """Return a program as it may run, or with reasons to refuse it; see `judge`."""
+        if self.config.code_policy is None and program.restricted_imports is None:
+            return program
+        from .programs.judgement import judge
+
+        return await judge(program, self.config.code_policy)
 
     async def install(
         self, packages: Sequence[str] = (), *, on_step: OnStep | None = None

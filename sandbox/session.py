@@ -18,7 +18,7 @@ from .client.types import Language, Listener, OnDisplay, OnOutput, Program
 from .client.workdir import WorkDir
 from .config.settings import Limits, Network
 from .program_factory import ProgramFactory
-from .programs.program import RunRequest
+from .programs.program import RunRequest, refused
 from .results.events import Event, Finished
 from .results.result import ExecutionResult
 from .session_files import SessionFiles
@@ -121,7 +121,8 @@ class Session(SessionPauses, SessionFiles):
             calls=calls,
         )
         program = self._program(request, fresh=fresh)
-        refusal = self._programs.refusal(program)
+        program = await self._programs.judged(program)
+        refusal = refused(program)
         if refusal is not None:
             return refusal
         program = await self._programs.with_packages(program, self._packages)
@@ -155,7 +156,8 @@ class Session(SessionPauses, SessionFiles):
             streamed=True,
         )
         program = self._program(request, fresh=fresh)
-        refusal = self._programs.refusal(program)
+        program = await self._programs.judged(program)
+        refusal = refused(program)
         if refusal is not None:
             yield Finished(refusal)
             return

@@ -13,7 +13,7 @@ from .client.types import Listener, OnDisplay, OnOutput, Program
 from .client.workdir import WorkDir
 from .config.argument_checks import check_freshness
 from .program_factory import ProgramFactory
-from .programs.program import RunRequest
+from .programs.program import RunRequest, refused
 from .scheduling.cell_supply import CellSupply
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class SingleRuns:
     ) -> ExecutionResult:
         """Run a program; see `SandboxManager.run`."""
         program = self._program(request, on_connection)
-        refusal = self._programs.refusal(program)
+        program = await self._programs.judged(program)
+        refusal = refused(program)
         if refusal is not None:
             return refusal
         program = await self._programs.with_packages(program, request.packages)
@@ -62,7 +63,8 @@ class SingleRuns:
 
         pending = PendingEvents()
         program = self._program(request, pending.add_connection)
-        refusal = self._programs.refusal(program)
+        program = await self._programs.judged(program)
+        refusal = refused(program)
         if refusal is not None:
             yield Finished(refusal)
             return

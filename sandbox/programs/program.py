@@ -16,9 +16,8 @@ from ..cell.wire.frames import FrameError, strict_json
 from ..client.host_calls import HostCalls
 from ..client.types import Freshness, Language, Program
 from ..config.argument_checks import check_freshness, check_kinds
-from ..config.settings import CodePolicy, Limits, Network
-from . import code_policy
-from .code_policy import LAST_RESORT_IMPORTS, compile_restricted
+from ..config.settings import Limits, Network
+from .code_policy import LAST_RESORT_IMPORTS
 
 if TYPE_CHECKING:
     from ..results.result import ExecutionResult
@@ -68,16 +67,13 @@ class RunRequest(NamedTuple):
         return f"<request to run {len(self.code)} characters of {self.language}>"
 
 
-def refused(program: Program, policy: CodePolicy | None) -> "ExecutionResult | None":
-    """Return the `refused` result of a program that the code policy stops."""
-    reasons = program.refused
-    if not reasons and policy is not None and program.language == "python":
-        reasons = code_policy.find_violations(program.source, policy)
-    if not reasons:
+def refused(program: Program) -> "ExecutionResult | None":
+    """Return the `refused` result of a program that has reasons not to run."""
+    if not program.refused:
         return None
     from ..results.result import ExecutionResult, Usage
 
-    return ExecutionResult(status="refused", reasons=reasons, usage=Usage())
+    return ExecutionResult(status="refused", reasons=program.refused, usage=Usage())
 
 
 def check_request(request: RunRequest, limits: Limits) -> None:
@@ -113,7 +109,7 @@ def make_program(
     Args:
         request: The program and its options.
         limits: The limits that hold for the run.
-        restricted: True compiles it for `process` isolation.
+        restricted: True if it is for `process` isolation; `judge` compiles it.
         final: True if its cell runs no other program afterwards.
         branch: The interpreter that runs it and keeps its state; None is a new one.
 
@@ -126,21 +122,16 @@ def make_program(
     code, language = request.code, request.language
     source = _encode(code, limits)
     values, large = _pack_values(request, limits)
-    refused: tuple[str, ...] = ()
-    data = source
     if restricted:
         _check_restricted(request)
-        compiled = compile_restricted(code)
-        data, refused = compiled.code, compiled.reasons
     return Program(
-        code=data,
+        code=source,
         source=code,
         language=language,
         inputs=values,
         large_inputs=large,
         limits=limits,
         restricted_imports=LAST_RESORT_IMPORTS if restricted else None,
-        refused=refused,
         final=final,
         branch=branch,
         streamed=request.streamed,

@@ -135,6 +135,7 @@ FINDINGS = {
     "JA10": "a session ends silently, and a run waits without a word",
     "R45": "a module below an allowed one leads out of `process` isolation",
     "R26": "adapters charge no bytes, and nothing of what they spawn",
+    "R63": "the host's loop parses a stranger's source",
     "R14": "a model's words in an exception act on the terminal",
     "R27": "names of saved artifacts act on the terminal later",
     "R40": "people who approve elsewhere read an agent's words unmarked",
