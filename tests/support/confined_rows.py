@@ -17,6 +17,7 @@ EXPECTED: dict[str, str] = {
     "tests/sandbox/network/test_egress_clients.py": _MOUNTS,
     "tests/sandbox/packages/test_source_builds.py::test_a_hostile_set_up": _MOUNTS,
     "tests/security/kernel/test_call_arguments.py::test_nobody_is_watched": _MOUNTS,
+    "tests/sandbox/cell/test_surroundings.py::test_programs_serve": _PORTS,
     "tests/sandbox/cell/test_surroundings.py::test_the_machine_s_own_names": _PORTS,
     "tests/security/kernel/test_call_arguments.py::test_what_programs_need": _PORTS,
     "tests/security/test_exfiltration.py::test_a_cell_has_only_its_own": _PORTS,

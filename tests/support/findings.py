@@ -149,4 +149,5 @@ FINDINGS = {
     "QP7": "data files of packages are installed and not found",
     "QD4": "the PATH of an image does not reach its programs",
     "QN10": "rules for databases are accepted, and no driver can use them",
+    "QX12": "no program of a subprocess cell serves at a port below 1024",
 }

@@ -183,14 +183,28 @@ def set_hostname(name: str) -> None:
     check(_libc.sethostname(name.encode(), len(name)), "sethostname")
 
 
-def bring_up_loopback() -> None:
-    """Give an empty network namespace a working 127.0.0.1. Raises OSError."""
+def bring_up_loopback(settings: int) -> None:
+    """Give an empty network namespace a working 127.0.0.1, with all ports for anybody.
+
+    Args:
+        settings: The folder /proc/sys/net/ipv4 of a /proc that can be written to, open.
+
+    Raises:
+        OSError: The kernel refused.
+    """
     import fcntl
     import socket
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         # SIOCSIFFLAGS with IFF_UP | IFF_RUNNING
         fcntl.ioctl(handle, 0x8914, struct.pack("16sH14x", b"lo", 0x41))
+    try:
+        low_ports = os.open("ip_unprivileged_port_start", os.O_WRONLY, dir_fd=settings)
+    except OSError:
+        # Programs can do without; kernels before 4.11 have no such setting.
+        return
+    os.write(low_ports, b"0")
+    os.close(low_ports)
 
 
 def drop_bounding_set() -> None:

@@ -99,13 +99,13 @@ class NamespaceWalls:
         # Only now: its root is the cgroup that this process is in at the time.
         linux.unshare(linux.CLONE_NEWCGROUP)
         linux.set_hostname("cell")
-        linux.bring_up_loopback()
         descriptors = root_filesystem.finish(
             self._masks,
             kind["limits"]["disk_mb"],
             self._cell_uid,
             renews=bool(kind["settings"]["renews"]),
         )
+        linux.bring_up_loopback(descriptors["network"])
         return kind["settings"], descriptors
 
     def clear(self, pid: int) -> None:

@@ -188,12 +188,13 @@ def finish(
 
     Returns:
         Descriptors of what only the caller can write to, as /proc is read-only from
-        then on: its own `oom_score_adj`, and, where several programs use the cell, the
-        last process number.
+        then on: its own `oom_score_adj`, settings of the network, and, where several
+        programs use the cell, the last process number.
     """
     flags = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("proc", "/proc", "proc", flags | linux.MS_NOEXEC)
     own = {"oom_score": os.open("/proc/self/oom_score_adj", os.O_RDWR)}
+    own["network"] = os.open("/proc/sys/net/ipv4", os.O_PATH)
     if renews:
         own["last_pid"] = os.open("/proc/sys/kernel/ns_last_pid", os.O_WRONLY)
     readonly = flags | linux.MS_NOEXEC | linux.MS_RDONLY

@@ -38,8 +38,11 @@ class NetworkNamespace:
     def _read(self) -> list[bytes]:
         return [os.pread(file, _MAX_BYTES, 0) for file in self._files]
 
-    def renewed(self) -> NetworkNamespace:
+    def renewed(self, settings: int) -> NetworkNamespace:
         """Return this one if nothing differs since it was made, else a new one.
+
+        Args:
+            settings: As for `linux.bring_up_loopback`.
 
         Raises:
             OSError: The kernel makes no new namespace.
@@ -48,7 +51,7 @@ class NetworkNamespace:
         if not used:
             return self
         linux.unshare(linux.CLONE_NEWNET)
-        linux.bring_up_loopback()
+        linux.bring_up_loopback(settings)
         for file in self._files:
             os.close(file)
         return NetworkNamespace()

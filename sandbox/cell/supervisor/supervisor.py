@@ -102,6 +102,7 @@ class Supervisor:
         own = descriptors if descriptors is not None else {}
         self._oom_score = own.pop("oom_score", None)
         self._last_pid = own.pop("last_pid", None)
+        self._network = own.pop("network", -1)
         self._rules = own.pop("rules", None)
         self._program_rules = own.pop("program_rules", -1)
         self._notifier = put_aside(own.pop("notifier")) if "notifier" in own else -1
@@ -139,6 +140,7 @@ class Supervisor:
             "first_to_go": self._oom_score is not None,
             "rules": self._program_rules,
             "notifier": self._notifier,
+            "network": self._network,
             "keepers": [os.getpid(), os.getppid()],
         }
         confine.get_ready(self._settings)

@@ -74,7 +74,12 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
     """Fork whenever the supervisor says so, until it is gone."""
     try:
         signals.forget_parent()
-        keep_only({door.fileno(), settings["rules"], settings["notifier"]})
+        keep_only(
+            {
+                door.fileno(),
+                *(settings[each] for each in ("rules", "notifier", "network")),
+            }
+        )
         settings = {**settings, "keepers": [*settings["keepers"], os.getpid()]}
         confine.get_ready(settings)
         network = NetworkNamespace() if settings["renews"] == MOUNTS else None
@@ -84,7 +89,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
                 break
             if wish == _FORK_ANEW and network is not None:
                 linux.unshare(linux.CLONE_NEWIPC)
-                network = network.renewed()
+                network = network.renewed(settings["network"])
             stdout, stderr, result, request = fds
             pipes = runner.Pipes(request, stdout, stderr, result)
             pid = linux.clone(linux.CLONE_PARENT)

@@ -213,3 +213,29 @@ for stream in (sys.stdout, sys.stderr):
                 "seen\n",
                 "seen\n",
             )
+
+
+LOW_PORT = """
+import socket
+with socket.socket() as server:
+    server.bind(("127.0.0.1", 80))
+    server.listen()
+    with socket.create_connection(("127.0.0.1", 80)) as way:
+        print(way.getpeername()[1])
+"""
+
+
+@pytest.mark.finding("QX12")
+async def test_programs_serve_at_any_port(sandbox: SandboxManager) -> None:
+    result = await sandbox.run(LOW_PORT)
+
+    assert (result.status, result.stdout) == ("ok", "80\n"), result.stderr
+
+
+@pytest.mark.finding("QX12")
+@pytest.mark.namespaces
+async def test_a_cell_that_is_used_again_has_all_ports() -> None:
+    async with SandboxManager(SUBPROCESS.config(programs_per_cell=4)) as sandbox:
+        said = [(await sandbox.run(LOW_PORT)).stdout for _ in range(4)]
+
+    assert said == ["80\n"] * 4
