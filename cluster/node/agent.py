@@ -62,6 +62,8 @@ class NodeAgent(Detachable):
         port: The port; 0, the default, takes a free one.
         public_host: The address, or the name, that drivers connect to; None takes
             `host`.
+        public_port: The port that drivers connect to, where a container or a router
+            publishes `port` as another; None takes `port`.
         directory: Where drivers find the node; None: they are told in another way.
         lost_seconds: Seconds without a sign of life until a driver is given up; default
             10.
@@ -82,6 +84,7 @@ class NodeAgent(Detachable):
         host: str = "127.0.0.1",
         port: int = 0,
         public_host: str | None = None,
+        public_port: int | None = None,
         directory: RedisDirectory | None = None,
         lost_seconds: float = LOST_SECONDS,
         check_seconds: float = CHECK_SECONDS,
@@ -93,6 +96,7 @@ class NodeAgent(Detachable):
         self._host = host
         self._port = port
         self._public_host = public_host or _reachable(host)
+        self._public_port = public_port
         self._directory = directory
         self._lost_seconds = lost_seconds
         self._notices = tuple(notices)
@@ -128,7 +132,7 @@ class NodeAgent(Detachable):
         self._record = NodeRecord(
             name=self._name,
             host=self._public_host,
-            port=listeners[0].getsockname()[1],
+            port=self._public_port or listeners[0].getsockname()[1],
             fingerprint=self._identity.fingerprint,
         )
         if self._directory is not None:

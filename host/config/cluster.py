@@ -9,7 +9,9 @@ from pydantic import Field, model_validator
 from .base import ADDRESS, Model, Seconds
 from .secrets import SecretReference
 
-_OF_MACHINES = {"token", "node", "listen", "public_host", "drain_seconds"}
+_OF_MACHINES = {
+    *("token", "node", "listen", "public_host", "public_port", "drain_seconds"),
+}
 
 
 class ClusterConfig(Model):
@@ -47,6 +49,10 @@ class ClusterConfig(Model):
     public_host: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     """The address, or the name, that drivers reach this node at. None: the host of
     `listen`, unless that is `0.0.0.0` or `[::]`."""
+
+    public_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    """The port that drivers reach this node at, where a container (`-p 9000:8470`) or a
+    router publishes it as another. None: the port of `listen`."""
 
     drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """Seconds that runs of this node have when it is told to end by a signal. When it

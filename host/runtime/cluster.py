@@ -66,6 +66,7 @@ class ClusterParts:
             host=host.strip("[]"),
             port=int(port),
             public_host=settings.public_host,
+            public_port=settings.public_port,
             directory=self.directory,
             lost_seconds=settings.lost_seconds,
             check_seconds=settings.check_seconds,

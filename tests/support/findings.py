@@ -150,4 +150,5 @@ FINDINGS = {
     "QD4": "the PATH of an image does not reach its programs",
     "QN10": "rules for databases are accepted, and no driver can use them",
     "QX12": "no program of a subprocess cell serves at a port below 1024",
+    "QL5": "a node whose port is published as another has no drivers",
 }

@@ -113,6 +113,14 @@ async def test_a_node_that_listens_anywhere_needs_a_host_for_drivers(host: str) 
         assert agent.record.host == "localhost"
 
 
+@pytest.mark.finding("QL5")
+async def test_drivers_come_to_the_port_that_is_published() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as router:
+        published = router.getsockname()[1]
+        async with node("127.0.0.1", public_port=published) as agent:
+            assert agent.record.port == published
+
+
 @pytest.mark.parametrize("first", ["nobody", "silent", "other node"])
 async def test_a_driver_tries_each_address_of_a_node(
     name_of: Resolve, first: str
