@@ -154,11 +154,11 @@ class Repl:
             self._future = None
 
     async def _run_shown(self, code: str) -> ExecutionResult:
-        view = ProgramView(self._manager)
-        async with view.following():
-            result = await self._session.run(
-                code, on_output=view.show, on_display=view.display
-            )
+        view = ProgramView()
+        result = await self._session.run(
+            code, on_output=view.show, on_display=view.display
+        )
+        view.finish()
         view.end_line()
         return result
 

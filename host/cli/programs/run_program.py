@@ -97,9 +97,9 @@ async def _run(options: RunOptions) -> "tuple[ExecutionResult, tuple[str, ...]]"
         )
         if options.as_json:
             return await run(), sandbox.notices
-        view = ProgramView(sandbox)
-        async with view.following():
-            result = await run(on_output=view.show, on_display=view.display)
+        view = ProgramView()
+        result = await run(on_output=view.show, on_display=view.display)
+        view.finish()
         return result, sandbox.notices
 
 

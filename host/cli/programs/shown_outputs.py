@@ -8,18 +8,16 @@ import os
 import sys
 from functools import cache
 
-from toolcell.core import ImagePart, ToolcellError
+from toolcell.core import ImagePart
 from toolcell.core.text.printable import escaped
-from toolcell.sandbox import Artifact, ExecutionResult, Limits, Output, Sandbox
+from toolcell.sandbox import Artifact, ExecutionResult, Output
 
 from ...terminal.output import print_notice
 from ...terminal.pictures import (
     PictureProtocol,
-    checked_sixel,
     iterm_picture,
     kitty_picture,
     picture_protocol,
-    sixel_size,
 )
 
 MAX_PICTURES = 32
@@ -33,8 +31,6 @@ _SUFFIXES = {
     "image/svg+xml": "svg",
 }
 _TEXTS = ("text/markdown", "text/latex", "text/plain")
-_SIXEL_WIDTH = 800
-_CONVERT_SECONDS = 10.0
 
 
 @cache
@@ -43,21 +39,13 @@ def _protocol() -> PictureProtocol | None:
 
 
 class OutputView:
-    """Shows the outputs of one run on the standard output of this command.
+    """Shows the outputs of one run on the standard output of this command."""
 
-    The terminal is asked how it shows pictures when the first one comes.
-
-    Args:
-        sandbox: Makes sixel data of pictures, by `img2sixel` in a cell if that is
-            there: decoders of pictures do not run outside.
-    """
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+    def __init__(self) -> None:
         self._number = 0
         self._shown = 0
 
-    async def show(self, output: Output) -> None:
+    def show(self, output: Output) -> None:
         """Show the next output of a run; a picture that cannot be shown is named.
 
         Of the value of the last expression only a picture is shown.
@@ -68,7 +56,7 @@ class OutputView:
             if not output.is_value:
                 self._print_text(output)
             return
-        data = await self._sequence(output) if self._shown < MAX_PICTURES else b""
+        data = _sequence(output) if self._shown < MAX_PICTURES else b""
         sys.stdout.flush()
         if data:
             self._shown += 1
@@ -88,42 +76,19 @@ class OutputView:
     def _name(self, text: str) -> None:
         print_notice(f"output {self._number}: {text}", as_json=False)
 
-    async def _sequence(self, output: Output) -> bytes:
-        """Return what shows a picture on this terminal; empty if nothing does."""
-        protocol = _protocol()
-        if protocol is None:
-            return b""
-        for part in output.to_content():
-            if isinstance(part, ImagePart):
-                data = base64.b64decode(part.data)
-                if protocol == "iterm2":
-                    return iterm_picture(data)
-                if protocol == "sixel":
-                    return await self._sixel(data)
-                return kitty_picture(data) if part.mime == "image/png" else b""
-        return b""
 
-    async def _sixel(self, data: bytes) -> bytes:
-        # Scaled only if need be: a narrow picture would become any height.
-        for options in ("", f"-w {_SIXEL_WIDTH} "):
-            made = await self._converted(data, options)
-            if made is not None and sixel_size(made)[0] <= _SIXEL_WIDTH:
-                return made
+def _sequence(output: Output) -> bytes:
+    """Return what shows a picture on this terminal; empty if nothing does."""
+    protocol = _protocol()
+    if protocol is None:
         return b""
-
-    async def _converted(self, data: bytes, options: str) -> bytes | None:
-        seconds = min(_CONVERT_SECONDS, self._sandbox.config.limits.wall_seconds)
-        try:
-            result = await self._sandbox.run(
-                f"mkdir artifacts; exec img2sixel {options}-o artifacts/made picture",
-                language="bash",
-                files={"picture": data},
-                limits=Limits(wall_seconds=seconds),
-            )
-        except ToolcellError:
-            return None
-        made = [each.data for each in result.artifacts]
-        return checked_sixel(made[0]) if result.ok and len(made) == 1 else None
+    for part in output.to_content():
+        if isinstance(part, ImagePart):
+            data = base64.b64decode(part.data)
+            if protocol == "iterm2":
+                return iterm_picture(data)
+            return kitty_picture(data) if part.mime == "image/png" else b""
+    return b""
 
 
 def picture_files(result: ExecutionResult) -> dict[int, Artifact]:
