@@ -41,6 +41,7 @@ if typing.TYPE_CHECKING:
     from .processes.usage import CellUsage
     from .processes.watches import FileChange, FileWatch
     from .programs.function_program import CallProgram, call_program, returned
+    from .programs.notebook import notebook_program
     from .programs.program import RunRequest, check_request
     from .protocols import Sandbox, SandboxProcess, SandboxSession, SandboxWatch
     from .results.events import (
@@ -144,6 +145,7 @@ __all__ = [
     "image_names",
     "list_images",
     "list_packages",
+    "notebook_program",
     "open_session",
     "pause_deadline",
     "prune_images",
@@ -182,6 +184,7 @@ __getattr__ = _lazy_face(
         ".processes.ports": "PortStream",
         ".processes.process": "Process",
         ".processes.usage": "CellUsage",
+        ".programs.notebook": "notebook_program",
         ".programs.program": "RunRequest check_request",
         ".processes.watches": "FileChange FileWatch",
         ".programs.function_program": "CallProgram call_program returned",

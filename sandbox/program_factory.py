@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 
+from .cell.wire.contract import CELL_END
 from .client.backend import Backend
 from .client.types import Program, Spawn
 from .config.argument_checks import check_kinds
@@ -120,6 +121,22 @@ class ProgramFactory:
         if not packages and not self.config.packages:
             return program
         return program._replace(packages=await self.install(packages))
+
+    async def with_own_packages(
+        self, program: Program, install: Callable[[Sequence[str]], Awaitable[object]]
+    ) -> Program:
+        """Install what a cell of a notebook names in lines of `pip install`.
+
+        Args:
+            program: The program.
+            install: Installs packages for it.
+        """
+        is_cell = program.branch is not None or CELL_END in program.source
+        if not is_cell or "install" not in program.source:
+            return program
+        from .packages.pip_lines import install_lines
+
+        return await install_lines(program, install)
 
     def narrowed_network(self, network: Network | None) -> Network:
         """Return the configuration's network, or one within it.

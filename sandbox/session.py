@@ -125,6 +125,7 @@ class Session(SessionPauses, SessionFiles):
         refusal = refused(program)
         if refusal is not None:
             return refusal
+        program = await self._programs.with_own_packages(program, self.install)
         program = await self._programs.with_packages(program, self._packages)
         async with self._shared as cell:
             program = self._with_current_branch(program)
@@ -161,6 +162,7 @@ class Session(SessionPauses, SessionFiles):
         if refusal is not None:
             yield Finished(refusal)
             return
+        program = await self._programs.with_own_packages(program, self.install)
         program = await self._programs.with_packages(program, self._packages)
         pending = PendingEvents()
         async with self._shared as cell:
@@ -217,7 +219,7 @@ class Session(SessionPauses, SessionFiles):
                 "packages must be a list, not one text", hint='write packages=["numpy"]'
             )
         async with self._installing:
-            wanted = (*self._packages, *packages)
+            wanted = tuple(dict.fromkeys((*self._packages, *packages)))
             await self._programs.install(wanted, on_step=on_step)
             self._packages = wanted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ class SingleRuns:
         refusal = refused(program)
         if refusal is not None:
             return refusal
-        program = await self._programs.with_packages(program, request.packages)
+        program = await self._with_packages(program, request.packages)
         async with self._cell(program, request) as cell:
             files = WorkDir(cell)
             await files.write_all(request.files)
@@ -68,7 +68,7 @@ class SingleRuns:
         if refusal is not None:
             yield Finished(refusal)
             return
-        program = await self._programs.with_packages(program, request.packages)
+        program = await self._with_packages(program, request.packages)
         async with self._cell(program, request) as cell:
             files = WorkDir(cell)
             await files.write_all(request.files)
@@ -76,6 +76,20 @@ class SingleRuns:
             async with aclosing(stream_run(cell, program, pending)) as events:
                 async for event in events:
                     yield event
+
+    async def _with_packages(
+        self, program: Program, packages: Sequence[str]
+    ) -> Program:
+        own: list[str] = []
+
+        async def install(more: Sequence[str]) -> None:
+            await self._programs.install([*packages, *own, *more])
+            own.extend(more)
+
+        program = await self._programs.with_own_packages(program, install)
+        return await self._programs.with_packages(
+            program, [*packages, *own] if own else packages
+        )
 
     def _program(
         self, request: RunRequest, on_connection: OnConnection | None

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from toolcell.core import InvalidInputError
 
-from ..cell.wire.contract import FILE_NAME
+from ..cell.notebook import cells
+from ..cell.wire.contract import CELL_END, FILE_NAME
 from ..config.settings import CodePolicy
 
 LAST_RESORT_IMPORTS = (
@@ -48,16 +49,35 @@ def find_violations(
         policy: The policy.
         exact: True if an allowed module does not stand for those below it.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # No matter of policy: the cell reports it as an error of the program.
-        return ()
     found: list[tuple[int, str]] = []
-    for node in ast.walk(tree):
-        found += _violations(node, policy, exact)
+    before = 0
+    for cell in source.split(CELL_END):
+        tree, commands = _read(cell)
+        for line, name in commands:
+            found.append((before + line, f"the command {name!r} is not allowed"))
+        for node in ast.walk(tree):
+            for line, reason in _violations(node, policy, exact):
+                found.append((before + line, reason))
+        before += cell.count("\n") + 1
     found.sort()
     return tuple(f"line {line}: {reason}" for line, reason in found[:_MAX_REASONS])
+
+
+def _read(cell: str) -> tuple[ast.AST, list[tuple[int, str]]]:
+    """Return the tree of a cell, and its commands as a notebook's, each with its line.
+
+    Commands hide Python from this check, or run other programs.
+    """
+    try:
+        return ast.parse(cell), []
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        pass
+    commands = [(line, each.kind + each.name) for line, each in cells.commands(cell)]
+    try:
+        return ast.parse(cells.python_of(cell)), commands
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # No matter of policy: the cell reports it as an error of the program.
+        return ast.Module([], []), commands
 
 
 def _violations(

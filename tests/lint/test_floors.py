@@ -29,6 +29,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "launcher",
         "supervisor",
         "notifier processes program",
+        "notebook",
         "outputs",
         "accounting workdir",
         "relays",

@@ -181,6 +181,7 @@ async def test_each_limit_names_its_enforcer(
         ("x = 41 + 1", None, None),
         ("x = 41; x + 1", 42, None),
         (" 41 + 1", None, "IndentationError"),
+        ("41 + 1;", None, None),
         ("41 +", None, "SyntaxError"),
         ("compile('1 +', '', 'eval')", None, "SyntaxError"),
         ("", None, None),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toolcell.core import InvalidInputError
+from toolcell.sandbox import notebook_program
 
 _BY_SUFFIX = {
     ".py": "python",
@@ -19,7 +20,6 @@ _BY_SUFFIX = {
 _BY_INTERPRETER = {"python": "python", "bash": "bash", "sh": "bash", "node": "node"}
 _SHEBANG = re.compile(r"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(?:\S*/)?([A-Za-z]+)")
 _NOTEBOOK = ".ipynb"
-_NOT_PYTHON = re.compile(r"^\s*[%!]", re.M)
 
 
 def program_of(file: str, text: str, language: str | None) -> tuple[str, str]:
@@ -52,8 +52,9 @@ def _code_of(file: str, text: str) -> str:
     """Return the code cells of a notebook as one program."""
     try:
         notebook = json.loads(text)
-        kernel = notebook.get("metadata", {}).get("kernelspec", {})
-        language = kernel.get("language", "python")
+        about = notebook.get("metadata", {})
+        named = about.get("language_info", {}).get("name", "python")
+        language = about.get("kernelspec", {}).get("language", named)
         cells = [_source(each) for each in notebook["cells"] if _is_code(each)]
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         raise InvalidInputError(
@@ -65,14 +66,7 @@ def _code_of(file: str, text: str) -> str:
             f"{file} is a notebook in {language}, not in Python",
             hint="export its code to a file in that language",
         )
-    for number, cell in enumerate(cells, 1):
-        if magic := _NOT_PYTHON.search(cell):
-            line = cell[magic.start() :].strip().partition("\n")[0]
-            raise InvalidInputError(
-                f"code cell {number} of {file} is not all Python: {line}",
-                hint="commands of IPython are not run; take them out",
-            )
-    return "\n\n".join(cells)
+    return notebook_program(cells)
 
 
 def _is_code(cell: Any) -> bool:

@@ -145,7 +145,11 @@ def read_program(file: str) -> str:
     from toolcell.sandbox import Limits
 
     what = "standard input" if file == "-" else file
-    data = _read(what, Limits().code_bytes, 0 if file == "-" else file)
+    limits = Limits()
+    # Beside its code a notebook holds pictures.
+    is_notebook = file.endswith(".ipynb")
+    size = limits.disk_mb << 20 if is_notebook else limits.code_bytes
+    data = _read(what, size, 0 if file == "-" else file)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -8,6 +8,7 @@ host believe nothing that comes of it.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from .bundles import PLAIN, bundle_of, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 
 _MAX_HTML = 1024 * 1024
@@ -75,6 +76,7 @@ class Run:
 
 
 _run = Run("", 0)
+_kept: Optional[List[Tuple[Dict[str, Any], Any]]] = None
 
 
 def begin(home: str, pid: int) -> None:
@@ -97,9 +99,23 @@ def publish(
 
     Where nobody takes outputs, in a child of the program, the plain text is printed.
     """
+    if _kept is not None:
+        _kept.append((data, metadata))
+        return
     _flush()
     if data and not _run.send(message.body_of(data, metadata or {}, is_value=is_value)):
         print(data.get(PLAIN, "<%s>" % ", ".join(map(str, data))))
+
+
+@contextlib.contextmanager
+def kept_in(outputs: List[Any]) -> Iterator[None]:
+    """Have outputs put into a list meanwhile, and send none."""
+    global _kept
+    before, _kept = _kept, outputs
+    try:
+        yield
+    finally:
+        _kept = before
 
 
 def _flush() -> None:
@@ -161,16 +177,21 @@ def show_figures() -> None:
         publish({"image/png": png, PLAIN: text_of(figure)})
 
 
-def finish(value: Any) -> None:
-    """Send the value of the program's last expression, and open figures.
+def finish(value: Any, *, whole: bool = False, is_value: bool = True) -> None:
+    """Send the value of a program's last expression, and open figures.
 
     A value with HTML is kept as files, too.
+
+    Args:
+        value: The value.
+        whole: True if it is sent although it has no more than a plain text.
+        is_value: True if it is the value of the run.
     """
     data, metadata = bundle_of(value)
-    if set(data) - {PLAIN}:
+    if whole or set(data) - {PLAIN}:
         if figures.is_figure(value):
             _run.shown.add(id(value))
-        publish(data, metadata, is_value=True)
+        publish(data, metadata, is_value=is_value)
         _save_html(value, data.get("text/html"))
     finish_figures()
 

@@ -6,7 +6,7 @@ import binascii
 import os
 import sys
 
-from ..wire.contract import ARGV, STDIN
+from ..wire.contract import ARGV, INSTALLED, STDIN
 from . import streams
 
 TYPE_CHECKING = False
@@ -22,10 +22,14 @@ _SEARCHED = (
     ("XDG_DATA_DIRS", "share", "/usr/local/share:/usr/share"),
 )
 _packages = ""
+installed: dict[str, str] = {}
+"""The error of each `pip install` of a program; empty if it went well."""
 
 
 def take(inputs: dict[str, Any]) -> None:
     """Remove arguments and standard input from `inputs`, and set them up if given."""
+    global installed
+    installed = inputs.pop(INSTALLED, installed)
     stdin = inputs.pop(STDIN, None)
     if stdin is not None:
         _replace_stdin(binascii.a2b_base64(stdin))

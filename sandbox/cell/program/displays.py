@@ -95,9 +95,15 @@ def _is_figure(value: Any) -> bool:
     return module is not None and isinstance(value, module.Figure)
 
 
-def finish(value: Any) -> object:
-    """Show the value of the last expression, and open figures."""
-    return _load().finish(value)
+def finish(value: Any, *, whole: bool, is_value: bool) -> object:
+    """Show the value of the last expression, and open figures.
+
+    Args:
+        value: The value.
+        whole: True if it is shown although it has no more than a plain text.
+        is_value: True if it is the value of the run.
+    """
+    return _load().finish(value, whole=whole, is_value=is_value)
 
 
 def finish_figures() -> None:

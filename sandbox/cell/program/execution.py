@@ -8,16 +8,26 @@ from __future__ import annotations
 import _ast
 import atexit
 import builtins
+import re
 import sys
 import types
 
-from ..wire.contract import FILE_NAME
-from . import displays, ending, source, stateful, streams, values
+from ..wire.contract import CELL_END, FILE_NAME
+from . import arguments, displays, ending, source, stateful, streams, values
 from .outcomes import Outcome, bare_error, error_outcome, exit_outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
+
+
+_COROUTINE = 0x80
+# Of `ast`, whose import costs a millisecond.
+_AWAITS = 0x2000
+_UNDERSCORES = ("_", "__", "___")
+# The last values of a session or a notebook, and its `get_ipython()`.
+_last: tuple[Any, ...] = (None, None, None)
+_shell: Any = None
 
 
 def prepare() -> None:
@@ -37,29 +47,79 @@ def make_main_module() -> None:
     sys.modules["__main__"] = module
 
 
-def run(program: Any, home: str, path: str) -> Outcome:
+def run(program: Any, home: str, path: str, *, lasts: bool = False) -> Outcome:
     """Run a program in `__main__`; SIGINT may interrupt it.
 
     Args:
         program: Source as bytes, or code that RestrictedPython has compiled.
         home: Its work dir.
         path: Its file, by which tracebacks name it.
+        lasts: True if later programs find its variables. Then it is the cell of a
+            notebook, and need not be plain Python.
     """
+    _begin(home, lasts)
+    outcome = stateful.interruptible(lambda: _outcome(program, path, is_cell=lasts))
+    return outcome or Outcome(1, bare_error(KeyboardInterrupt()))
+
+
+def run_notebook(program: bytes, home: str) -> Outcome:
+    """Run the cells of a notebook, up to the first that fails; show each one's value.
+
+    Args:
+        program: The cells, each with `CELL_END` after it.
+        home: Their work dir.
+    """
+    _begin(home, True)
+    names = sys.modules["__main__"].__dict__
+
+    def each() -> Outcome:
+        outcome = Outcome(0, {"outcome": "ok", "value": {"json": None}})
+        for cell in program.split(CELL_END.encode())[:-1]:
+            path = source.place_run(cell, names, "cell")
+            outcome = _outcome(cell, path, is_cell=True, shows=True)
+            if outcome.report["outcome"] != "ok" or displays.in_child():
+                break
+        return outcome
+
+    outcome = stateful.interruptible(each)
+    return outcome or Outcome(1, bare_error(KeyboardInterrupt()))
+
+
+def _begin(home: str, lasts: bool) -> None:
     if sys.__stdin__ is None or sys.__stdin__.closed:
         # `exit()` closes it.
         streams.open_stdin()
     displays.begin(home)
-    outcome = stateful.interruptible(lambda: _outcome(program, path))
-    return outcome or Outcome(1, bare_error(KeyboardInterrupt()))
+    if lasts:
+        builtins.get_ipython = get_ipython  # type: ignore[attr-defined]
 
 
 def end(code: int) -> int:
     """End the program, which SIGINT may interrupt; return its process's exit code."""
+    global _last, _shell
+    _last, _shell = (), None
     ended: int | None = stateful.interruptible(lambda: ending.finish(code))
     return code if ended is None else ended
 
 
-def _execute(program: Any, namespace: dict[str, Any], path: str) -> Any:
+def get_ipython() -> Any:
+    """Return what runs the commands of notebooks."""
+    global _shell
+    if _shell is None:
+        from ..notebook.shell import Shell
+
+        names = sys.modules["__main__"].__dict__
+        _shell = Shell(
+            names,
+            lambda text, path: _execute(text.encode(), names, path, is_cell=True),
+        )
+    _shell.installed = arguments.installed
+    return _shell
+
+
+def _execute(
+    program: Any, namespace: dict[str, Any], path: str, *, is_cell: bool
+) -> Any:
     """Run a program; return the value of its last expression, if it is one."""
     if isinstance(program, types.CodeType):
         exec(program, namespace)
@@ -68,26 +128,63 @@ def _execute(program: Any, namespace: dict[str, Any], path: str) -> Any:
     only = _expression(program, path)
     if only is not None:
         return eval(only, namespace)
+    body, last = _compiled(program, path, is_cell=is_cell)
+    if body is not None:
+        _value_of(body, namespace)
+    return None if last is None else _value_of(last, namespace)
+
+
+def _value_of(code: types.CodeType, namespace: dict[str, Any]) -> Any:
+    value = eval(code, namespace)
+    if code.co_flags & _COROUTINE:
+        from . import awaiting
+
+        return awaiting.result_of(value)
+    return value
+
+
+def _compiled(program: bytes, path: str, *, is_cell: bool) -> tuple[Any, Any]:
+    """Compile a program, or a cell of a notebook, which has more than plain Python."""
     try:
-        body, last = _split(program, path)
+        return _split(program, path)
     except RecursionError:
         # The compiler itself goes deeper than a tree that Python can see.
-        body, last = compile(program, path, "exec", 0, True), None
-    if body is not None:
-        exec(body, namespace)
-    return None if last is None else eval(last, namespace)
+        return compile(program, path, "exec", 0, True), None
+    except SyntaxError as error:
+        if not is_cell:
+            raise
+        found = error
+    from ..notebook import cells
+
+    text = program.decode()
+    cell = cells.python_of(text)
+    try:
+        return _split(cell.encode(), path, _AWAITS)
+    except SyntaxError as error:
+        raise (found if cell == text else error) from None
 
 
-def _split(program: bytes, path: str) -> tuple[Any, Any]:
-    """Return the code of a program but for its last expression, and that one's code."""
-    tree: Any = compile(program, path, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
+def _split(program: bytes, path: str, flags: int = 0) -> tuple[Any, Any]:
+    """Return the code of a program but for its last expression, and that one's code.
+
+    A semicolon after it makes it a statement, without a value.
+    """
+    tree: Any = compile(program, path, "exec", _ast.PyCF_ONLY_AST | flags, True)
     last = body = None
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
-        last = _ast.Expression(tree.body.pop().value)
+        if not _ends_in_semicolon(program, tree.body[-1]):
+            last = _ast.Expression(tree.body.pop().value)
     # All of it before any of it runs, as an error anywhere in it is the program's.
     if tree.body:
-        body = compile(tree, path, "exec", 0, True)
-    return body, last and compile(last, path, "eval", 0, True)
+        body = compile(tree, path, "exec", flags, True)
+    return body, last and compile(last, path, "eval", flags, True)
+
+
+def _ends_in_semicolon(program: bytes, statement: Any) -> bool:
+    if b";" not in program:
+        return False
+    line = program.splitlines()[statement.end_lineno - 1]
+    return re.match(rb"[\s)]*;", line[statement.end_col_offset :]) is not None
 
 
 def _expression(program: bytes, path: str) -> types.CodeType | None:
@@ -103,9 +200,18 @@ def _expression(program: bytes, path: str) -> types.CodeType | None:
         return None
 
 
-def _outcome(program: Any, path: str) -> Outcome:
+def _outcome(program: Any, path: str, *, is_cell: bool, shows: bool = False) -> Outcome:
+    """Run a program; return its outcome.
+
+    Args:
+        program: As for `run`.
+        path: Its file.
+        is_cell: True if it is the cell of a notebook; its value is `_` from now on.
+        shows: True if its value is displayed, whatever it is.
+    """
+    names = sys.modules["__main__"].__dict__
     try:
-        value = _execute(program, sys.modules["__main__"].__dict__, path)
+        value = _execute(program, names, path, is_cell=is_cell)
     except SystemExit as stop:
         _show(displays.finish_figures)
         return exit_outcome(stop.code)
@@ -117,11 +223,29 @@ def _outcome(program: Any, path: str) -> Outcome:
             return Outcome(1, bare_error(error))
     if displays.in_child():
         return Outcome(0, {"outcome": "ok", "value": {"json": None}})
-    _show(lambda: displays.wanted(value) and displays.finish(value))
+    if is_cell:
+        _keep(value, names)
     try:
-        return Outcome(0, {"outcome": "ok", "value": values.report(value)})
+        report = values.report(value)
     except BaseException:
-        return Outcome(0, {"outcome": "ok", "value": {"type": values.type_name(value)}})
+        report = {"type": values.type_name(value)}
+    shows = shows and value is not None
+    # The report has the beginning of a long text alone.
+    whole = shows or len(report.get("repr", "")) >= values.MAX_REPR
+    if whole or displays.wanted(value):
+        _show(lambda: displays.finish(value, whole=whole, is_value=not shows))
+    return Outcome(0, {"outcome": "ok", "value": report})
+
+
+def _keep(value: Any, names: dict[str, Any]) -> None:
+    """Name the last values as IPython does, unless the program uses these names."""
+    global _last
+    if value is None or "_" in builtins.__dict__:
+        return
+    if all(names.get(name) is _last[at] for at, name in enumerate(_UNDERSCORES)):
+        _last = (value, *_last[:2])
+        for at, name in enumerate(_UNDERSCORES):
+            names[name] = _last[at]
 
 
 def _show(step: Callable[[], object]) -> None:

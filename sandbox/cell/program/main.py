@@ -29,6 +29,7 @@ from ..kernel.descriptors import close_from, move_fds
 from ..wire.contract import (
     ANSWER,
     BASH_NAME,
+    CELL_END,
     FILE_NAME,
     FOLDERS,
     FORK,
@@ -231,7 +232,7 @@ def _live(request: dict[str, Any]) -> int:
         way = _offer_tools(request, module)
         before = _set_environment(request.pop("secrets"))
         path = source.place_run(request["code"], module.__dict__)
-        outcome = execution.run(request["code"], _home, path)
+        outcome = execution.run(request["code"], _home, path, lasts=True)
         if displays.in_child():
             return execution.end(outcome.exit_code)
         displays.end()
@@ -313,8 +314,11 @@ def _run_python(request: dict[str, Any]) -> int:
     module.__dict__.update(request["inputs"])
     _offer_tools(request, module)
     code, path, restricted = request["code"], FILE_NAME, request["restricted"]
+    is_notebook = restricted is None and CELL_END.encode() in code
     if restricted is not None:
         code = _restricted(code, module, restricted)
+    elif is_notebook:
+        pass
     elif request["final"]:
         with contextlib.suppress(OSError):
             path = source.place(code, _home, sys.argv[0] or FILE_NAME)
@@ -323,7 +327,10 @@ def _run_python(request: dict[str, Any]) -> int:
         path = source.place_run(code, module.__dict__)
     # The program's objects end with it, and so must be in no variable here.
     del module
-    outcome = execution.run(code, _home, path)
+    if is_notebook:
+        outcome = execution.run_notebook(code, _home)
+    else:
+        outcome = execution.run(code, _home, path)
     exit_code = execution.end(outcome.exit_code)
     if not displays.in_child():
         displays.end()

@@ -10,6 +10,7 @@ from . import values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import types
     from typing import Any
 
 _MAX_TEXT = 64 * 1024
@@ -40,10 +41,7 @@ def exit_outcome(code: object) -> Outcome:
 
 def error_outcome(error: BaseException) -> Outcome:
     """Print the traceback without our own frames, and return the outcome."""
-    frames = error.__traceback__
-    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
-        frames = frames.tb_next
-    error.__traceback__ = frames
+    frames = error.__traceback__ = _without_ours(error.__traceback__)
     if isinstance(error, SyntaxError) and error.text is None and error.filename:
         # The compiler looks for it in files alone.
         error.text = linecache.getline(error.filename, error.lineno or 0) or None
@@ -62,6 +60,20 @@ def error_outcome(error: BaseException) -> Outcome:
         "errno": error.errno if isinstance(error, OSError) else None,
     }
     return Outcome(1, {"outcome": "error", "exception": exception})
+
+
+def _without_ours(frames: types.TracebackType | None) -> types.TracebackType | None:
+    """Return the frames of a program alone, also of what its commands ran."""
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    if frames is not None:
+        each = frames
+        while each.tb_next is not None:
+            if _is_ours(each.tb_next.tb_frame.f_code.co_filename):
+                each.tb_next = each.tb_next.tb_next
+            else:
+                each = each.tb_next
+    return frames
 
 
 def _is_ours(file: str) -> bool:

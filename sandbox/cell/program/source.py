@@ -46,12 +46,12 @@ def place(code: bytes, folder: str, name: str) -> str:
         number += 1
 
 
-def place_run(code: bytes, namespace: dict[str, Any]) -> str:
+def place_run(code: bytes, namespace: dict[str, Any], stem: str = "main") -> str:
     """Return the path of one run of a session, and write it if others may read it."""
     global _count, _last
     _count += 1
     folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), f".runs/{os.getpid()}")
-    path = f"{folder}/main-{_count}.py"
+    path = f"{folder}/{stem}-{_count}.py"
     if any(word in code for word in _DEFINES):
         try:
             os.makedirs(folder, exist_ok=True)

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 
 MAX_RESULT_BYTES = 1024 * 1024
+MAX_REPR = 1024
+"""Characters of the text of a value in a report. When it is reached the rest is left
+out there, and the value is an output, too."""
 
-_MAX_REPR = 1024
 _MAX_DEPTH = 102
 _SCALARS = (str, bool, int, float, type(None))
 # Values that need no check: most programs end with one.
@@ -46,7 +48,7 @@ def report(value: Any) -> dict[str, Any]:
         text = repr(value)
     except Exception:
         text = object.__repr__(value)
-    return {"type": type_name(value), "repr": text[:_MAX_REPR]}
+    return {"type": type_name(value), "repr": text[:MAX_REPR]}
 
 
 def _is_json(value: Any) -> bool:

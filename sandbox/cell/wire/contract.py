@@ -29,6 +29,13 @@ STDIN = "$stdin"
 """Key among the inputs of a request, which no input can have: the bytes of standard
 input, in base 64."""
 
+INSTALLED = "$installed"
+"""Key among the inputs of a request, which no input can have: what came of each `pip
+install` in the program's text. The host installs before the run."""
+
+CELL_END = "\0"
+"""The end of each cell of a notebook that runs as one program: no Python holds it."""
+
 RESULT_FD = 3
 """The program's end of the socket that its outputs and its report go to."""
 

@@ -143,10 +143,13 @@ def test_files_say_what_they_are(name: str, text: str, language: str) -> None:
         ("p.rb", "#!/usr/bin/env python3\n1"),
         ("book.ipynb", "1"),
         ("book.ipynb", "{}"),
-        ("book.ipynb", '{"cells": [{"cell_type": "code", "source": "%cd x"}]}'),
         (
             "book.ipynb",
             '{"cells": [], "metadata": {"kernelspec": {"language": "julia"}}}',
+        ),
+        (
+            "book.ipynb",
+            '{"cells": [], "metadata": {"language_info": {"name": "R"}}}',
         ),
     ],
 )
@@ -166,17 +169,19 @@ def test_an_unknown_kind_is_run_only_if_someone_insists(tmp_path: Path) -> None:
     assert (insisted.returncode, insisted.stdout) == (0, b"1\n")
 
 
-@pytest.mark.finding("N10")
+@pytest.mark.finding("N10", "FP9", "FP10")
 def test_the_code_cells_of_a_notebook_run(tmp_path: Path) -> None:
+    """Each shows its value, where it runs."""
     cells = [
-        {"cell_type": "markdown", "source": ["# not run"]},
-        {"cell_type": "code", "source": ["x = 41\n", "print(x)"]},
-        {"cell_type": "code", "source": "print(x + 1)"},
+        {"cell_type": "markdown", "source": ["# not run"], "kept": "x" * (2 << 20)},
+        {"cell_type": "code", "source": ["x = 41\n", "print(x)\n", "x + 1"]},
+        {"cell_type": "code", "source": "%matplotlib inline\n!echo {x}"},
+        {"cell_type": "code", "source": "'last'"},
     ]
     book = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4})
     done = toolcell("run", written(tmp_path, "book.ipynb", book), *SUBPROCESS)
 
-    assert (done.returncode, done.stdout) == (0, b"41\n42\n")
+    assert (done.returncode, done.stdout) == (0, b"41\n42\n41\n'last'\n")
 
 
 # What helps.

@@ -28,8 +28,8 @@ FACES = {
         SandboxManager SandboxProcess SandboxSession SandboxWatch Session Status Stderr
         Stdout SyncSession Truncated Usage answer_for build_image call_program
         check_request clean diagnose early_launcher folder_prefix image_names
-        list_images list_packages open_session pause_deadline prune_images
-        prune_packages pull_image returned run save_artifact sweep_folders
+        list_images list_packages notebook_program open_session pause_deadline
+        prune_images prune_packages pull_image returned run save_artifact sweep_folders
     """,
     "cluster": """
         ClusterAdmin ClusterSandbox Directory FixedNodes NodeAgent NodeRecord

@@ -1,0 +1,1 @@
+"""Cells of notebooks: what they have beside Python; loaded when a program needs it."""
