@@ -38,7 +38,8 @@ _PIP = re.compile(
     r"(?:(?:\{sys\.executable\}|python[\d.]*)\s+-m\s+|uv\s+)?pip[\d.]*\s+(install\s.*)"
 )
 _MORE = re.compile(r"[;`]|&&|\|\|")
-_ELSEWHERE = re.compile(r"\s(?:\d|&)?>.*|\s*\|.*")
+_ELSEWHERE = re.compile(r"\s(?:\d|&)?>.*|\|.*")
+_MAX_READ = 65_536
 _MAY_INSTALL = re.compile(r"^[ \t]*(?:[%!]|pip3? ).*\binstall\b", re.MULTILINE)
 
 
@@ -107,8 +108,11 @@ def commands(source: str) -> Iterator[tuple[int, Command]]:
 
 
 def installs(source: str) -> tuple[str, ...]:
-    """Return the arguments of each `pip install` of a cell."""
-    if _MAY_INSTALL.search(source) is None:
+    """Return the arguments of each `pip install` of a cell.
+
+    A cell of more than 65,536 characters has none: it is not read.
+    """
+    if len(source) > _MAX_READ or _MAY_INSTALL.search(source) is None:
         return ()
     found = (each for _, each in commands(source) if each.name == "pip")
     return tuple(each.text for each in found if each.text.startswith("install "))
@@ -143,7 +147,7 @@ def _statements(text: str) -> Iterator[tuple[str, Optional[Command]]]:
 
 def _command(found: re.Match[str]) -> Optional[Command]:
     _, target, kind, rest = found.groups()
-    text = re.sub(r"\s*\\\n\s*", " ", rest).strip()
+    text = rest.replace("\\\n", " ").strip()
     if kind == "%":
         name, _, line = text.partition(" ")
         return Command("%", name, line.strip(), target)

@@ -97,7 +97,7 @@ def _begin(home: str, lasts: bool) -> None:
 def end(code: int) -> int:
     """End the program, which SIGINT may interrupt; return its process's exit code."""
     global _last, _shell
-    _last, _shell = (), None
+    _last, _shell = (None, None, None), None
     ended: int | None = stateful.interruptible(lambda: ending.finish(code))
     return code if ended is None else ended
 
