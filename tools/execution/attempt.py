@@ -16,6 +16,7 @@ from toolcell.guard import Redactor
 from ..definition.tool import Tool
 from ..stores.records import RecordedVerdict, ToolExecutionRecord
 from .call_state import CallState
+from .refused_arguments import bounded
 
 FailureStatus = Literal["error", "denied", "timeout", "cancelled"]
 
@@ -65,6 +66,8 @@ class Attempt:
         """Return the record of this attempt, now that it has ended."""
         call, tool = self.call, self.tool
         shown: Any = redactor(call.arguments if self.edited is None else self.edited)
+        if self.verdict in ("not_asked", "denied"):
+            shown = bounded(shown)
         # By position, in the order of the fields: by name it takes twice as long.
         return ToolExecutionRecord(
             call.id,
