@@ -159,4 +159,5 @@ FINDINGS = {
     "QN10": "rules for databases are accepted, and no driver can use them",
     "QX12": "no program of a subprocess cell serves at a port below 1024",
     "QL5": "a node whose port is published as another has no drivers",
+    "QD7": "no time zone, and no variable, can be given to a run of the command line",
 }

@@ -9,8 +9,10 @@ from toolcell.sandbox import SandboxConfig
 
 _OPTIONS = {
     "backend": "--backend",
+    "env": "--env",
     "image": "--image",
     "limits.memory_mb": "--memory",
+    "limits.pids": "--pids",
     "limits.wall_seconds": "--timeout",
     "max_concurrency": "--concurrency",
     "minimum_isolation": "--isolation",

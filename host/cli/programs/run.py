@@ -55,6 +55,11 @@ _Input = Annotated[
     list[str] | None,
     typer.Option("--input", help="k=v: a variable; v is JSON, else text."),
 ]
+_Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", help="NAME=VALUE: an environment variable."),
+]
+_Pids = Annotated[int, typer.Option(help="Processes and threads at once.")]
 _File = Annotated[
     list[str] | None,
     typer.Option("--file", help="LOCAL[:PATH]: a file for the work dir."),
@@ -75,6 +80,8 @@ def run(
     language: _Language = None,
     timeout: Timeout = 30.0,
     memory: Memory = 256,
+    pids: _Pids = 64,
+    env: _Env = None,
     input_: _Input = None,
     file_: _File = None,
     stdin: _Stdin = False,
@@ -101,7 +108,12 @@ def run(
             "backend": backend,
             "minimum_isolation": isolation,
             "runtime": runtime,
-            "limits": {"wall_seconds": timeout, "memory_mb": memory},
+            "limits": {
+                "wall_seconds": timeout,
+                "memory_mb": memory,
+                "pids": pids,
+            },
+            "env": dict(_variable(text) for text in env or []),
             **({"image": image} if image else {}),
             "package_rules": {"allow": package or [], "build": build or []},
             **({"network": _network(allow_host)} if allow_host else {}),
@@ -134,6 +146,16 @@ def _name(file: str) -> str:
     """Return the program's file name in its cell."""
     name = "main.py" if file == "-" else Path(file).name
     return name if name.isprintable() else "main.py"
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidInputError(
+            f"--env {text!r} is not of the form NAME=VALUE",
+            hint="write it like --env TZ=Europe/Berlin",
+        )
+    return name, value
 
 
 def _network(hosts: list[str]) -> dict[str, Any]:

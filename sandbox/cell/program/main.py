@@ -85,6 +85,8 @@ def get_ready(settings: dict[str, Any]) -> None:
     """Set up, once and before any fork, all that is the same for every program."""
     os.environ.clear()
     os.environ.update(settings["env"])
+    # An interpreter reads TZ when it starts.
+    time.tzset()
     global _home
     _home = settings["workdir"]
     home = os.path.realpath(_home)
@@ -203,7 +205,10 @@ def _serve(first: bytes) -> int:
         return _live(request)
     if not request["tools"]:
         os.close(REQUEST_FD)
-    os.environ.update(request.pop("secrets"))
+    secrets = request.pop("secrets")
+    os.environ.update(secrets)
+    if "TZ" in secrets:
+        time.tzset()
     if request["cpu_seconds"]:
         set_rlimits({"cpu": math.ceil(request["cpu_seconds"])})
     if request["language"] == "node":

@@ -75,6 +75,19 @@ def test_inputs_are_json_or_text() -> None:
     assert done.stdout == b"list str a=b\n"
 
 
+@pytest.mark.finding("QD7")
+def test_variables_and_processes_are_options() -> None:
+    code = (
+        "import os, time\nprint(time.localtime(0).tm_hour, os.environ['A'])\n"
+        "for n in range(5):\n    if os.fork() == 0: time.sleep(60)"
+    )
+    options = ["--env", "TZ=Etc/GMT-5", "--env", "A=b=c", "--pids", "4"]
+    done = toolcell("run", "-", *SUBPROCESS, *options, stdin=code.encode())
+
+    assert done.stdout == b"5 b=c\n", done.stderr
+    assert b"BlockingIOError" in done.stderr
+
+
 def test_bash_by_file_name(tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text("echo $BASH_VERSION | cut -c1; exit 3")
@@ -138,6 +151,9 @@ def _command_lines() -> str:
         (["run", "-", "--timeout", "-1"], "--timeout must be"),
         (["run", "-", "--timeout", "nan"], "--timeout must be"),
         (["run", "-", "--memory", "1"], "--memory must be"),
+        (["run", "-", "--pids", "0"], "--pids must be"),
+        (["run", "-", "--env", "TZ"], "not of the form NAME=VALUE"),
+        (["run", "-", "--env", "A B=1"], "--env"),
         (["run", "-", "--backend", "vm"], "backend"),
         (["run", "-", "--language", "perl", *SUBPROCESS], "unknown language"),
         (["run", "-", "--isolation", "kernel", *SUBPROCESS], "isolation"),
