@@ -90,6 +90,7 @@ def _begin(home: str, lasts: bool) -> None:
         # `exit()` closes it.
         streams.open_stdin()
     displays.begin(home)
+    streams.begin()
     if lasts:
         builtins.get_ipython = get_ipython  # type: ignore[attr-defined]
 

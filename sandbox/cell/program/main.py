@@ -37,7 +37,17 @@ from ..wire.contract import (
     SESSION_BASH_NAME,
     WARM_UP,
 )
-from . import arguments, displays, ending, execution, host_tools, node, source, stateful
+from . import (
+    arguments,
+    displays,
+    ending,
+    execution,
+    host_tools,
+    node,
+    source,
+    stateful,
+    streams,
+)
 from .requests import frame_request, read_request
 
 TYPE_CHECKING = False
@@ -157,6 +167,7 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
             execution.prepare()
             execution.make_main_module()
             first = b""
+        streams.page = settings["page"]
         setup = {"layers": held, "cpu": time.process_time()}
         global _node, _closes, _more_processes
         _more_processes = settings["more_processes"] if settings["confined"] else 0
@@ -245,6 +256,7 @@ def _live(request: dict[str, Any]) -> int:
             way.close()
         _restore_environment(before)
         ending.flush()
+        streams.end()
         report = {**outcome.report, "exit_code": outcome.exit_code}
         _write_all(RESULT_FD, _encode(report))
         first = os.read(REQUEST_FD, 1)

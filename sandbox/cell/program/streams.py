@@ -1,8 +1,8 @@
 """The standard streams of a program, buffered as plain Python's are at a terminal.
 
-Each line of what is printed leaves at once, so it is not lost in whatever way the
-program ends. The beginning of a line leaves before the supervisor kills, and before a
-fork.
+Each line of what is printed leaves the process's own memory at once, so it is not lost
+in whatever way the program ends. The beginning of a line leaves before the supervisor
+kills, and before a fork.
 """
 
 from __future__ import annotations
@@ -12,20 +12,35 @@ import os
 import sys
 
 from ..kernel import signals
+from .paged_output import ErrorWriter, Lines, TextIOWrapper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..wire.output_page import OutputPage
 
-_flushes_at_forks = False
+
+# A child of the program may print, too.
+_STARTS = frozenset(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"))
+_hooked = False
+_lines: Lines
+page: OutputPage | None = None
+"""Where programs print; None: only into their pipes."""
 
 
 def open_all() -> None:
     """Set up `sys.stdin`, `sys.stdout` and `sys.stderr`."""
+    global _lines
     open_stdin()
-    sys.stdout = _writer(1, "<stdout>", "surrogateescape")
-    sys.stderr = _writer(2, "<stderr>", "backslashreplace")
+    _lines = Lines(_file(1, "<stdout>", "w"))
+    stdout: Any = TextIOWrapper(_lines, encoding="utf-8", errors="surrogateescape")
+    error_writer = ErrorWriter(_file(2, "<stderr>", "w"), _lines)
+    stderr: Any = io.TextIOWrapper(
+        error_writer, encoding="utf-8", errors="backslashreplace", line_buffering=True
+    )
+    stdout.mode = stderr.mode = "w"
+    sys.stdout, sys.stderr = stdout, stderr
     # `sys.stdout = sys.__stdout__` in a program goes back to these.
     sys.__dict__.update(__stdout__=sys.stdout, __stderr__=sys.stderr)
 
@@ -39,12 +54,36 @@ def open_stdin() -> None:
 
 
 def flush_in_time() -> None:
-    """Flush before this process is killed, and before a child could print it again."""
-    global _flushes_at_forks
+    """Flush before this process is killed, and before a child could print."""
+    global _hooked
     signals.on_last_words(lambda *_: _flush())
-    if not _flushes_at_forks:
-        _flushes_at_forks = True
-        os.register_at_fork(before=_flush)
+    if not _hooked:
+        _hooked = True
+        os.register_at_fork(before=_flush, after_in_child=_leave_page)
+        sys.addaudithook(_before_child)
+
+
+def begin() -> None:
+    """Begin a run, which prints into the page."""
+    if page is not None:
+        _lines.begin(page)
+
+
+def end() -> None:
+    """End the run; threads that it left print into the pipe."""
+    _lines.end()
+
+
+def _leave_page() -> None:
+    _lines.forget()
+
+
+def _before_child(event: str, _: object) -> None:
+    if event in _STARTS and _lines.pending:
+        try:
+            _lines.send()
+        except OSError:
+            pass
 
 
 def _flush() -> None:
@@ -59,14 +98,3 @@ def _file(fd: int, name: str, mode: str) -> Any:
     raw: Any = io.FileIO(fd, mode, closefd=False)
     raw.name = name
     return raw
-
-
-def _writer(fd: int, name: str, errors: str) -> Any:
-    stream: Any = io.TextIOWrapper(
-        io.BufferedWriter(_file(fd, name, "w")),
-        encoding="utf-8",
-        errors=errors,
-        line_buffering=True,
-    )
-    stream.mode = "w"
-    return stream

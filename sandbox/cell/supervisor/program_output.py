@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import os
+import time
 
 from ..kernel.descriptors import read_from
 from ..wire.contract import WINDOW_BYTES
 from ..wire.frames import encode
 from .child import Child, readable
 from .output_buffer import OutputBuffer
+from .page_reader import PageReader
 from .result_socket import ResultSocket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..wire.output_page import OutputPage
+
 _READ_BYTES = 65536
 # A pipe holds at most a mebibyte.
 _READS_OF_A_PIPE = 17
+# A line is taken out of the page at the second look at it.
+_LOOK_SECONDS = 0.04
 
 
 class ProgramOutput:
-    """Reads the pipes of a program during one run.
+    """Reads the pipes of a program, and the page that it prints into, during one run.
 
     Args:
         child: The program's process.
         request: The header of the request, with defaults filled in.
+        page: The page; None if this program has none.
     """
 
-    def __init__(self, child: Child, request: dict[str, Any]) -> None:
+    def __init__(
+        self, child: Child, request: dict[str, Any], page: OutputPage | None = None
+    ) -> None:
         cap, streamed = request["output_bytes"], request["streamed"]
         self.pipes = (child.stdout, child.stderr, child.result)
         self.streams = {child.stdout, child.stderr}
@@ -48,6 +57,8 @@ class ProgramOutput:
         self._result = ResultSocket(child.setup)
         # Frames that stand before all output that is not in them.
         self._ordered: list[bytes] = []
+        self._page = PageReader(page) if page is not None else None
+        self._next_look = time.monotonic() + _LOOK_SECONDS
 
     @property
     def dropped(self) -> int:
@@ -72,16 +83,31 @@ class ProgramOutput:
         """Return the seconds until pending output should be sent."""
         if self._ordered:
             return 0.0
-        return min(buffer.flush_due_in() for buffer in self._buffers.values())
+        due = min(buffer.flush_due_in() for buffer in self._buffers.values())
+        if self._page is None:
+            return due
+        return min(due, self._next_look - time.monotonic())
 
     def due_frames(self) -> list[bytes]:
         """Remove the output that should be sent now, and return it as frames."""
+        self._look()
         return self._take_ordered() + [
             frame
             for buffer in self._buffers.values()
             if buffer.flush_due_in() <= 0
             for frame in buffer.live_frames()
         ]
+
+    def _look(self) -> None:
+        """Take from the page what has lain there since the last look."""
+        if self._page is None or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        if not self.is_full:
+            data = self._page.take_old()
+            if data:
+                self._drain(self._child.stdout)
+                self._add(self._child.stdout, data)
 
     def _take_ordered(self) -> list[bytes]:
         frames, self._ordered = self._ordered, []
@@ -126,6 +152,8 @@ class ProgramOutput:
         """
         for fd in readable(self.pipes) if kept else self.pipes:
             self._drain(fd)
+        if self._page is not None:
+            self._add(self._child.stdout, self._page.take_rest())
 
     def _drain(self, fd: int) -> None:
         # What a session left in the background may go on to write.

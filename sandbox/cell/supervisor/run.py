@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from ..relays.egress_relay import EgressRelay
     from ..wire.channel import SupervisorChannel
     from ..wire.frames import Frame
+    from ..wire.output_page import OutputPage
 
 
 # Most programs are over before it pays to wake up for each of their writes.
 _UNPOLLED_SECONDS = 0.002
 # Output in pieces below this size is read at these intervals.
-_SMALL_BYTES = 4096
+_SMALL_BYTES = 16384
 _GATHER_SECONDS = 0.002
 # Time that a program that keeps state has to answer SIGINT.
 _INTERRUPT_SECONDS = 0.5
@@ -62,6 +63,7 @@ class Run:
         wake_fd: Readable when a signal has arrived.
         egress: Relays the program's connections; None without a network.
         disk: Measures what programs write; None where a file system bounds that.
+        page: What a program prints into; None: it has its pipes alone.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Run:
         wake_fd: int,
         egress: EgressRelay | None = None,
         disk: DiskWatch | None = None,
+        page: OutputPage | None = None,
     ) -> None:
         self._channel = channel
         self._child = child
@@ -85,7 +88,7 @@ class Run:
         """True if the cell runs no other program, unless it is made new."""
 
         self._live = bool(request["branch"])
-        self._output = ProgramOutput(child, request)
+        self._output = ProgramOutput(child, request, page)
         self._reason: str | None = None
         self._status: int | None = None
         self._cpu_seconds = 0.0

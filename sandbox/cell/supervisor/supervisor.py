@@ -33,6 +33,7 @@ from ..wire.frames import (
     FrameError,
     encode,
 )
+from ..wire.output_page import OutputPage
 from ..workdir import artifacts, files
 from ..workdir.path_steps import acting_as
 from .branches import Branches
@@ -113,6 +114,7 @@ class Supervisor:
         self._egress: EgressRelay | None = None
         self._pause = Pause()
         self._artifacts = artifacts.Seen()
+        self._page = OutputPage()
 
     def prepare(self, settings: dict[str, Any]) -> None:
         """Protect this process and fork the first child, before the host connects.
@@ -142,6 +144,7 @@ class Supervisor:
             "notifier": self._notifier,
             "network": self._network,
             "keepers": [os.getpid(), os.getppid()],
+            "page": self._page,
         }
         confine.get_ready(self._settings)
         self._branches = Branches(self._settings["tmp"])
@@ -374,6 +377,7 @@ class Supervisor:
             self._wake_r,
             egress,
             self._disk,
+            self._page if frame.header["language"] == "python" else None,
         )
         run.commands = self._processes, self._exec
         run.hand_over(frame)
@@ -389,6 +393,8 @@ class Supervisor:
                 os.unlink(os.path.join(folder, SESSION_BASH_NAME))
         left_some = files.holds(folder, ARTIFACTS, uid)
         run.finish(lost, left_some)
+        if not run.is_final or run.clean:
+            self._page.clear()
         self._branches.give_back(branch, child, self._workdir, kept=run.kept)
         self._reaper.kill_strays(self._known())
         if left_some:

@@ -1,0 +1,56 @@
+"""The supervisor's side of the page that programs print into."""
+
+from __future__ import annotations
+
+from ..wire.output_page import BASE, SENDING, SENT, SIZE, START, TAKEN, TAKING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..wire.output_page import OutputPage
+
+
+class PageReader:
+    """Takes bytes out of a page that one program prints into, and may scribble over.
+
+    Args:
+        page: The page.
+    """
+
+    def __init__(self, page: OutputPage) -> None:
+        self._page = page
+        self._taken = 0
+        # The end of what was there at the last look.
+        self._seen = 0
+        words = page.words
+        words[SENDING] = words[TAKING] = words[BASE] = words[SENT] = words[TAKEN] = 0
+
+    def take_old(self) -> bytes:
+        """Take what was there at the last look already, so that it is whole."""
+        words = self._page.words
+        words[TAKING] = 1
+        try:
+            if words[SENDING]:
+                return b""
+            start, data = self._unsent()
+            seen, self._seen = self._seen, start + len(data)
+            data = data[: max(seen - start, 0)]
+            if data:
+                words[TAKEN] = self._taken = start + len(data)
+            return data
+        finally:
+            words[TAKING] = 0
+
+    def take_rest(self) -> bytes:
+        """Take all; no process prints into the page any more."""
+        start, data = self._unsent()
+        self._taken = start + len(data)
+        return data
+
+    def _unsent(self) -> tuple[int, bytes]:
+        """Return the number of the first byte that nobody moved, and those from it."""
+        words, memory = self._page.words, self._page.memory
+        start = max(words[SENT], self._taken)
+        at = START + start - words[BASE]
+        if not START <= at < SIZE or not memory[at]:
+            return start, b""
+        return start, memory[at:SIZE].rstrip(b"\0")

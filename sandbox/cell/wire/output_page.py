@@ -1,0 +1,49 @@
+"""Memory that a program prints its lines into, and that outlives the program.
+
+A line that goes into a pipe costs a system call, several times what it takes to make
+it. So lines are gathered here. The program's process moves them on to its pipe when the
+page is full, and before anything that could tell the difference: a flush, a child, a
+line on standard error. The supervisor takes what has lain here for a moment, and what a
+program that was killed has left.
+
+Both move bytes out of the page, but never at once. Each first says that it does, then
+looks at what the other said: the program waits, the supervisor comes again later. All
+of it is the program's to write, so to the supervisor it is a claim like any output.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+SENDING = 0
+"""The word that the program's process sets while it moves bytes into its pipe."""
+
+TAKING = 1
+"""The word that the supervisor sets while it takes bytes."""
+
+BASE = 2
+"""The number of bytes printed before the first one in the page."""
+
+SENT = 3
+"""How many of all bytes printed went to the pipe, or before those that did."""
+
+TAKEN = 4
+"""How many of all bytes printed the supervisor took, or before those that it did."""
+
+START = 64
+SIZE = 64 * 1024
+
+
+class OutputPage:
+    """The memory of one cell, mapped before the processes that share it are forked.
+
+    Bytes printed follow each other from `START`; those behind them are zero.
+    """
+
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, SIZE)
+        self.words = memoryview(self.memory)[:START].cast("Q")
+
+    def clear(self) -> None:
+        """Begin anew; no process prints into it now."""
+        self.memory[:] = bytes(SIZE)

@@ -1,0 +1,164 @@
+"""What a program prints leaves it quickly, whole, in order, and however it ends."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+
+from toolcell.sandbox import Limits, Sandbox, SandboxManager, Stdout
+
+from ..conftest import BackendRow
+
+pytestmark = pytest.mark.anyio
+
+# More than is gathered at once.
+LINES = 9000
+PRINTED = "".join(f"{number} line\n" for number in range(LINES))
+PRINTS = f"import os, signal\nfor n in range({LINES}): print(n, 'line')\n"
+ENDS = {
+    "os._exit(3)": "exit",
+    "os.kill(os.getpid(), signal.SIGKILL)": "killed",
+    "import ctypes; ctypes.string_at(0)": "crashed",
+    "os.abort()": "crashed",
+    "import itertools; sum(itertools.repeat(0))": "cpu_limit",
+    "os.execv('/bin/true', ['true'])": "exit",
+}
+
+
+@pytest.mark.parametrize("ending", ENDS)
+async def test_what_was_printed_before_any_end_is_kept_f5(
+    sandbox: Sandbox, ending: str
+) -> None:
+    result = await sandbox.run(PRINTS + ending, limits=Limits(cpu_seconds=1))
+    assert (result.status, result.stdout) == (ENDS[ending], PRINTED)
+
+
+async def test_a_program_that_runs_out_of_memory_keeps_what_it_printed_f5(
+    sandbox: Sandbox,
+) -> None:
+    code = PRINTS + "held = []\nwhile True: held.append(bytearray(os.urandom(1 << 20)))"
+    result = await sandbox.run(code, limits=Limits(memory_mb=64))
+    assert result.status in ("out_of_memory", "killed", "error")
+    assert result.stdout == PRINTED
+
+
+async def test_a_line_costs_no_system_call_f5(sandbox: Sandbox) -> None:
+    code = (
+        "def calls():\n"
+        "    try: file = open('/proc/self/io')\n"
+        "    except OSError: return None\n"
+        "    with file: return int(file.read().split('syscw: ')[1].split()[0])\n"
+        "before = calls()\n"
+        "for n in range(9000): print(n, 'line')\n"
+        "before and calls() - before\n"
+    )
+    result = await sandbox.run(code)
+    assert result.stdout == PRINTED
+    if result.value is None:
+        pytest.skip("a program here cannot count its calls")
+    assert isinstance(result.value, int)
+    assert result.value < 90
+
+
+ORDERS = {
+    "children": (
+        "import os, subprocess\n"
+        "print('a'); subprocess.run(['echo', 'b'])\n"
+        "print('c'); os.system('echo d')\n"
+        "print('e')\n"
+        "if os.fork() == 0:\n    print('f'); os._exit(0)\n"
+        "os.wait(); print('g')\n"
+        "os.waitpid(os.posix_spawnp('echo', ['echo', 'h'], os.environ), 0)\n"
+        "print('i')\n",
+        "abcdefghi",
+    ),
+    "bytes": (
+        "import io, os, sys\n"
+        "print('a'); out = sys.stdout.buffer\n"
+        "for byte in (b'b', b'c'): out.write(byte + b'\\n')\n"
+        "print('d'); out.write(b'e\\n'); print('f', flush=True)\n"
+        "os.write(1, b'g\\n'); print('h')\n"
+        "sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='ascii')\n"
+        "print('i')\n",
+        "abcdefghi",
+    ),
+    "another file": (
+        "import os, sys\n"
+        "print('a'); sys.stdout.flush()\n"
+        "kept, other = os.dup(1), os.open('other', os.O_CREAT | os.O_RDWR)\n"
+        "os.dup2(other, 1)\n"
+        "import time\n"
+        "print('b'); time.sleep(0.3); sys.stdout.flush()\n"
+        "os.dup2(kept, 1); print('c')\n"
+        "print(open('other').read(), end='')\n",
+        "acb",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+async def test_lines_come_in_the_order_of_their_printing_f5(
+    sandbox: Sandbox, name: str
+) -> None:
+    code, order = ORDERS[name]
+    result = await sandbox.run(code)
+    assert "".join(result.stdout.split()) == order, result
+
+
+async def test_threads_and_signals_lose_no_line_f6(sandbox: Sandbox) -> None:
+    code = (
+        "import signal, sys, threading\n"
+        "sys.setswitchinterval(1e-6)\n"
+        "signal.signal(signal.SIGALRM, lambda *_: sys.stdout.write('s\\n'))\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\n"
+        "def work(name):\n"
+        "    for n in range(4000):\n"
+        "        sys.stdout.write(f'{name} {n}\\n')\n"
+        "        if n % 500 == 0: sys.stdout.flush()\n"
+        "threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]\n"
+        "for each in threads: each.start()\n"
+        "for each in threads: each.join()\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0)\n"
+    )
+    result = await sandbox.run(code)
+    lines = [line for line in result.stdout.splitlines() if line != "s"]
+    assert sorted(lines) == sorted(f"{t} {n}" for t in range(4) for n in range(4000))
+
+
+async def test_a_watcher_sees_lines_while_the_program_works_f5(
+    sandbox: Sandbox,
+) -> None:
+    code = "for n in range(20): print(n)\nwhile not os.path.exists('go'): pass\n"
+    async with sandbox.session() as session:
+        await session.run("import os")
+        seen = b""
+        async with aclosing(session.stream(code)) as events:
+            async for event in events:
+                seen += event.data if isinstance(event, Stdout) else b""
+                if seen.endswith(b"19\n"):
+                    await session.write_file("go", "")
+        assert seen.decode() == "".join(f"{n}\n" for n in range(20))
+
+
+SCRIBBLES = {
+    "counts": "for n in range(2, 8): page.words[n] = 2**64 - 1 - n",
+    "promises": "page.words[0] = 1",
+    "text": "page.memory[64:] = b'x' * (len(page.memory) - 64)",
+}
+
+
+@pytest.mark.parametrize("name", SCRIBBLES)
+async def test_a_program_that_scribbles_over_the_page_harms_itself(
+    backend: BackendRow, name: str
+) -> None:
+    find = (
+        "import os, sys\n[page] = [m.page for n, m in sys.modules.items()"
+        " if n.endswith('.program.streams')]\n"
+    )
+    ends = "\nos._exit(0)"
+    config = backend.config(programs_per_cell=5)
+    async with SandboxManager(config) as sandbox:
+        await sandbox.run(f"{find}print('a')\n{SCRIBBLES[name]}{ends}")
+        after = await sandbox.run(f"{find}print('b')\nbytes(page.memory).count(b'x')")
+    assert (after.status, after.stdout, after.value) == ("ok", "b\n", 0)
