@@ -35,6 +35,7 @@ from .stores.redis import RedisStore
 from .stores.sqlite import SQLiteStore
 from .values.amounts import Unit
 from .values.call_facts import CallFacts
+from .values.caller import called_by
 from .values.clock import Clock
 from .values.decision import Decision, Reason, Tried
 from .values.limit_state import LimitState
@@ -82,6 +83,7 @@ __all__ = [
     "audit_of_call",
     "audit_page",
     "audit_parts",
+    "called_by",
     "is_same_name",
     "load_policies",
     "policy_remarks",

@@ -31,6 +31,7 @@ from pydantic import SecretStr
 from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 
 from ..values.call_facts import CallFacts, ascii_json
+from ..values.caller import present_caller
 from ..values.decision import Decision
 from .chain import (
     LINE_BYTES,
@@ -52,6 +53,7 @@ RUNS = 10_000
 _CALLERS = 1_024
 """Callers whose members are noted. When it is reached all are forgotten."""
 
+_CallerKey = tuple[int, str | None, str, str | None]
 _FRAME_BYTES = 256
 _sorted_json = json.JSONEncoder(sort_keys=True).encode
 _RESERVED = frozenset({"seq", "time", "event", "prev", "hash"})
@@ -130,7 +132,7 @@ class AuditLog:
 
         # The members that are the same for all calls of one tool in one run. A decision
         # takes a seventh less for it.
-        self._callers: dict[tuple[int, str | None, str], tuple[CallFacts, str]] = {}
+        self._callers: dict[_CallerKey, tuple[CallFacts, str]] = {}
         # One thread for each loop, so that records are written in their order.
         self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"audit-{id(self)}")
         self._file = AuditFile(
@@ -306,19 +308,19 @@ class AuditLog:
             hold_id: The name of its reservation; None if it has none.
         """
         parent = "null" if call.parent_id is None else self._redacted(call.parent_id)
-        key = (id(facts), call.agent_id, call.name)
+        key = (id(facts), call.agent_id, call.name, present_caller.get())
         known = self._callers.get(key)
         caller = self._caller(key, call, facts) if known is None else known[1]
         hold = "null" if hold_id is None else quoted(hold_id)
         shown = quoted(self._redactor.text(call.id))
         return f'{caller},"hold_id":{hold},"call_id":{shown},"parent_id":{parent}'
 
-    def _caller(
-        self, key: tuple[int, str | None, str], call: ToolCall, facts: CallFacts
-    ) -> str:
+    def _caller(self, key: _CallerKey, call: ToolCall, facts: CallFacts) -> str:
         batch = "" if facts.calls == 1 else f'"calls":{facts.calls},'
+        by = present_caller.get()
+        caller = "" if by is None else f'"caller":{self._redacted(by)},'
         members = (
-            f'{batch}"agent_id":{_quoted(call.agent_id)},"run_id":{_quoted(facts.run_id)},'
+            f'{batch}{caller}"agent_id":{_quoted(call.agent_id)},"run_id":{_quoted(facts.run_id)},'
             f'"tool_version":{quoted(facts.version)},'
             f'"definition_hash":{quoted(facts.definition_hash)},'
             f'"tool":{self._redacted(call.name)}'

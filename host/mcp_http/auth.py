@@ -109,11 +109,13 @@ def caller_of(ctx: Context, settings: ServerConfig) -> Caller:
     if isinstance(user, AuthenticatedUser):
         token = user.access_token
         agent_id = token.subject
-        approver = f"token {token.client_id}" if APPROVE in token.scopes else None
+        name = f"token {token.client_id}"
+        approver = name if APPROVE in token.scopes else None
         principal = json.dumps(principal_components(token))
     else:
         agent_id = settings.agent_id
-        approver = "unauthenticated client" if settings.elicitation else None
+        name = "unauthenticated client"
+        approver = name if settings.elicitation else None
         principal = "unauthenticated"
     assert agent_id is not None
     session = None
@@ -121,7 +123,7 @@ def caller_of(ctx: Context, settings: ServerConfig) -> Caller:
         # The library binds it to its principal; in other versions it is any text.
         session = request.headers.get(MCP_SESSION_ID_HEADER)
     run_id = f"session-{session}" if session else f"client-{_digest(principal)}"
-    return Caller(agent_id=agent_id, run_id=run_id, approver=approver)
+    return Caller(agent_id=agent_id, run_id=run_id, name=name, approver=approver)
 
 
 def _digest(text: str) -> str:

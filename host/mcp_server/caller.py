@@ -57,6 +57,9 @@ class Caller:
     run_id: str
     """The session: one id for all requests of a client, never shared with another."""
 
+    name: str
+    """The credential or person that calls, as the audit log names it."""
+
     approver: str | None
     """The name under which the client's user approves calls; None: it may not."""
 

@@ -23,6 +23,7 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 
 from toolcell.core import ErrorInfo, ToolcellError, ToolExecutionError
+from toolcell.guard import called_by
 
 from ..runtime.host import Host
 from .active_calls import ActiveCalls
@@ -182,7 +183,7 @@ class MCPServer:
         # A token is for this server alone, so tools must not find it.
         token = auth_context_var.set(None)
         try:
-            with self.calls.enter() as place:
+            with called_by(caller.name), self.calls.enter() as place:
                 call = MCPCall(
                     self.host, self._definitions, ctx, params, caller, place.cancel
                 )

@@ -21,7 +21,7 @@ import mcp_types as types
 from mcp.server.stdio import stdio_server
 
 from ..runtime.host import Host
-from ..terminal.user_name import user_name
+from ..terminal.user_name import account_name, user_name
 from .caller import Caller
 from .json_rpc import TooLargeError, is_request, read_message
 from .server import MCPServer
@@ -201,6 +201,7 @@ async def serve_stdio(host: Host, agent_id: str) -> None:
     caller = Caller(
         agent_id=agent_id,
         run_id=f"stdio-{uuid.uuid4().hex}",
+        name=f"user {account_name()}",
         approver=f"user {user_name()}" if settings.elicitation else None,
     )
     server = MCPServer(host, lambda ctx: caller)

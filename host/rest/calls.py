@@ -13,6 +13,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from toolcell.core import ToolcellError, ToolExecutionError, ToolResult
+from toolcell.guard import called_by
 from toolcell.tools import RunContext
 
 from ..desk.live_calls import CallState as State
@@ -48,6 +49,7 @@ class ClientCall:
     id: str
     agent_id: str
     run_id: str
+    caller: str
     tool: str
     arguments: dict[str, Any]
     started_at: float
@@ -127,6 +129,7 @@ class ClientCalls:
             id=asked.id or uuid.uuid4().hex,
             agent_id=token.agent_id,
             run_id=run_of(token),
+            caller=f"token {token.id}",
             tool=asked.tool,
             arguments=asked.arguments,
             started_at=self._clock(),
@@ -182,13 +185,14 @@ class ClientCalls:
 
     async def _make(self, call: ClientCall) -> None:
         try:
-            call.result = await self._host.call(
-                call.tool,
-                call.arguments,
-                agent_id=call.agent_id,
-                call_id=call.id,
-                run=RunContext(run_id=call.run_id, session=call.run_id),
-            )
+            with called_by(call.caller):
+                call.result = await self._host.call(
+                    call.tool,
+                    call.arguments,
+                    agent_id=call.agent_id,
+                    call_id=call.id,
+                    run=RunContext(run_id=call.run_id, session=call.run_id),
+                )
         except ToolcellError as error:
             call.result = ToolResult.failed(call.id, call.tool, error)
         except Exception as error:  # noqa: BLE001 - one call must not end the others

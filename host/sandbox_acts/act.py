@@ -8,14 +8,14 @@ may have edited. It never sees the request, so nothing else can run.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolcell.core import CellLostError
-from toolcell.guard import ActionGuard
+from toolcell.guard import ActionGuard, called_by
 from toolcell.tools import Operation, RunContext, ToolExecutor
 
 from ..config.sandbox_api import SandboxAPIConfig
@@ -125,14 +125,17 @@ class Acts:
                 cost["cost"] = act.cost(sandbox, wanted)
         seconds = self._settings.approval_seconds
         try:
-            async with self._operation(
-                act.name,
-                wanted.model_dump(mode="json"),
-                agent_id=token.agent_id,
-                run=RunContext(run_id=run_id, approval_seconds=seconds),
-                names_only=("env",),
-                **cost,
-            ) as operation:
+            async with AsyncExitStack() as stack:
+                admission = self._operation(
+                    act.name,
+                    wanted.model_dump(mode="json"),
+                    agent_id=token.agent_id,
+                    run=RunContext(run_id=run_id, approval_seconds=seconds),
+                    names_only=("env",),
+                    **cost,
+                )
+                with called_by(f"token {token.id}"):
+                    operation = await stack.enter_async_context(admission)
                 scene = Scene(
                     token=token,
                     operation=operation,

@@ -217,8 +217,11 @@ def _with_host(
 async def _opened(
     path: Path, work: Callable[[Host], Awaitable[T]], shared: bool = True
 ) -> T:
+    from toolcell.guard import called_by
+
     from ...config.host_config import HostConfig
     from ...runtime.host import Host
+    from ...terminal.user_name import account_name
 
     config = HostConfig.from_file(path)
     if shared:
@@ -226,7 +229,8 @@ async def _opened(
     async with AsyncExitStack() as stack:
         with redirect_prints_to_stderr():
             host = await stack.enter_async_context(Host(config))
-        return await work(host)
+        with called_by(f"user {account_name()}"):
+            return await work(host)
 
 
 def _check_shared(config: Any) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolcell.core import AuditError, ConfigError
+from toolcell.core import AuditError, ConfigError, InvalidInputError
 from toolcell.core.text.printable import escaped
 
 from ...terminal.exit_codes import EXIT_WITHOUT_KEY
@@ -91,13 +93,24 @@ def tail(
     lines: Annotated[
         int, typer.Option(min=1, max=100_000, help="The number of records.")
     ] = 20,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only later ones, as 2026-11-26T08:00 UTC."),
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Only those of an agent.")] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Show the last records. It does not verify them."""
+    """Show the last records, of a time and an agent. It does not verify them."""
+    start = _utc(since)
+
+    def is_asked(record: dict[str, Any]) -> bool:
+        is_late = str(record.get("time", "")) >= start
+        return is_late and agent in (None, record.get("agent_id"))
+
     path = file if file is not None else _log(config)[0]
     try:
-        records = list(map(_record, _last_lines(path, lines)))
+        records = _last_records(path, lines, is_asked)
     except AuditError as error:
         raise ConfigError(error.message, hint=error.hint) from None
     if as_json:
@@ -112,15 +125,33 @@ def tail(
     print_table((*columns, "outcome"), rows)
 
 
-def _last_lines(path: Path, count: int) -> list[bytes]:
-    """Return the last lines of a log, whichever of its files they are in."""
+def _utc(since: str | None) -> str:
+    """Return a time as records have it."""
+    if since is None:
+        return ""
+    try:
+        named = datetime.fromisoformat(since)
+    except ValueError:
+        raise InvalidInputError(
+            f"{since!r} is no time", hint="write it as 2026-11-26 or 2026-11-26T08:00"
+        ) from None
+    if named.tzinfo is not None:
+        named = named.astimezone(UTC).replace(tzinfo=None)
+    return named.isoformat()
+
+
+def _last_records(
+    path: Path, count: int, is_asked: Callable[[dict[str, Any]], bool]
+) -> list[dict[str, Any]]:
+    """Return the last such records of a log, whichever of its files they are in."""
     from toolcell.guard import audit_parts
 
-    found: list[bytes] = []
+    found: list[dict[str, Any]] = []
     with audit_parts(path) as parts:
         for part in reversed(parts):
             if len(found) < count:
-                found[:0] = deque(part.file, maxlen=count - len(found))
+                asked = filter(is_asked, map(_record, part.file))
+                found[:0] = deque(asked, maxlen=count - len(found))
     return found
 
 
@@ -134,7 +165,7 @@ def _record(line: bytes) -> dict[str, Any]:
 
 def _outcome(record: dict[str, Any]) -> str:
     parts = [record.get(name) for name in ("verdict", "reason", "status", "error_kind")]
-    by = record.get("approver") or record.get("by")
+    by = record.get("approver") or record.get("by") or record.get("caller")
     if record.get("event") == "approval_answered":
         parts = ["approved" if record.get("approved") else "rejected"]
     parts.append(f"by {by}" if by else None)

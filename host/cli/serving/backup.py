@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...terminal.output import print_json, print_notice
+from ...terminal.signals import run_async
+from ..base.audit_event import record_event
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
@@ -48,8 +51,17 @@ def restore(
     from ...config.host_config import HostConfig
     from ...runtime import backup as backups
 
-    restored = backups.restore(HostConfig.from_file(config), folder)
+    settings = HostConfig.from_file(config)
+    restored = backups.restore(settings, folder)
+    made_at = f"{restored.made_at:%Y-%m-%d %H:%M:%S} UTC"
+    facts = {"folder": str(folder), "made_at": made_at}
+    run_async(partial(record_event, settings, "restored", **facts))
     _print(restored, "restored", as_json=as_json)
+    print_notice(
+        f"tokens, people and approvals are as they were at {made_at}: what was revoked"
+        " since counts again; see `toolcell tokens list`",
+        as_json=as_json,
+    )
 
 
 def _print(backup: Backup, verb: str, *, as_json: bool) -> None:

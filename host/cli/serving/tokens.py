@@ -13,6 +13,7 @@ from toolcell.core import InvalidInputError
 from toolcell.core.text.printable import escaped_line
 
 from ...terminal.output import print_json, print_table
+from ...terminal.signals import run_async
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
@@ -55,6 +56,13 @@ def create(
         token, text = store.create(
             agent, days=days, asks_person=asks_person, operator=operator, form=form
         )
+        facts = {key: str(value) for key, value in token.to_json().items()}
+        try:
+            run_async(_recorded, settings, "token_created", facts)
+        except BaseException:
+            # Nobody has seen its text: a token that the log does not know is none.
+            store.revoke(token.id)
+            raise
     if as_json:
         print_json({**token.to_json(), "token": text})
         return
@@ -103,12 +111,20 @@ def revoke(
     """
     from ...mcp_http.tokens import open_tokens
 
-    with open_tokens(_read(config)) as store:
+    settings = _read(config)
+    with open_tokens(settings) as store:
         store.revoke(token)
+    run_async(_recorded, settings, "token_revoked", {"id": token})
     if as_json:
         print_json({"revoked": token})
     else:
         print(f"revoked {escaped_line(token)}")
+
+
+async def _recorded(settings: HostConfig, event: str, facts: dict[str, str]) -> None:
+    from ..base.audit_event import record_event
+
+    await record_event(settings, event, **facts)
 
 
 def _read(path: Path) -> HostConfig:

@@ -102,12 +102,18 @@ async def _outcome(
 ) -> ToolResult:
     import anyio
 
+    from toolcell.guard import called_by
+
     from ...runtime.host import Host
+    from ...terminal.user_name import account_name
 
     async with Host.from_config(path) as host:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_announce_waiting, host.approvals, tool_call, as_json)
-            result = await host.executor.call(tool_call, run=run, raise_on_error=False)
+            with called_by(f"user {account_name()}"):
+                result = await host.executor.call(
+                    tool_call, run=run, raise_on_error=False
+                )
             tasks.cancel_scope.cancel()
         return result
 

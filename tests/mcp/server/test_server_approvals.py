@@ -178,7 +178,7 @@ async def test_the_agents_own_person_is_none_of_several(
             },
             request_state=request.id,
         )
-        caller = Caller(agent_id="a", run_id="r", approver="anna")
+        caller = Caller(agent_id="a", run_id="r", name="test", approver="anna")
         await take_answer(server.host, caller, unasked)
         [request] = await server.host.approvals.pending()
         for name in ("berta", "carl"):

@@ -80,7 +80,7 @@ async def served(
     """Serve a host to clients in this process, which are the agent a."""
     async with Host(settings(folder, text)) as host:
         host.registry.register_many(tools)
-        caller = Caller(agent_id="a", run_id="run", approver=approver)
+        caller = Caller(agent_id="a", run_id="run", name="test", approver=approver)
         yield MCPServer(host, lambda ctx: caller)
 
 

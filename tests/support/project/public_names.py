@@ -42,7 +42,8 @@ FACES = {
         AuditReport AutoApprove Budget CallFacts Clock Condition Decision Grant
         MemoryStore Permit RateLimit Reason Redactor RedisStore Reject Rule SQLiteStore
         StandingGrant Store Tried Unit Withdrawn is_same_name load_policies
-        AuditPart audit_parts policy_remarks policy_schema verify_audit watch_policies
+        AuditPart audit_parts called_by policy_remarks policy_schema verify_audit
+        watch_policies
     """,
     "tools": """
         Arguments ArtifactSink CacheHook Call CallCancelledError CircuitBreaker
