@@ -271,6 +271,17 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert dead == []
 
 
+def test_each_invariant_names_tests_that_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    _, _, table = text.partition("| never | test |")
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    named = [re.findall(r"`(tests/\S+\.py)`", line) for line in rows]
+
+    assert len(rows) > 10
+    assert all(named)
+    assert [name for row in named for name in row if not (ROOT / name).exists()] == []
+
+
 def test_a_document_is_read_right(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
