@@ -77,7 +77,7 @@ class Code:
 async def _code(scene: Scene, arguments: CodeArguments) -> AsyncIterator[Code]:
     sandbox = scene.sandbox(arguments)
     if arguments.context_id is None:
-        context = await _default(sandbox, arguments.language)
+        context = await default_context(sandbox, arguments.language)
     else:
         context = known_context(sandbox, arguments.context_id)
         if context.language != arguments.language:
@@ -111,7 +111,11 @@ async def new_context(sandbox: Sandbox, language: str, cwd: str) -> CodeContext:
     return context
 
 
-async def _default(sandbox: Sandbox, language: str) -> CodeContext:
+async def default_context(sandbox: Sandbox, language: str) -> CodeContext:
+    """Return the context of a language that no client made; made when it is asked for.
+
+    Raises APIError: there is no such language.
+    """
     for context in sandbox.contexts.values():
         if context.is_default and context.language == language:
             return context

@@ -30,6 +30,7 @@ from ..sandbox_acts.code import (
     CODE,
     Code,
     CodeArguments,
+    default_context,
     known_context,
     new_context,
 )
@@ -50,6 +51,8 @@ _KINDS = {
     "text/latex": "latex",
     "application/json": "json",
     "application/javascript": "javascript",
+    "e2b/chart": "chart",
+    "e2b/data": "data",
 }
 
 
@@ -118,9 +121,11 @@ class Interpreter:
         return JSONResponse(_shown(context))
 
     async def list(self, request: Request, sandbox: Sandbox) -> Response:
-        """Show all contexts."""
-        sandbox.session  # noqa: B018 - an ended one has none
-        return JSONResponse([_shown(each) for each in sandbox.contexts.values()])
+        """Show all contexts, of which each sandbox has two to begin with."""
+        for language in ("python", "javascript"):
+            await default_context(sandbox, language)
+        found = sorted(sandbox.contexts.values(), key=lambda each: not each.is_default)
+        return JSONResponse([_shown(each) for each in found])
 
     async def remove(self, sandbox: Sandbox, context_id: str) -> Response:
         """End a context."""
@@ -188,6 +193,8 @@ def _last(result: ExecutionResult, runs: int) -> Iterator[dict[str, Any]]:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
     return value.repr if isinstance(value, OpaqueValue) else repr(value)
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from toolcell.core import ToolcellError
+from toolcell.core.text.overwritten import without_overwritten
 from toolcell.sandbox import (
     Artifact,
     ExecutionResult,
@@ -237,8 +238,8 @@ def _for_model(result: ExecutionResult) -> dict[str, JsonValue]:
     """Return the facts of a run that a model needs."""
     facts: dict[str, JsonValue] = {
         "status": result.status,
-        "stdout": result.stdout,
-        "stderr": result.stderr,
+        "stdout": without_overwritten(result.stdout),
+        "stderr": without_overwritten(result.stderr),
         "exit_code": result.exit_code,
     }
     if isinstance(result.value, OpaqueValue):

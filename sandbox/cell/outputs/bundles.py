@@ -5,6 +5,7 @@ This runs in the program's process, and calls methods of the program's objects.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import traceback
 
@@ -57,11 +58,20 @@ def bundle_of(
         if mime not in data:
             _add(_call(value, name), mime, data, metadata)
     if figures.is_figure(value):
-        data.setdefault("image/png", figures.png_of(value))
+        data = {**figures.bundle_of(value), **data}
+    elif _is_table(value) and importlib.util.find_spec("e2b_charts") is not None:
+        columns = _call(value, "to_dict", orient="list")
+        if columns is not _NOTHING:
+            data["e2b/data"] = figures.as_json(columns)
     kept = {
         mime: each for mime, each in data.items() if _wanted(mime, include, exclude)
     }
     return kept, metadata
+
+
+def _is_table(value: Any) -> bool:
+    module = sys.modules.get("pandas")
+    return module is not None and isinstance(value, module.DataFrame)
 
 
 def _add(found: Any, mime: str, data: Bundle, metadata: Bundle) -> None:

@@ -172,9 +172,9 @@ class DisplayHandle:
 def show_figures() -> None:
     """Send all open figures, keep them as files, and close them."""
     for number, figure in figures.take_open():
-        png = figures.png_of(figure)
-        figures.save(_run.artifacts, number, png)
-        publish({"image/png": png, PLAIN: text_of(figure)})
+        data = figures.bundle_of(figure)
+        figures.save(_run.artifacts, number, data["image/png"])
+        publish({**data, PLAIN: text_of(figure)})
 
 
 def finish(value: Any, *, whole: bool = False, is_value: bool = True) -> None:
@@ -199,10 +199,10 @@ def finish(value: Any, *, whole: bool = False, is_value: bool = True) -> None:
 def finish_figures() -> None:
     """Keep all open figures as files, and send those that were not displayed."""
     for number, figure in figures.take_open():
-        png = figures.png_of(figure)
-        figures.save(_run.artifacts, number, png)
+        data = figures.bundle_of(figure)
+        figures.save(_run.artifacts, number, data["image/png"])
         if id(figure) not in _run.shown:
-            publish({"image/png": png, PLAIN: text_of(figure)})
+            publish({**data, PLAIN: text_of(figure)})
 
 
 def _save_html(value: Any, html: Any) -> None:

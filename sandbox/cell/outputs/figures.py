@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, Tuple
+    from typing import Any, Dict, Iterator, Tuple
 
 
 PYPLOT = "matplotlib.pyplot"
@@ -25,6 +26,34 @@ def png_of(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", bbox_inches="tight")
     return buffer.getvalue()
+
+
+def bundle_of(figure: Any) -> Dict[str, Any]:
+    """Return a figure as PNG, and its data where E2B's extractor is installed."""
+    found: Dict[str, Any] = {"image/png": png_of(figure)}
+    try:
+        from e2b_charts import chart_figure_to_dict  # type: ignore[import-not-found]
+
+        chart = as_json(chart_figure_to_dict(figure))
+    except Exception:
+        # It does not know all figures.
+        chart = None
+    if chart:
+        found["e2b/chart"] = chart
+    return found
+
+
+def as_json(value: Any) -> Any:
+    """Return a value as JSON has it: dates and others as texts, no NaN."""
+
+    def text(each: Any) -> Any:
+        for name in ("isoformat", "item"):
+            if hasattr(each, name):
+                return getattr(each, name)()
+        return str(each)
+
+    # NaN is no JSON.
+    return json.loads(json.dumps(value, default=text), parse_constant=lambda _: None)
 
 
 def take_open() -> Iterator[Tuple[int, Any]]:

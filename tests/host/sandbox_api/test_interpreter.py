@@ -47,7 +47,7 @@ async def test_code_keeps_its_variables_and_shows_its_value(tmp_path: Path) -> N
     assert [each["name"] for each in error if each["type"] == "error"] == [
         "ZeroDivisionError"
     ]
-    assert texts(env, "result") == "'bar2'"
+    assert texts(env, "result") == "bar2"
     assert texts(shell, "stdout") == "/home/user\n"
 
 
@@ -83,6 +83,7 @@ Value()
     ]
 
 
+@pytest.mark.finding("S3", "S6")
 async def test_contexts_have_variables_and_folders_of_their_own(
     tmp_path: Path,
 ) -> None:
@@ -101,9 +102,11 @@ async def test_contexts_have_variables_and_folders_of_their_own(
         missing = await contexts(sandbox, "DELETE", f"/{made['id']}")
         kept = await sandbox.code(code="x")
 
-    assert texts(own, "result") == "'/tmp'"
+    assert texts(own, "result") == "/tmp"
     assert "NameError" in {each.get("name") for each in apart}
-    assert len(listed) == 2
+    languages = [each["language"] for each in listed]
+    assert languages == ["python", "javascript", "python"]
+    assert listed[-1] == made
     assert "NameError" in {each.get("name") for each in restarted}
     assert (removed.status_code, missing.status_code) == (204, 404)
     assert texts(kept, "result") == "1"
@@ -161,3 +164,26 @@ async def test_languages_that_are_not_there_are_refused(tmp_path: Path) -> None:
 
     assert answer.status_code == 400
     assert "'r'" in answer.json()["message"]
+
+
+@pytest.mark.finding("S2", "S4", "S5", "S6")
+async def test_cells_are_those_of_a_notebook_with_data_of_charts(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        lines = await sandbox.code(
+            code="""
+              !echo hi
+              bundle = {"e2b/chart": {"type": "bar"}, "e2b/data": {"a": [1]}}
+              display(bundle, raw=True)
+              await __import__("asyncio").sleep(0, "text")
+            """
+        )
+        last = await sandbox.code(code="_ + '!'")
+
+    assert texts(lines, "stdout") == "hi\n"
+    [shown, value] = [each for each in lines if each["type"] == "result"]
+    assert (shown["chart"], shown["data"]) == ({"type": "bar"}, {"a": [1]})
+    assert value["text"] == "text"
+    assert texts(last, "result") == "text!"

@@ -61,6 +61,17 @@ async def test_programs_run_in_cells_of_their_own(
     assert all("cpu_ms" in each.usage for each in records)
 
 
+@pytest.mark.finding("FP23")
+async def test_a_model_sees_a_progress_bar_as_a_terminal_leaves_it(
+    sandbox: SandboxManager,
+) -> None:
+    desk = Desk(*code_tools(sandbox))
+    code = "for n in range(99): print(f'\\r{n}%', end='')\nprint('\\rdone\\na\\r\\n')"
+    told = await desk("run_python", code=code)
+
+    assert told["stdout"] == "done\na\n\n"
+
+
 async def test_programs_draw_on_budgets(sandbox: SandboxManager) -> None:
     budget = Budget(unit="bytes", limit=3 * 1_048_576)
     guard = ActionGuard(

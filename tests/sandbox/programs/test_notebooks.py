@@ -1,0 +1,104 @@
+"""Public notebooks: which cells are refused, and whether a value of one is lost."""
+
+from __future__ import annotations
+
+import ast
+import json
+import warnings
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, Session
+from toolcell.sandbox.cell.notebook import cells
+
+from ...support.corpora import records
+
+pytestmark = [pytest.mark.corpus, pytest.mark.finding("FP9", "FP10", "FP25")]
+
+NOTEBOOKS = "notebooks/notebooks.jsonl"
+CELLS = 10_324
+# Python 3.12 in Python 3.11, and what Jupyter refuses as well.
+REFUSED = 12
+
+
+def compiles(code: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(code, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except SyntaxError:
+        return False
+    return True
+
+
+def books() -> list[list[str]]:
+    return [record["cells"] for record in records(NOTEBOOKS)]
+
+
+def test_cells_of_public_notebooks_are_taken() -> None:
+    """And none that is plain Python has a command."""
+    found = [cell for book in books() for cell in book]
+    taken = [cell for cell in found if compiles(cell)]
+    others = [cell for cell in found if not compiles(cell)]
+    refused = [cell for cell in others if not compiles(cells.python_of(cell))]
+
+    assert len(found) == CELLS
+    assert [cell for cell in taken if list(cells.commands(cell))] == []
+    assert len(others) > 300
+    assert len(refused) <= REFUSED, json.dumps(refused, indent=1)
+
+
+def has_value(cell: str) -> bool:
+    """Return True if the last statement of a cell is an expression that is shown."""
+    source = cells.python_of(cell)
+    last = ast.parse(source).body[-1:]
+    return bool(last) and isinstance(last[0], ast.Expr) and source.rstrip()[-1:] != ";"
+
+
+async def ended(session: Session, cell: str) -> tuple[str, str]:
+    """Run a cell; return how it ended, and how its value was lost, or ""."""
+    before = (await session.run("__last = globals().get('_')")).status
+    result = await session.run(cell, limits=Limits(wall_seconds=10))
+    if before != "ok" or not result.ok:
+        kind = result.exception.type if result.exception else result.status
+        return kind, ""
+    told = result.value is not None or any(each.is_value for each in result.outputs)
+    if compiles(cells.python_of(cell)) and has_value(cell):
+        # What it is can only be seen from inside.
+        seen: Any = await session.run("_ is not __last")
+        if seen.value and not told:
+            return "ok", f"lost: {cell}"
+    return "ok", ""
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "every",
+    [
+        pytest.param(64, id="sample"),
+        pytest.param(
+            1, id="whole", marks=[pytest.mark.full, pytest.mark.timeout(3600)]
+        ),
+    ],
+)
+async def test_cells_of_public_notebooks_run(every: int) -> None:
+    """Fewer than 5 % are refused for their syntax or a command; no value is lost."""
+    config = SandboxConfig(backend="subprocess", limits=Limits(memory_mb=1024))
+    ends: Counter[str] = Counter()
+    lost = []
+    async with SandboxManager(config) as sandbox:
+        for book in books()[::every]:
+            async with sandbox.session() as session:
+                for cell in book:
+                    kind, problem = await ended(session, cell)
+                    ends[kind] += 1
+                    lost += [problem] if problem else []
+    refused = ends["SyntaxError"] + ends["IndentationError"] + ends["UsageError"]
+
+    assert lost == []
+    assert ends["ok"] > 0
+    assert ends.total() > 100
+    assert refused < 0.05 * ends.total(), ends
