@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import Any
 
 import h11
@@ -11,6 +13,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEAD_SECONDS = 10.0
 """Seconds for the head of a request to arrive, from the start of the connection or
 from the previous answer. When it is reached the connection is closed."""
+
+_RESET = struct.pack("ii", 1, 0)
+"""No lingering: what closes a socket then is a reset."""
 
 
 class ConnectionLimiter:
@@ -58,7 +63,7 @@ class _LimitedConnection(H11Protocol):
     def __init__(self, limiter: ConnectionLimiter, **options: Any) -> None:
         super().__init__(**options)
         # The state of its requests, where their answers find it.
-        self.app_state = {**self.app_state, "abort": self.end}
+        self.app_state = {**self.app_state, "abort": self.reset}
         self._limiter = limiter
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -89,6 +94,13 @@ class _LimitedConnection(H11Protocol):
         """Close the connection at once, and drop unsent bytes."""
         self._stop_waiting()
         self.transport.abort()
+
+    def reset(self) -> None:
+        """Close it so that whoever reads an answer knows that it is not whole."""
+        if not self.transport.is_closing():
+            connection = self.transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.end()
 
     def _await_head(self) -> None:
         self._stop_waiting()

@@ -30,7 +30,14 @@ from ..mcp_http.open_requests import OpenRequests
 from ..mcp_http.tokens import Token, open_tokens
 from ..runtime.host import Host
 from ..sandbox_acts.act import Acts
-from ..sandbox_http.access import Access, Operation, is_for_control, named_sandbox
+from ..sandbox_http.access import (
+    Access,
+    Operation,
+    check_user,
+    is_for_control,
+    named_sandbox,
+    named_user,
+)
 from ..sandbox_http.bodies import Bounds
 from ..sandbox_http.connect_rpc import answer_streaming, answer_unary, connect_error
 from ..sandbox_http.errors import APIError, as_api_error, gone
@@ -242,6 +249,7 @@ class SandboxAPI:
             self._authorize(request, target)
             if target.path == "/health":
                 return self._answer_health(target)
+            check_user(named_user(request.headers), self._settings.user)
             sandbox = await self._owned(request, target)
         except APIError as error:
             if target.path == "/files":

@@ -42,7 +42,9 @@ class NetworkRequest(Message):
 
     allow_out: list[str] | None = None
     deny_out: list[str] | None = None
-    allow_public_traffic: bool = False
+    allow_public_traffic: bool | None = None
+    """Ports need the access token in any case; SDKs send True unasked."""
+
     allow_internet_access: bool | None = Field(
         default=None, alias="allow_internet_access"
     )
@@ -53,8 +55,6 @@ class NetworkRequest(Message):
         Raises:
             APIError: It cannot be had.
         """
-        if self.allow_public_traffic:
-            raise APIError(501, "ports need the access token: no allowPublicTraffic")
         denied = set(self.deny_out or ())
         if denied - ALL_HOSTS:
             raise APIError(501, "single hosts cannot be denied; name those to allow")

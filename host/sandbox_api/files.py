@@ -21,6 +21,7 @@ from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_acts.act import Acts
 from ..sandbox_acts.cell_files import resolved
 from ..sandbox_acts.files import READ, WRITE, ReadArguments, WriteArguments, Written
+from ..sandbox_http.access import check_user
 from ..sandbox_http.bodies import Streamed, pieces
 from ..sandbox_http.errors import APIError
 from ..sandbox_state.sandbox import Sandbox
@@ -170,12 +171,6 @@ def _metadata(request: Request) -> dict[str, str]:
     ):
         raise APIError(400, "metadata has names, and values in printable ASCII")
     return found
-
-
-def check_user(name: str | None, known: str) -> None:
-    """Raise APIError 401 if a request names another user than the only one."""
-    if name not in (None, "", known):
-        raise APIError(401, f"there is no user but {known!r}")
 
 
 async def _unpacked(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from time import time
 from typing import Literal
@@ -29,6 +29,27 @@ def named_sandbox(headers: Mapping[str, str]) -> str | None:
         if name in headers:
             return headers[name].partition(".")[0]
     return None
+
+
+def named_user(headers: Mapping[str, str]) -> str:
+    """Return the user that the header `Authorization` names, or an empty text.
+
+    Raises:
+        APIError: 401: it cannot be read.
+    """
+    scheme, _, text = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return b64decode(text, validate=True).decode().partition(":")[0]
+    except ValueError:
+        raise APIError(401, "the header Authorization cannot be read") from None
+
+
+def check_user(name: str | None, known: str) -> None:
+    """Raise APIError 401 if a request names another user than the only one."""
+    if name not in (None, "", known):
+        raise APIError(401, f"there is no user but {known!r}")
 
 
 class Access:

@@ -92,7 +92,9 @@ class Sandbox:
     env: dict[str, str]
     metadata: dict[str, str]
     home: str
-    started_at: float = field(default_factory=time.time)
+    started_at: float = field(default_factory=lambda: round(time.time(), 6))
+    """To the microsecond, as clients see it."""
+
     commands: dict[int, Command] = field(default_factory=dict)
     contexts: dict[str, CodeContext] = field(default_factory=dict)
     watchers: dict[str, Watcher] = field(default_factory=dict)

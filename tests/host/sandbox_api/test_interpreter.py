@@ -148,7 +148,7 @@ async def test_code_ends_with_the_connection_when_its_sandbox_is_killed(
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(kill_when_it_runs)
-            with pytest.raises(httpx2.RemoteProtocolError):
+            with pytest.raises(httpx2.ReadError):
                 await sandbox.code(
                     code="import time; open('runs', 'w').close(); time.sleep(600)"
                 )

@@ -153,6 +153,31 @@ async def test_what_is_not_there_is_told_by_a_code(tmp_path: Path) -> None:
     assert b"invalid_argument" in broken.content
 
 
+@pytest.mark.finding("S11")
+@pytest.mark.parametrize(
+    ("user", "status"), [(b"user:", 200), (b":", 200), (b"root:", 401), (b"\xff", 401)]
+)
+async def test_nothing_runs_as_a_user_that_is_not_there(
+    tmp_path: Path, user: bytes, status: int
+) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        named = {"authorization": f"Basic {b64encode(user).decode()}"}
+        headers = {**sandbox.headers, **named}
+        listed = await service.http.post(
+            "/process.Process/List", json={}, headers=headers
+        )
+        answer = await service.http.post(
+            "/process.Process/Start",
+            content=envelope({"process": {"cmd": "touch", "args": ["ran"]}}),
+            headers=headers,
+        )
+        ran = await sandbox.read("ran")
+
+    assert listed.status_code == answer.status_code == status
+    assert ran.status_code == (200 if status == 200 else 404)
+
+
 async def test_a_client_that_leaves_does_not_end_its_command(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()

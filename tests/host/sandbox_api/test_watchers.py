@@ -67,7 +67,7 @@ async def test_events_are_streamed_to_the_end_of_the_sandbox(tmp_path: Path) -> 
                 await service.http.delete(
                     f"/sandboxes/{sandbox.id}", headers=service.key()
                 )
-                with pytest.raises(httpx2.RemoteProtocolError):
+                with pytest.raises(httpx2.ReadError):
                     async for piece in pieces:
                         heard += piece
     messages = envelopes(heard)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import cast
 
 _MARK = "TOOLCELL_ON_LOOPBACK"
 _LOOPBACK = b"\x7f\0\0\1"
+_RESET = struct.pack("ii", 1, 0)
 
 
 def enter() -> None:
@@ -104,5 +107,10 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(65_536):
             writer.write(data)
             await writer.drain()
+    except ConnectionResetError:
+        if not writer.is_closing():
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            writer.transport.abort()
     finally:
         writer.close()
