@@ -125,7 +125,7 @@ async def open_components(
     live_calls = LiveCalls(notices)
     executor = make_executor(config, registry, guarding, sandbox, live_calls, stack)
     if sandbox is not None and needs_sessions(config):
-        sessions = make_sessions(config, sandbox)
+        sessions = make_sessions(config, sandbox, guarding.guard)
         notices.follow_sessions(sessions)
         await stack.enter_async_context(sessions)
         add_code(config, executor, sandbox, sessions)
@@ -162,7 +162,7 @@ def list_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
     if needs_sessions(config):
         sandbox = SandboxManager(config.sandbox)
         executor = ConcurrentExecutor(registry, guard=guard)
-        add_code(config, executor, sandbox, make_sessions(config, sandbox))
+        add_code(config, executor, sandbox, make_sessions(config, sandbox, guard))
     return registry
 
 
@@ -290,9 +290,11 @@ def needs_sessions(config: HostConfig) -> bool:
     return not {"code", "files"}.isdisjoint(config.tools.groups)
 
 
-def make_sessions(config: HostConfig, sandbox: Sandbox) -> CodeSessions:
+def make_sessions(
+    config: HostConfig, sandbox: Sandbox, guard: ActionGuard
+) -> CodeSessions:
     """Return the sessions of code. Raises ConfigError."""
-    return CodeSessions(sandbox, max_sessions=config.tools.max_sessions)
+    return CodeSessions(sandbox, max_sessions=config.tools.max_sessions, guard=guard)
 
 
 def add_code(

@@ -153,6 +153,8 @@ class _ProgramRunner:
                 )
             else:
                 result = await self._plain(code, language, session, context)
+            if held is not None:
+                await held.costs.after(held, result)
             facts = _for_model(result)
             if shown := shown_outputs(result.outputs, context):
                 facts["outputs"] = shown

@@ -13,7 +13,10 @@ import anyio
 import anyio.abc
 
 from toolcell.core import ConfigError, SandboxUnavailableError, ToolcellError
+from toolcell.guard import ActionGuard
 from toolcell.sandbox import Sandbox, SandboxSession
+
+from .session_costs import LOOK_SECONDS, SessionCosts
 
 if TYPE_CHECKING:
     from toolcell.sandbox import CellUsage
@@ -34,6 +37,7 @@ class CodeSession:
 
     agent_id: str | None
     key: str
+    costs: SessionCosts
     session: SandboxSession | None = None
     error: ToolcellError | None = None
     users: int = 0
@@ -92,6 +96,8 @@ class CodeSessions:
             are in use, it loses one as soon as that has no users, to an agent that has
             none or two fewer; such a wait ends with a refusal after the sandbox's
             `wall_seconds`. Other agents are refused at once.
+        guard: Is charged with what sessions use between programs; None: nobody is. A
+            session whose agent has used a budget up ends.
 
     Raises:
         ConfigError: The sandbox would have no cell left for anything else.
@@ -100,13 +106,20 @@ class CodeSessions:
     _tasks: anyio.abc.TaskGroup
     _places: anyio.CapacityLimiter
 
-    def __init__(self, sandbox: Sandbox, *, max_sessions: int = 8) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        max_sessions: int = 8,
+        guard: ActionGuard | None = None,
+    ) -> None:
         if not 1 <= max_sessions < sandbox.config.max_concurrency:
             raise ConfigError(
                 "max_sessions is at least 1, and below the sandbox's max_concurrency",
                 hint="lower max_sessions, or raise max_concurrency of the sandbox",
             )
         self._sandbox = sandbox
+        self._guard = guard
         self._max_sessions = max_sessions
         self._wait_seconds = sandbox.config.limits.wall_seconds
         self._idle_seconds = sandbox.config.session_idle_seconds
@@ -223,7 +236,11 @@ class CodeSessions:
         self._opened += 1
         lost = self._losses.pop((agent_id, key), "")
         made = CodeSession(
-            number=self._opened, agent_id=agent_id, key=key, lost_before=lost
+            number=self._opened,
+            agent_id=agent_id,
+            key=key,
+            costs=SessionCosts(self._guard),
+            lost_before=lost,
         )
         self._open[agent_id, key] = made
         self._tasks.start_soon(self._hold_open, made)
@@ -300,11 +317,15 @@ class CodeSessions:
                 self._sandbox.session(agent_id=held.agent_id) as session,
             ):
                 held.session = session
+                await held.costs.begin(held)
                 held.ready.set()
                 self._tell(held)
-                await self._until_idle(held)
-                # A caller that comes now gets a new session.
-                self._forget(held, "idle")
+                try:
+                    end = await self._until_idle(held)
+                    # A caller that comes now gets a new session.
+                    self._forget(held, end)
+                finally:
+                    await held.costs.charge(held)
         except ToolcellError as error:
             held.error = error
         finally:
@@ -323,6 +344,7 @@ class CodeSessions:
             " (sandbox.session_lifetime_seconds)",
             "reclaimed": "its place went to another one, as only"
             f" {self._max_sessions} are open at once (tools.max_sessions)",
+            "budget": "a budget of its agent is used up",
             "lost": "its cell was lost",
         }.get(ended.end or "")
         if why is None or ended.session is None:
@@ -336,13 +358,17 @@ class CodeSessions:
         for each in self.listeners:
             each(changed)
 
-    async def _until_idle(self, held: CodeSession) -> None:
+    async def _until_idle(self, held: CodeSession) -> SessionEnd:
         until = held.used + self._idle_seconds
         while held.users or anyio.current_time() < until:
-            with anyio.move_on_after(max(until - anyio.current_time(), 0.1)):
+            left = max(until - anyio.current_time(), 0.1)
+            with anyio.move_on_after(min(left, LOOK_SECONDS)):
                 await held.over.wait()
-                return
+                return "idle"
+            if not await held.costs.charge(held):
+                return "budget"
             until = held.used + self._idle_seconds
+        return "idle"
 
 
 def _is_gone(held: CodeSession) -> bool:

@@ -1,0 +1,81 @@
+"""Charges for what the cell of a session uses while none of its programs runs."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import anyio
+
+from toolcell.core import ToolCall, ToolcellError
+from toolcell.guard import ActionGuard, CallFacts
+from toolcell.sandbox import ExecutionResult
+
+from ..execution.call_state import current_call
+from ..execution.operation import NO_COST
+
+if TYPE_CHECKING:
+    from .sessions import CodeSession
+
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at what the cell of a session has used."""
+
+_LAST_SECONDS = 5.0
+_log = logging.getLogger("toolcell.tools")
+
+
+class SessionCosts:
+    """What one session has used, and what of it was charged.
+
+    A program of a session leaves processes and threads behind, which go on. What they
+    use is charged each second, and at the end. While a program runs it is the call's.
+
+    Args:
+        guard: The guard; None charges nothing.
+    """
+
+    def __init__(self, guard: ActionGuard | None) -> None:
+        self._guard = guard
+        self._accounted_ms = 0.0
+        self._was_charged = False
+
+    async def begin(self, held: CodeSession) -> None:
+        """Begin to count in a new cell."""
+        if self._guard is not None:
+            self._accounted_ms = await _used_ms(held)
+
+    async def charge(self, held: CodeSession) -> bool:
+        """Charge what was used since the last program; False: a budget is over."""
+        if self._guard is None or held.users:
+            return True
+        call = ToolCall(id="usage", name="run_python", agent_id=held.agent_id)
+        with anyio.move_on_after(_LAST_SECONDS, shield=True):
+            try:
+                owed = int(await _used_ms(held) - self._accounted_ms)
+                if owed < 1 or held.users:
+                    return True
+                self._accounted_ms += owed
+                self._was_charged = True
+                cost = {**NO_COST, "cpu_ms": owed}
+                return await self._guard.charge(call, CallFacts(cost=NO_COST), cost)
+            except ToolcellError as error:
+                _log.warning("a session of %s is not charged: %s", held.agent_id, error)
+        return True
+
+    async def after(self, held: CodeSession, result: ExecutionResult) -> None:
+        """Count a program's own use; what was charged before is taken off its call."""
+        if self._guard is None:
+            return
+        self._accounted_ms += result.usage.cpu_ms
+        state = current_call.get()
+        if self._was_charged and state is not None:
+            twice = int(max(self._accounted_ms - await _used_ms(held), 0.0))
+            self._accounted_ms -= twice
+            self._was_charged = False
+            state.cpu_ms = max(state.cpu_ms - twice, 0)
+            state.usage |= {"cpu_ms": state.cpu_ms}
+
+
+async def _used_ms(held: CodeSession) -> float:
+    assert held.session is not None
+    return (await held.session.usage()).cpu_ms
