@@ -203,13 +203,22 @@ class SQLiteStore(CounterFile):
             row = self._db.execute(
                 "SELECT full_at FROM buckets WHERE key = ?", (hit.key,)
             ).fetchone()
-            full_at = row[0] if row else 0
+            full_at, latest = row[0] if row else 0, now + hit.limit * hit.interval
+            # One of a limit that is only tried has no bound.
+            if hit.enforced and full_at > latest:
+                full_at = latest
+                self._db.execute(
+                    "UPDATE buckets SET full_at = ? WHERE key = ?", (latest, hit.key)
+                )
             return room_in_bucket(full_at, now, hit.interval, hit.limit, hit.calls)
         since = now - hit.window
-        [calls] = self._db.execute(
-            "SELECT COALESCE(SUM(calls), 0) FROM hits WHERE key = ? AND at > ?",
+        calls, last = self._db.execute(
+            "SELECT COALESCE(SUM(calls), 0), MAX(at) FROM hits "
+            "WHERE key = ? AND at > ?",
             (hit.key, since),
         ).fetchone()
+        if calls and last > now + hit.window:
+            self._bring_back(hit, now)
         free = hit.limit - calls
         if hit.calls <= free:
             return 0, free
@@ -225,6 +234,14 @@ class SQLiteStore(CounterFile):
             if calls + hit.calls <= hit.limit:
                 return at + hit.window - now, free
         raise AssertionError("unreachable: they fit into an empty window")
+
+    def _bring_back(self, hit: RateHit, now: int) -> None:
+        """Count calls again now that a clock set right meanwhile put in the future."""
+        ahead = (hit.key, now + hit.window)
+        where = "FROM hits WHERE key = ? AND at > ?"
+        [calls] = self._db.execute(f"SELECT SUM(calls) {where}", ahead).fetchone()
+        self._db.execute(f"DELETE {where}", ahead)
+        self._count(hit._replace(calls=calls), now)
 
     def _take(
         self, request: Reservation, outcome: ReservationOutcome, now: int

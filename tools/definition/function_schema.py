@@ -69,6 +69,12 @@ class _Generator(GenerateJsonSchema):
         _refuse_objects_in(schema)
         return super().frozenset_schema(schema)
 
+    def generator_schema(self, schema: core_schema.GeneratorSchema) -> JsonSchemaValue:
+        raise ConfigError(
+            "an iterator is used up by the first look at a call",
+            hint="take a list or a Sequence",
+        )
+
     def model_field_schema(self, schema: core_schema.ModelField) -> JsonSchemaValue:
         _refuse_excluded(schema)
         _refuse_two_names(schema)

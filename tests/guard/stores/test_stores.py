@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 
-from toolcell.guard import Store
+from toolcell.guard import SQLiteStore, Store
 from toolcell.guard.stores.base import (
     CORRECTION_MICROSECONDS,
     Charge,
@@ -236,6 +238,24 @@ async def test_a_clock_that_runs_back_or_leaps_forgives_nothing(
         assert min(outcome.waits) > 0
     clock.now = start + 60
     assert await admitted(store, want("3", rate, bucket))
+
+
+@pytest.mark.finding("T12")
+@pytest.mark.parametrize("interval", [0, 30 * SECOND])
+async def test_a_clock_that_was_ahead_costs_one_window(
+    tmp_path: Path, clock: FakeClock, interval: int
+) -> None:
+    rate, path = RateHit("rate", 2, 60 * SECOND, interval), tmp_path / "state.db"
+    year = 365 * 86_400
+    async with aclosing(SQLiteStore(path, clock=lambda: clock.now + year)) as ahead:
+        assert await admitted(ahead, want("1", rate))
+        assert await admitted(ahead, want("2", rate))
+    async with aclosing(SQLiteStore(path, clock=lambda: clock.now)) as right:
+        outcome = await right.reserve(want("3", rate))
+        assert not outcome.admitted
+        assert outcome.waits[0] <= 60 * SECOND
+        clock.now += 61
+        assert await admitted(right, want("4", rate))
 
 
 async def test_large_amounts_are_exact(store: Store) -> None:

@@ -11,7 +11,7 @@ import datetime as dt
 import enum
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Optional, Union
@@ -469,6 +469,12 @@ def test_an_undefined_name_inside_a_model_is_told_lt_46() -> None:
         (SecretStr, "takes a secret from the model"),
         (set[Size], "set of objects"),
         (Half, "excluded from JSON"),
+        pytest.param(Iterable[int], "an iterator", marks=pytest.mark.finding("T2")),
+        pytest.param(
+            list[Generator[int, None, None]],
+            "an iterator",
+            marks=pytest.mark.finding("T2"),
+        ),
     ],
 )
 def test_what_json_cannot_carry_is_refused_ga_08(annotation: Any, reason: str) -> None:
