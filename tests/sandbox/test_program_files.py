@@ -29,7 +29,8 @@ async def test_a_program_has_its_own_file_f7_f8(sandbox: Sandbox) -> None:
     assert isinstance(first.value, list) and isinstance(second.value, list)
     home = str(first.value[0]).removesuffix("/main.py")
     assert first.value == [f"{home}/main.py", ["main.py"], code]
-    assert second.value[0] == f"{home}/app-1.py"
+    # A `confined` cell has a folder of another name.
+    assert str(second.value[0]).endswith("/app-1.py")
     for result, [file, *_] in ((first, first.value), (second, second.value)):
         assert "threading.Thread(target=lambda: 1 / 0).start()\n" in result.stderr
         assert f'File "{file}", line 3' in result.stderr

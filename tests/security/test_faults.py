@@ -135,12 +135,12 @@ async def test_an_engine_that_cannot_is_a_typed_error(
 
 @pytest.mark.attack(138)
 async def test_a_full_disk_harms_one_run(sandbox: SandboxManager) -> None:
-    fill = "with open('/work/big', 'wb') as f:\n    while True: f.write(bytes(1 << 20))"
+    fill = "with open('big', 'wb') as f:\n    while True: f.write(bytes(1 << 20))"
     async with sandbox.session() as session:
         full = await session.run(fill, fresh=True)
         again = await session.run("print('still here')", fresh=True)
         emptied = await session.run(
-            "import os\nos.unlink('/work/big')\nopen('/work/x', 'w').write('x')",
+            "import os\nos.unlink('big')\nopen('x', 'w').write('x')",
             fresh=True,
         )
 

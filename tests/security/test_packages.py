@@ -82,7 +82,7 @@ async def test_a_program_finds_no_layer_but_its_own(packed: SandboxManager) -> N
 
 @pytest.mark.attack(79)
 async def test_a_package_runs_nothing_at_start(packed: SandboxManager) -> None:
-    code = "import os\nsorted(os.listdir('/work'))"
+    code = "import os\nsorted(os.listdir())"
     for package in ("startup", "site"):
         result = await packed.run(code, packages=[package])
         assert result.value == ["main.py"], package

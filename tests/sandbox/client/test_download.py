@@ -26,7 +26,8 @@ async def session(sandbox: SandboxManager) -> AsyncIterator[Session]:
 async def made(session: Session, folder: str, code: str) -> None:
     """Run a program in an empty folder."""
     begin = (
-        f"import os\nos.chdir('/work')\nos.mkdir({folder!r})\nos.chdir({folder!r})\n"
+        "import os\nos.chdir(os.environ['HOME'])\n"
+        f"os.mkdir({folder!r})\nos.chdir({folder!r})\n"
     )
     result = await session.run(begin + code)
     assert result.ok, result.stderr

@@ -118,7 +118,8 @@ async def test_what_is_no_regular_file_is_never_read_or_written(
 ) -> None:
     code = (
         "import os\nos.symlink('/etc/passwd', 'link')\nos.mkfifo('fifo')\n"
-        "os.symlink('/tmp', 'folder')\nopen('/tmp/secret', 'w').write('s')\n"
+        "tmp = os.environ['TMPDIR']\nos.symlink(tmp, 'folder')\n"
+        "open(f'{tmp}/secret', 'w').write('s')\n"
         "import socket\ns = socket.socket(socket.AF_UNIX)\ns.bind('sock')"
     )
     async with sandbox.session() as session:
@@ -131,7 +132,7 @@ async def test_what_is_no_regular_file_is_never_read_or_written(
                     await session.write_file(path, "x")
         kinds = {each.path: each.kind for each in await session.list_files()}
         await session.remove("folder")
-        kept = await session.run("open('/tmp/secret').read()")
+        kept = await session.run("open(f'{tmp}/secret').read()")
 
     assert kinds == {
         "link": "link",
@@ -152,7 +153,10 @@ async def test_no_path_leads_out(sandbox: SandboxManager) -> None:
     ]
     refused = 0
     async with sandbox.session() as session:
-        await session.run("open('/tmp/canary', 'w').write('sings')")
+        await session.run(
+            "import os\ntmp = os.environ['TMPDIR']\n"
+            "open(f'{tmp}/canary', 'w').write('sings')"
+        )
         for name in names[::7]:
             try:
                 await session.write_file(name, "x")
@@ -161,9 +165,7 @@ async def test_no_path_leads_out(sandbox: SandboxManager) -> None:
                 continue
             assert await session.read_file(name) == b"x"
             await session.remove(name.strip("/").split("/")[0])
-        outside = await session.run(
-            "import os\n[open('/tmp/canary').read(), os.listdir('/tmp')]"
-        )
+        outside = await session.run("[open(f'{tmp}/canary').read(), os.listdir(tmp)]")
 
     assert outside.value == ["sings", ["canary"]]
     assert refused > 20

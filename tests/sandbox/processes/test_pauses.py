@@ -125,7 +125,7 @@ async def test_a_terminal_and_its_jobs_go_on(session: SandboxSession) -> None:
     shell = await session.exec(["bash", "--norc", "-i"], pty=(24, 80))
     stop = b"sleep 600 & kill -STOP $!; "
     # The signal takes effect when the process has the processor.
-    stopped = b"until read -r _ _ s _ </proc/$!/stat; [ $s = T ]; do :; done; "
+    stopped = b"until jobs -s | grep -q .; do :; done; "
     await shell.write(stop + stopped + b"echo rea''dy; ")
     await shell.write(b"read line; jobs; echo said $line\n")
     await until_it_says(shell, b"ready")

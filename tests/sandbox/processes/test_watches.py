@@ -85,7 +85,7 @@ async def test_a_file_replaced_by_another_counts_as_written(
 ) -> None:
     await session.write_file("a", b"1")
     async with await session.watch() as watch:
-        await shell(session, "echo 2 > /tmp/next; mv /tmp/next a")
+        await shell(session, "echo 2 > $TMPDIR/next; mv $TMPDIR/next a")
         assert await told(watch) == ["written a"]
 
 
