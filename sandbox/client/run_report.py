@@ -35,6 +35,7 @@ _REASONS: tuple[Status, ...] = (
     "output_limit",
     "disk_limit",
     "cancelled",
+    "killed",
 )
 # 16 for the members of a report besides its value.
 _MAX_REPORT_VALUES = MAX_RESULT_VALUES + 16

@@ -123,7 +123,6 @@ new = socket.socket
     "key of a range": attempt(lambda: server.setsockopt(6, 32, bytes(216))),
     "no address": attempt(lambda: new().listen()),
     "another address": attempt(lambda: new().bind(("192.0.2.1", 0))),
-    "a name of the machine's": attempt(lambda: new().bind(("0.0.0.0", 80))),
     "taken": attempt(lambda: new().bind(("0.0.0.0", 8000))),
     "many": len([s for s in [new() for _ in range(80)]
                  if attempt(lambda: s.bind(("127.0.0.1", 0))) == "done"]),
@@ -132,7 +131,7 @@ new = socket.socket
         )
     assert found == {
         **dict.fromkeys(("key", "key of a range"), "ENOPROTOOPT"),
-        **dict.fromkeys(("no address", "a name of the machine's"), "EACCES"),
+        "no address": "EACCES",
         "another address": "EADDRNOTAVAIL",
         "taken": "EADDRINUSE",
         "many": 63,

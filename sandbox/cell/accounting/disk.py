@@ -23,6 +23,8 @@ _LEAST_SECONDS = 0.05
 _REST = 10
 # What an entry counts at least, so that a cell has 256 files for each MiB.
 _LEAST_BYTES = 4096
+# What may lie beside a file that is as large as one can be, which is told by itself.
+_BESIDE_BYTES = 1 << 20
 _MAX_DEPTH = 100
 _SHARED_MEMORY = "/dev/shm"
 _BLOCK = 512
@@ -72,12 +74,12 @@ class DiskWatch:
         """Return the seconds until the next look."""
         return max(self._due - time.monotonic(), 0.0)
 
-    def is_full(self) -> bool:
+    def exceeded(self) -> bool:
         """Look, if it is time for that; True if a folder holds too much."""
         began = time.monotonic()
         if began < self._due:
             return False
-        self._was_full = self._used() > self._allowed
+        self._was_full = self._used() > self._allowed + _BESIDE_BYTES
         now = time.monotonic()
         self._due = now + max(_LEAST_SECONDS, (now - began) * _REST)
         return self._was_full
@@ -101,6 +103,7 @@ class DiskWatch:
 def _measured(folder: int, depth: int) -> int:
     """Measure an open folder step by step, so never through a link; close it."""
     total = 0 if depth < _MAX_DEPTH else sys.maxsize
+    mode = _opened_up(folder)
     try:
         for name, found in _entries(folder):
             total += max(found.st_blocks * _BLOCK, _LEAST_BYTES)
@@ -109,8 +112,21 @@ def _measured(folder: int, depth: int) -> int:
                     inner = os.open(name, _FOLDER, dir_fd=folder)
                     total += _measured(inner, depth + 1)
     finally:
+        if mode is not None:
+            os.chmod(f"/proc/self/fd/{folder}", mode)
         os.close(folder)
     return total
+
+
+def _opened_up(folder: int) -> int | None:
+    """Let this process list a folder; return its mode if that was another."""
+    itself = f"/proc/self/fd/{folder}"
+    if os.access(itself, os.R_OK | os.X_OK):
+        return None
+    mode = stat.S_IMODE(os.fstat(folder).st_mode)
+    with contextlib.suppress(OSError):
+        os.chmod(itself, 0o700)
+    return mode
 
 
 def _shared_memory(uid: int) -> int:
@@ -125,13 +141,10 @@ def _shared_memory(uid: int) -> int:
 
 
 def _entries(folder: int) -> list[tuple[str, os.stat_result]]:
-    """Return the entries of a folder, whatever its owner has made of its mode."""
-    itself = f"/proc/self/fd/{folder}"
+    """Return the entries of a folder."""
     found = []
     try:
-        if not os.access(itself, os.R_OK | os.X_OK):
-            os.chmod(itself, 0o700)
-        with os.scandir(itself) as entries:
+        with os.scandir(f"/proc/self/fd/{folder}") as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
                     found.append((entry.name, entry.stat(follow_symlinks=False)))

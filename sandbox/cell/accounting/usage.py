@@ -51,6 +51,8 @@ class ResourceAccounting:
         self._memory: MemoryWatch | None = None
         self.commands: Callable[[], int] = int
         """Returns the process, one of ours, below which commands run; 0 if none."""
+        self.notifier = 0
+        """The process that works for the cell's programs and is not below this one."""
         self._cpu_before = self._own_before = 0.0
         self._oom_before = 0
         self._charged = 0.0
@@ -242,7 +244,8 @@ class ResourceAccounting:
         # Processes that have ended and were collected here.
         ended = os.times()
         ticks = (ended.children_user + ended.children_system) * _TICKS
-        for pid in self._processes():
+        ours = [str(self.notifier)] if self.notifier else []
+        for pid in [*self._processes(), *ours]:
             try:
                 with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
                     fields = file.read().rpartition(")")[2].split()

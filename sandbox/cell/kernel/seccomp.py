@@ -183,7 +183,7 @@ _NO_LASTING_SOCKETS = rule("socket", _EAFNOSUPPORT, _INET)
 
 _NO_FILTERS = tuple(each for each in RULES if each.call == "prctl")
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
-_CLONE3 = 435
+_CLONE3, _PIDFD_GETFD = 435, 438
 
 
 def bpf_program(
@@ -219,6 +219,23 @@ def bpf_program(
     if renews or confined:
         # Its programs put up a narrower one, by the one option that this closes.
         rules = tuple(each for each in rules if each.call != "prctl")
+    return assemble(audit_arch(machine), calls, rules, _LAST_KNOWN_CALL)
+
+
+def own_program(machine: str) -> bytes:
+    """Return the filter of a process of ours that works for programs.
+
+    It has the calls of the list, and the one by which it takes their sockets. Of
+    arguments it may use more: options of sockets.
+
+    Args:
+        machine: As `os.uname` calls it.
+
+    Raises:
+        KeyError: There is no list for this machine.
+    """
+    calls = {**allowed_calls(machine), "clone3": _CLONE3, "pidfd_getfd": _PIDFD_GETFD}
+    rules = [each for each in RULES if each.call != "setsockopt"]
     return assemble(audit_arch(machine), calls, rules, _LAST_KNOWN_CALL)
 
 
@@ -283,6 +300,11 @@ def install(*, own_user: bool, renews: str = "", confined: str = "") -> None:
     _put_up(prepared(own_user, renews, confined))
 
 
+def install_own() -> None:
+    """Put `own_program` on this process. It needs no_new_privs. Raises OSError."""
+    _put_up(prepared_own())
+
+
 def close(*, lasting: bool = False) -> None:
     """Put `closing_program` on this process, whose parent has the filter of `renews`.
 
@@ -329,6 +351,12 @@ def prepared(own_user: bool, renews: str, confined: str, /) -> Filter:
 def prepared_closing(lasting: bool, /) -> Filter:
     """Return the same for `closing_program`. Raises OSError."""
     return _fprog(closing_program(_machine(), lasting=lasting))
+
+
+@functools.lru_cache(maxsize=None)
+def prepared_own() -> Filter:
+    """Return the same for `own_program`. Raises OSError."""
+    return _fprog(own_program(_machine()))
 
 
 def _machine() -> str:

@@ -19,7 +19,7 @@ import signal
 import socket
 import time
 
-from ..kernel import linux, notification
+from ..kernel import linux, notification, seccomp
 from ..kernel.confine import NICE
 from ..kernel.descriptors import move_fds, receive_fds, send_fds
 from ..wire.contract import ASKED
@@ -98,6 +98,8 @@ def _become(channel: socket.socket, uid: int | None) -> None:
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     linux.drop_capabilities()
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    seccomp.install_own()
 
 
 def _end_like(pid: int) -> NoReturn:

@@ -25,7 +25,6 @@ _OWN = ("0.0.0.0", "::", "::1")  # noqa: S104
 _MAPPED = "::ffff:"
 _MAX_SERVERS = 64
 _TRIES = 16
-_PRIVILEGED = 1024
 _MD5SIG_EXT, _HAS_PREFIX, _EVERYBODY = 32, 1, 0
 _ADDRESS_BYTES, _KEY_BYTES = 128, 80
 _CLOSED = 7
@@ -57,8 +56,6 @@ class Ports:
         Raises:
             OSError: The port is taken, there are too many, or the kernel cannot sign.
         """
-        if 0 < port < _PRIVILEGED:
-            raise failed(errno.EACCES)
         taken = self._found(port, own.family) if port else None
         if taken and (taken.port, taken.family) == (port, own.family):
             raise failed(errno.EADDRINUSE)

@@ -19,15 +19,21 @@ from .program_output import ProgramOutput
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
-    from typing import Any, Callable
+    from typing import Any, Callable, Mapping, Protocol
 
-    from ..accounting.disk import DiskWatch
     from ..accounting.usage import ResourceAccounting
     from ..processes.relay import ProcessRelay
     from ..relays.egress_relay import EgressRelay
     from ..wire.channel import SupervisorChannel
     from ..wire.frames import Frame
     from ..wire.output_page import OutputPage
+
+    class Watch(Protocol):
+        """Looks from time to time whether a limit is passed."""
+
+        def begin(self) -> None: ...
+        def due_in(self) -> float: ...
+        def exceeded(self) -> bool: ...
 
 
 # Most programs are over before it pays to wake up for each of their writes.
@@ -38,6 +44,8 @@ _GATHER_SECONDS = 0.002
 # Time that a program that keeps state has to answer SIGINT.
 _INTERRUPT_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 0.02
+# What takes too much would take more until it answers.
+_AT_ONCE = "out_of_memory", "killed"
 # The most of it that counts as one step.
 _STEP_SECONDS = 0.05
 # Interval of checks on a program whose output the host does not read.
@@ -62,7 +70,7 @@ class Run:
         accounting: Counts the resources of this run.
         wake_fd: Readable when a signal has arrived.
         egress: Relays the program's connections; None without a network.
-        disk: Measures what programs write; None where a file system bounds that.
+        watches: What the kernel does not bound, by the reason to end a run.
         page: What a program prints into; None: it has its pipes alone.
     """
 
@@ -74,7 +82,7 @@ class Run:
         accounting: ResourceAccounting,
         wake_fd: int,
         egress: EgressRelay | None = None,
-        disk: DiskWatch | None = None,
+        watches: Mapping[str, Watch] | None = None,
         page: OutputPage | None = None,
     ) -> None:
         self._channel = channel
@@ -83,7 +91,7 @@ class Run:
         self._accounting = accounting
         self._wake_fd = wake_fd
         self._egress = egress
-        self._disk = disk
+        self._watches = watches or {}
         self.is_final = bool(request["final"])
         """True if the cell runs no other program, unless it is made new."""
 
@@ -115,8 +123,8 @@ class Run:
         """Send the child its request; a child that is already dead is noticed later."""
         request = self._request
         self._accounting.begin(request)
-        if self._disk is not None:
-            self._disk.begin()
+        for watch in self._watches.values():
+            watch.begin()
         size = request["code_bytes"]
         if size is None:
             size = len(frame.payload)
@@ -165,8 +173,7 @@ class Run:
                 self._let_gather(poller)
             self._keep_limits()
         self._hold_streams(poller, False)
-        # What takes too much memory would take more until it answers.
-        if self._live and self._runs and self._reason != "out_of_memory":
+        if self._live and self._runs and self._reason not in _AT_ONCE:
             self._interrupt(poller)
         if self._request["language"] == "python" and self._runs:
             self._hear_last_words(poller)
@@ -269,8 +276,8 @@ class Run:
         seconds = self._deadline - time.monotonic()
         if self._accounting.must_watch(self._request):
             seconds = min(seconds, self._accounting.next_check_in())
-        if self._disk is not None:
-            seconds = min(seconds, self._disk.due_in())
+        for watch in self._watches.values():
+            seconds = min(seconds, watch.due_in())
         return max(min(seconds, self._output.flush_due_in()), 0.0)
 
     def _keep_limits(self) -> None:
@@ -290,8 +297,9 @@ class Run:
             self._reason = "timeout"
         elif self._accounting.must_watch(self._request):
             self._reason = self._accounting.exceeded(self._request)
-        if self._reason is None and self._disk is not None and self._disk.is_full():
-            self._reason = "disk_limit"
+        for reason, watch in self._watches.items():
+            if self._reason is None and watch.exceeded():
+                self._reason = reason
 
     def _await_room(self, write_fd: int) -> bool:
         """Wait for the host to read; False once the program has ended, or must end."""

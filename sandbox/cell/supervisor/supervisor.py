@@ -12,6 +12,7 @@ import sys
 import time
 
 from ..accounting import disk
+from ..accounting.processes import ProcessWatch
 from ..accounting.usage import ResourceAccounting
 from ..kernel import confine
 from ..kernel.descriptors import put_aside
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from ..relays.egress_relay import EgressRelay
     from .clean_slate import CleanSlate
+    from .run import Watch
     from .zygote import Zygote
 
 
@@ -114,6 +116,7 @@ class Supervisor:
         self._egress: EgressRelay | None = None
         self._pause = Pause()
         self._artifacts = artifacts.Seen()
+        self._watches: dict[str, Watch] = {}
         self._page = OutputPage()
 
     def prepare(self, settings: dict[str, Any]) -> None:
@@ -149,6 +152,11 @@ class Supervisor:
         confine.get_ready(self._settings)
         self._branches = Branches(self._settings["tmp"])
         self._disk = disk.watch(self._settings)
+        if self._disk is not None:
+            self._watches["disk_limit"] = self._disk
+            self._accounting.notifier = os.getppid()
+        if settings["confined"] and settings["more_processes"]:
+            self._watches["killed"] = ProcessWatch(settings["more_processes"])
         if self._settings["aliases"]:
             aliases.make(self._settings["aliases"])
         if not self._ready:
@@ -376,7 +384,7 @@ class Supervisor:
             self._accounting,
             self._wake_r,
             egress,
-            self._disk,
+            self._watches,
             self._page if frame.header["language"] == "python" else None,
         )
         run.commands = self._processes, self._exec

@@ -75,6 +75,62 @@ async def main():
 anyio.run(main)
 """
 )
+_MORE_ROOM = (
+    PRELOADED
+    + """
+import subprocess
+import toolcell.sandbox.session
+from pathlib import Path
+from toolcell.sandbox import Limits
+user = int(sys.argv[1])
+os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+config = SandboxConfig(backend="subprocess", python=sys.argv[2],
+                       strongest_isolation="confined",
+                       limits=Limits(wall_seconds=60, pids=8))
+async def main():
+    async with SandboxManager(config) as sandbox, sandbox.session() as session:
+        others = [subprocess.Popen(["/bin/sleep", "60"]) for _ in range(80)]
+        def end(stream, data):
+            for each in others:
+                each.kill()
+                each.wait()
+            supervisor = Path(f"/proc/{int(data)}/status").read_text()
+            notifier = supervisor.split("PPid:")[1].split()[0]
+            said.append(Path(f"/proc/{notifier}/status").read_text())
+        said = []
+        try:
+            result = await session.run(sys.argv[3], on_output=end)
+        finally:
+            for each in others:
+                each.kill()
+        again = await session.run("1 + 1")
+        many = await sandbox.run(sys.argv[4], limits=Limits(cpu_seconds=30))
+        counted = [many.value, many.usage.cpu_ms, *said]
+        print(json.dumps([result.status, result.state, again.value, *counted]))
+anyio.run(main)
+"""
+)
+_LATE_BOMB = """
+import os, time
+print(os.getppid(), flush=True)
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+    except BlockingIOError:
+        time.sleep(0.01)
+"""
+_MANY_CALLS = """
+import os, time
+open("a", "w").close()
+for _ in range(3_000):
+    os.chmod("a", 0o600)
+own = time.process_time() * 1000
+# A look at the accounts comes meanwhile.
+time.sleep(1)
+own
+"""
 _FAMILY = """
 import subprocess, threading
 children = [subprocess.Popen(["sleep", "9"]) for _ in range(5)]
@@ -224,6 +280,27 @@ def test_other_processes_of_the_user_take_none_from_a_program() -> None:
     assert exit_code == 7
     # Other cells of this user, in tests beside, may begin or end meanwhile.
     assert 8 < bomb["value"] < 40, bomb
+
+
+@pytest.mark.attack(45)
+def test_a_program_is_charged_for_what_others_do_and_leave() -> None:
+    need_an_ordinary_user()
+    arguments = [str(ORDINARY_USER), SYSTEM_PYTHON, _LATE_BOMB, _MANY_CALLS]
+    done = subprocess.run(
+        [sys.executable, "-c", _MORE_ROOM, *arguments],
+        capture_output=True,
+        check=False,
+        timeout=120,
+        cwd="/",
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    *ended, own_ms, charged_ms, notifier = json.loads(done.stdout)
+
+    assert ended == ["killed", "lost", 2]
+    # The program pays for what others do for it.
+    assert charged_ms > 1.5 * own_ms
+    # Whoever works for programs has few calls, too.
+    assert "Seccomp_filters:\t1\n" in notifier
 
 
 def test_a_flood_of_answered_calls_costs_others_nothing(told: Any) -> None:
