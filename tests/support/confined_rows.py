@@ -28,6 +28,12 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         "sandbox/config/test_mounts.py::test_links_in_a_mount_lead_nowhere",
         "sandbox/config/test_mounts.py::test_programs_read_what_is_mounted",
         "sandbox/config/test_mounts.py::test_what_is_written_stays_on_the_host",
+        "sandbox/network/test_drivers.py::test_a_driver_of_a_database_reaches_its_rule",
+        "sandbox/network/test_drivers.py::test_a_host_that_does_not_answer_is_recorded",
+        "sandbox/network/test_drivers.py::test_a_run_with_fewer_rules_reaches_no_more",
+        "sandbox/network/test_drivers.py::test_http_is_for_the_host_of_the_rule",
+        "sandbox/network/test_drivers.py::test_rules_that_change_hold_for_listeners",
+        "sandbox/network/test_drivers.py::test_runs_and_commands_of_a_session_take_turns",
         "sandbox/network/test_egress_clients.py::test_curl",
         "sandbox/network/test_egress_clients.py::test_git_over_https",
         "sandbox/network/test_egress_clients.py::test_node_fetches",
@@ -62,11 +68,13 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     ),
     "its programs have the host's user here, or one of their own, and not 10001": (
         "sandbox/cell/test_node.py::test_node_finds_what_it_needs_and_nothing_else",
+        "sandbox/packages/test_found.py::test_pip_in_a_program",
         "sandbox/processes/test_commands.py::test_the_environment_and_the_folder",
         "sandbox/programs/test_function_transfer.py::test_a_sandboxed_tool_may_be_a_closure",
     ),
-    "its network, its name and its terminals are the machine's; it has no datagrams": (
+    "its network, ports, name and terminals are the machine's; it has no datagrams": (
         "sandbox/cell/test_surroundings.py::test_the_machine_s_own_names_lead_to_itself",
+        "sandbox/cell/test_surroundings.py::test_programs_serve_at_any_port",
         "sandbox/test_requirements_runs.py::test_there_is_no_network_on_any_backend_rg_03",
         "security/kernel/test_call_arguments.py::test_no_program_has_a_filter_of_its_own",
         "security/kernel/test_call_arguments.py::test_no_socket_has_the_kernel_look_for_a_module",
