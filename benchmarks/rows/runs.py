@@ -34,6 +34,7 @@ from rows.network import NETWORK_ROWS
 from rows.packages import PACKAGE_ROWS
 from rows.sandbox_api import SANDBOX_API_ROWS
 from rows.sessions import SESSION_ROWS
+from rows.streams import STREAM_ROWS
 from rows.tools import TOOL_ROWS
 from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager, Session
 
@@ -349,6 +350,7 @@ ROWS: dict[str, RowMaker] = {
     "docker-cold": partial(cold, "runc", 0.7),
     "runsc-cold": partial(cold, "runsc", 0.9),
     "cpu-bound": cpu_bound,
+    **STREAM_ROWS,
     "command-line": command_line,
     "idle-memory": idle_memory,
     **SESSION_ROWS,

@@ -23,6 +23,8 @@ ROWS = {
     "subprocess-sustained": "fresh cells from 4 tasks",
     "subprocess-reused": "reused cells from 4 tasks",
     "cpu-bound": "CPU-bound loop",
+    "print-heavy": "subprocess, 100,000 lines printed",
+    "stdin-heavy": "subprocess, 300,000 lines read",
     "command-line": "toolcell run, whole process",
     "idle-memory": "idle prepared child",
 }
@@ -58,6 +60,7 @@ def test_the_subprocess_rows_print_their_table(tmp_path: Path) -> None:
     assert {row["baseline"]["name"] for row in rows if row["baseline"]} == {
         "bwrap python3 -I -c",
         "python3 -I -c",
+        "python3 file.py",
         "python3 hello.py",
     }
 

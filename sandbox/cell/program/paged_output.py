@@ -29,7 +29,7 @@ _flush_text = io.TextIOWrapper.flush
 
 
 class Lines:
-    """What the text stream writes its lines to: a page, or the file itself.
+    """The target of the text stream's lines: a page, or the file itself.
 
     Args:
         raw: The file, not buffered.

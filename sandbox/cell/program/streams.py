@@ -26,7 +26,7 @@ _STARTS = frozenset(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec
 _hooked = False
 _lines: Lines
 page: OutputPage | None = None
-"""Where programs print; None: only into their pipes."""
+"""The page that programs print into; None: they have their pipes alone."""
 
 
 def open_all() -> None:

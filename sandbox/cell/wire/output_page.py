@@ -25,10 +25,10 @@ BASE = 2
 """The number of bytes printed before the first one in the page."""
 
 SENT = 3
-"""How many of all bytes printed went to the pipe, or before those that did."""
+"""The number of bytes printed up to the last one that went to the pipe."""
 
 TAKEN = 4
-"""How many of all bytes printed the supervisor took, or before those that it did."""
+"""The number of bytes printed up to the last one that the supervisor took."""
 
 START = 64
 SIZE = 64 * 1024
