@@ -118,9 +118,13 @@ class ProgramFactory:
 
     async def with_packages(self, program: Program, packages: Sequence[str]) -> Program:
         """Return a program that finds its packages. Raises as `install`."""
+        return program._replace(packages=await self.layer(packages))
+
+    async def layer(self, packages: Sequence[str]) -> str:
+        """Return the path of packages in cells, empty for none. Raises as `install`."""
         if not packages and not self.config.packages:
-            return program
-        return program._replace(packages=await self.install(packages))
+            return ""
+        return await self.install(packages)
 
     async def with_own_packages(
         self, program: Program, install: Callable[[Sequence[str]], Awaitable[object]]

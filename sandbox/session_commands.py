@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Literal
 
@@ -24,6 +25,7 @@ class SessionCommands:
 
     _programs: ProgramFactory
     _shared: SharedCell
+    _packages: tuple[str, ...]
     agent_id: str | None
 
     @property
@@ -46,9 +48,9 @@ class SessionCommands:
         Commands run beside each other and beside the session's own runs, as the same
         confined user, in the same files and within the same limits of the cell; 64 at
         once. Each has the session's network from its start to its end, with limits on
-        connections and bytes of its own. What they leave in the background lives on
-        without network, on gVisor until the next run ends; all of it ends with the
-        session.
+        connections and bytes of its own, and finds the session's packages. What they
+        leave in the background lives on without network, on gVisor until the next run
+        ends; all of it ends with the session.
 
         Args:
             command: The program and its arguments; a text is a script of bash. Texts
@@ -69,6 +71,7 @@ class SessionCommands:
             InvalidInputError: It cannot be started: no such program or folder, too
                 many commands, or isolation is `process`, which has no commands.
                 `details["reason"]` is `missing`, `denied` or another word for why.
+            PackageError: The session's packages cannot be installed.
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
@@ -82,6 +85,7 @@ class SessionCommands:
             background=background,
         )
         self._require_cell("runs no commands")
+        wanted = replace(wanted, packages=await self._programs.layer(self._packages))
         table = (await self._shared.beside(self._programs.spawn)).commands
         limits, egress = self._programs.config.limits, None
         if self._shared.network.mode != "none":

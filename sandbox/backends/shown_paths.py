@@ -56,17 +56,19 @@ def public_settings(root: str = "") -> tuple[str, ...]:
         root: The folder of another system than this one's.
     """
     shipped = _shipped(root)
-    etc = f"{root}/etc"
     names = {path.split("/", 3)[2] for path in shipped}
-    public = []
-    for name in sorted(names):
-        path = f"{etc}/{name}"
-        try:
-            if not os.path.islink(path) and _is_public(path, root, shipped):
-                public.append(path)
-        except OSError:
-            continue
-    return tuple(public)
+    try:
+        with os.scandir(f"{root}/etc") as entries:
+            found = [each for each in entries if each.name in names]
+    except OSError:
+        return ()
+    return tuple(
+        sorted(
+            each.path
+            for each in found
+            if not each.is_symlink() and _is_public(each, root, shipped)
+        )
+    )
 
 
 def _shipped(root: str) -> dict[str, str]:
@@ -80,23 +82,30 @@ def _shipped(root: str) -> dict[str, str]:
     return {f"/etc/{line[0]}": line[1] for line in lines if len(line) > 1}
 
 
-def _is_public(path: str, root: str, shipped: dict[str, str]) -> bool:
+def _is_public(entry: os.DirEntry[str], root: str, shipped: dict[str, str]) -> bool:
     """Return True if all of it may be read by everybody, and is as it was brought."""
+    # Where a link leads to is shown, or is not, for itself.
+    if entry.is_symlink():
+        return True
+    try:
+        if entry.is_dir(follow_symlinks=False):
+            if entry.stat().st_mode & _ENTERED_BY_ALL != _ENTERED_BY_ALL:
+                return False
+            with os.scandir(entry.path) as entries:
+                return all(_is_public(each, root, shipped) for each in entries)
+        expected = shipped.get(entry.path.removeprefix(root))
+        if expected is None or not entry.is_file(follow_symlinks=False):
+            return False
+        return bool(entry.stat().st_mode & _READ_BY_ALL) and _holds(entry, expected)
+    except OSError:
+        return False
+
+
+def _holds(entry: os.DirEntry[str], expected: str) -> bool:
+    """Return True if a file has this MD5, and holds no key. Raises OSError."""
     import hashlib
 
-    # Where a link leads to is shown, or is not, for itself.
-    if os.path.islink(path):
-        return True
-    mode = os.stat(path).st_mode
-    if os.path.isdir(path):
-        if mode & _ENTERED_BY_ALL != _ENTERED_BY_ALL:
-            return False
-        names = os.listdir(path)
-        return all(_is_public(f"{path}/{name}", root, shipped) for name in names)
-    expected = shipped.get(path.removeprefix(root))
-    if expected is None or not os.path.isfile(path) or not mode & _READ_BY_ALL:
-        return False
-    with open(path, "rb") as file:
+    with open(entry.path, "rb", buffering=0) as file:
         content = file.read()
-    sum_ = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    return sum_ == expected and _KEY not in content
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    return found == expected and _KEY not in content

@@ -43,6 +43,8 @@ class Command:
     timeout_seconds: float | None = None
     pty: tuple[int, int] | None = None
     background: bool = False
+    packages: str = ""
+    """The path of its packages in the cell; empty if it has none."""
 
     def __post_init__(self) -> None:
         texts = (*self.argv, *self.env, *self.env.values(), self.cwd)
@@ -295,4 +297,5 @@ def _start_header(
         "pty": None if command.pty is None else list(command.pty),
         "timeout": command.timeout_seconds,
         "network": None if egress is None else egress.request,
+        "packages": command.packages,
     }

@@ -100,19 +100,13 @@ def run(
     text = read_program(file)
     name = _name(file)
     own = {} if file == "-" else {name: text.encode()}
-    given = _read_stdin(file) if stdin else None
-    inputs = dict(parse_input(text) for text in input_ or [])
     files = {**own, **dict(read_file(text) for text in file_ or [])}
     config = config_of(
         {
             "backend": backend,
             "minimum_isolation": isolation,
             "runtime": runtime,
-            "limits": {
-                "wall_seconds": timeout,
-                "memory_mb": memory,
-                "pids": pids,
-            },
+            "limits": {"wall_seconds": timeout, "memory_mb": memory, "pids": pids},
             "env": dict(_variable(text) for text in env or []),
             **({"image": image} if image else {}),
             "package_rules": {"allow": package or [], "build": build or []},
@@ -128,9 +122,9 @@ def run(
         code=code,
         language=language,
         argv=[name, *(args or [])],
-        stdin=given,
+        stdin=_read_stdin(file) if stdin else None,
         shows_value=file == "-" and sys.stdout.isatty(),
-        inputs=inputs,
+        inputs=dict(parse_input(text) for text in input_ or []),
         config=config,
         files=files,
         packages=package or [],

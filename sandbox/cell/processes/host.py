@@ -25,6 +25,7 @@ from ..kernel.cgroup_files import oom_kills_in
 from ..kernel.descriptors import keep_only
 from ..relays.command_networks import CommandNetworks
 from ..relays.port_relay import PortRelay
+from ..wire import search_paths
 from ..wire.contract import reason_of
 from ..wire.frames import Frame, FrameDecoder, encode
 from . import spawn
@@ -183,6 +184,9 @@ class ProcessHost:
                 raise OSError(f"{MAX_PROCESSES} commands run at once already")
             request = {**header, **json.loads(words)}
             variables = self._networks.open(number, header["network"])
+            if request["packages"]:
+                own = self._settings["env"]
+                variables.update(search_paths.of_packages(request["packages"], own))
             request["env"] = {**variables, **request["env"]}
             process = spawn.spawn(request, self._settings)
         except OSError as error:

@@ -6,6 +6,7 @@ import binascii
 import os
 import sys
 
+from ..wire import search_paths
 from ..wire.contract import ARGV, INSTALLED, STDIN
 from . import streams
 
@@ -15,12 +16,6 @@ if TYPE_CHECKING:
 
 
 _SITE = ("site-packages", "dist-packages")
-# Where programs look for what packages bring beside modules, and the usual places.
-_SEARCHED = (
-    ("PATH", "bin", ""),
-    ("JUPYTER_PATH", "share/jupyter", ""),
-    ("XDG_DATA_DIRS", "share", "/usr/local/share:/usr/share"),
-)
 _packages = ""
 installed: dict[str, str] = {}
 """The error of each `pip install` of a program; empty if it went well."""
@@ -59,18 +54,11 @@ def use_packages(path: str) -> None:
     """
     global _packages
     sys.path[:] = [each for each in sys.path if each != _packages]
-    for name, folder, usual in _SEARCHED:
-        parts = os.environ.get(name, usual).split(os.pathsep)
-        parts = [each for each in parts if each and each != f"{_packages}/{folder}"]
-        if os.path.isdir(f"{path}/{folder}"):
-            # The interpreter's own names are first in PATH.
-            parts.insert(1 if name == "PATH" else 0, f"{path}/{folder}")
-            os.environ[name] = os.pathsep.join(parts)
+    os.environ.update(search_paths.of_packages(path, os.environ, _packages))
     if os.path.isdir(f"{path}/share"):
         sys.prefix = sys.exec_prefix = path
     _packages = path
     _add_to_path(path)
-    os.environ["PYTHONPATH"] = path
 
 
 def use_user_packages() -> bool:

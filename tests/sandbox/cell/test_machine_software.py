@@ -63,10 +63,11 @@ def secrets_of_files(folders: list[str]) -> list[str]:
                 path = os.path.join(parent, name)
                 if os.path.islink(path) or not os.path.isfile(path):
                     continue
-                mode = os.stat(path).st_mode
-                if not mode & 4 and os.access(path, os.R_OK):
-                    found.append(path)
-                elif folder == "/etc" and os.access(path, os.R_OK):
+                readable = os.access(path, os.R_OK)
+                if not os.stat(path).st_mode & 4:
+                    # Nothing of /etc that is not for everybody is even seen.
+                    found += [path] if readable or folder == "/etc" else []
+                elif folder == "/etc" and readable:
                     with open(path, "rb") as file:
                         if b"PRIVATE KEY" in file.read():
                             found.append(path)

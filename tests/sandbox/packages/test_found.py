@@ -65,6 +65,18 @@ async def test_commands_of_packages_are_found(packed: SandboxManager) -> None:
     assert (program.status, program.stdout) == ("ok", COMMANDS), program.stderr
 
 
+@pytest.mark.finding("QP6")
+async def test_commands_of_a_session_have_its_packages(packed: SandboxManager) -> None:
+    async with packed.session(packages=["tooled"]) as session:
+        command = await session.exec("tooled && python3 -c 'import tooled' && echo $A")
+        first = await command.wait()
+        other = await session.exec(["printenv", "PATH"], env={"PATH": "/usr/bin:/bin"})
+        second = await other.wait()
+
+    assert first.stdout == "from an entry point\n\n", first.stderr
+    assert second.stdout == "/usr/bin:/bin\n"
+
+
 @pytest.mark.finding("QP7")
 async def test_data_files_of_packages_are_found(packed: SandboxManager) -> None:
     code = (
