@@ -61,6 +61,30 @@ async def test_slow_calls_of_one_agent_keep_no_other_one_waiting(gates: Gates) -
 
 
 @pytest.mark.finding("R64")
+async def test_a_slot_goes_to_the_agent_that_holds_fewest() -> None:
+    slots, passed = Slots(5), []
+    for agent in "aaaab":
+        assert slots.take(agent, None)
+
+    async def wait(agent: str) -> None:
+        await slots.wait(agent, None)
+        passed.append(agent)
+
+    async with anyio.create_task_group() as tasks:
+        for agent in "ab":
+            tasks.start_soon(wait, agent)
+            await blocked()
+        slots.release("a", None)
+        await blocked()
+        # The last free one is for an agent that holds none.
+        assert passed == []
+        slots.release("a", None)
+        await blocked()
+        assert passed == ["b"]
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.finding("R64")
 async def test_one_agent_alone_has_all_slots(gates: Gates) -> None:
     made = ConcurrentExecutor(ToolRegistry([gates.tool]), guard=None, max_concurrency=3)
     async with made.execute_streaming(calls("a", range(5))):
