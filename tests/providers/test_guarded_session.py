@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from toolcell.guard import (
 )
 from toolcell.providers.cells.guarded_session import GuardedSession
 from toolcell.providers.cells.thread_session import ThreadSession
-from toolcell.sandbox import SandboxConfig
+from toolcell.sandbox import ExecutionResult, SandboxConfig, Usage
 
 from ..conftest import SUBPROCESS
 
@@ -92,6 +93,48 @@ def test_a_closed_session_is_lost() -> None:
 
     with pytest.raises(CellLostError):
         asyncio.run(guarded.exec(["true"]))
+
+
+class Fetching:
+    """A session whose commands bring so many bytes over the network."""
+
+    running = False
+
+    def __init__(self, network_bytes: int) -> None:
+        usage = Usage(network_bytes=network_bytes)
+        self._result = ExecutionResult(status="ok", usage=usage)
+
+    async def exec(self, *_: object, **__: object) -> Fetching:
+        return self
+
+    async def wait(self) -> ExecutionResult:
+        return self._result
+
+    async def usage(self) -> None:
+        raise CellLostError("nothing is measured here")
+
+
+@pytest.mark.finding("R26")
+def test_bytes_over_the_network_are_charged() -> None:
+    policy = AgentPolicy(
+        agent_id="sandbox",
+        allow=["exec"],
+        budgets=[Budget(unit="bytes", limit=10**6, window="day")],
+    )
+    guard = ActionGuard([policy])
+    session: Any = Fetching(1_000)
+    guarded = GuardedSession(session, guard=guard)
+
+    async def used() -> list[int]:
+        found = []
+        for call in (guarded.exec, guarded.spawn, guarded.exec):
+            await call(["curl"])
+            [state] = await guard.limits("sandbox", "exec")
+            found.append(int(state.used))
+        return found
+
+    # What was spawned has ended at once.
+    assert asyncio.run(used()) == [1_000, 2_000, 3_000]
 
 
 @pytest.mark.finding("R26")
