@@ -7,10 +7,10 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from toolcell.core import ConfigError, ToolExecutionError
 from toolcell.core.text.install_hint import install_hint
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_PAGES = 100
 """Pages of one listing. When it is reached the rest is not asked for."""
 
+_NOT_FOUND = 404
 _log = logging.getLogger(__name__)
 
 
@@ -40,6 +41,7 @@ class ServerConnection:
 
     client: Client
     budget: MessageBudget
+    last_error: LastErrorStatus
     is_stale: bool = False
     """True if its tools have to be listed again before the next call."""
 
@@ -54,14 +56,35 @@ class ServerConnection:
         cursor = None
         listing: Listing[MCPDefinition] = Listing()
         for _ in range(MAX_PAGES):
-            page = await self.client.list_tools(cursor=cursor)
-            for tool in page.tools:
-                fields = _listed_fields(tool)
-                listing.add(tool.name, functools.partial(mcp_definition, fields))
-            cursor = page.next_cursor
-            if cursor is None:
+            try:
+                page = await self.client.list_tools(cursor=cursor)
+                tools = [_listed_fields(tool) for tool in page.tools]
+                cursor = page.next_cursor
+            except ValidationError:
+                # One tool that is malformed costs itself, not the others.
+                loose = await self._loose_page(cursor)
+                tools, cursor = loose.tools, loose.next_cursor
+            for fields in tools:
+                name = str(fields.get("name", ""))
+                listing.add(name, functools.partial(mcp_definition, fields))
+            if not cursor:
                 break
         return listing
+
+    async def _loose_page(self, cursor: str | None) -> _LoosePage:
+        from mcp import types as mcp
+
+        params = mcp.PaginatedRequestParams(cursor=cursor)
+        request = mcp.ListToolsRequest(params=params)
+        data = request.model_dump(by_alias=True, mode="json", exclude_none=True)
+        # The library has no public way to read an answer that it calls invalid.
+        session: Any = self.client.session
+        options: dict[str, Any] = {}
+        session._stamp(data, options)
+        raw = await session._dispatcher.send_raw_request(
+            "tools/list", data.get("params"), options
+        )
+        return _LoosePage.model_validate(raw)
 
     async def call(
         self, tool: str, arguments: dict[str, Any], progress: MCPProgressRelay
@@ -86,7 +109,7 @@ class ServerConnection:
         except MCPError as error:
             # The session may be forgotten; the next call finds out.
             self.is_stale = True
-            raise _refused(tool, error) from error
+            raise _refused(tool, error, self.last_error.status) from error
         except ValidationError as error:
             raise unknown_outcome(f"{tool} answered what MCP does not know") from error
         finally:
@@ -98,6 +121,13 @@ class ServerConnection:
             )
         answer: CallToolResult = result
         return answer
+
+
+class _LoosePage(BaseModel):
+    """A page of a list of tools whose definitions nobody has looked at."""
+
+    tools: list[dict[str, Any]]
+    next_cursor: Annotated[str | None, Field(alias="nextCursor")] = None
 
 
 @functools.cache
@@ -118,7 +148,7 @@ def _listed_fields(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _refused(tool: str, error: Any) -> ToolExecutionError:
+def _refused(tool: str, error: Any, status: int | None) -> ToolExecutionError:
     from mcp import types as mcp
 
     # With these codes it is not known whether the tool ran.
@@ -129,7 +159,9 @@ def _refused(tool: str, error: Any) -> ToolExecutionError:
         mcp.REQUEST_TIMEOUT,
     )
     text = escaped(error.error.message, MAX_ERROR_CHARACTERS)
-    if error.error.code in in_doubt:
+    # Servers say by the code of a time-out, too, that they have forgotten the session.
+    is_forgotten = status == _NOT_FOUND and error.error.code == mcp.REQUEST_TIMEOUT
+    if error.error.code in in_doubt and not is_forgotten:
         return unknown_outcome(f"{tool} gave no answer ({text})")
     return ToolExecutionError(
         f"the server of {tool} refused the call: {text}",
@@ -171,7 +203,7 @@ async def connect(
         message_handler=receive,
         cache=None,
     )
-    connection = ServerConnection(client, budget)
+    connection = ServerConnection(client, budget, last_error)
     try:
         async with client, anyio.create_task_group() as tasks:
             tasks.start_soon(_listen, connection)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolcell.core import ToolExecutionError
 from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped_line
 
-from ...terminal.output import print_json
+from ...terminal.output import print_json, print_notice
 from ...terminal.signals import run_async
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 
@@ -52,11 +54,18 @@ def pin(
     from ...config.host_config import HostConfig
 
     settings = HostConfig.from_file(config)
+    _show_last_words()
     pins = _loaded_pins(settings)
     changed: set[Path] = set()
-    reports = []
+    reports: list[dict[str, Any]] = []
+    failed: list[ToolExecutionError] = []
     for name in server or [*settings.tools.mcp, *settings.tools.openapi]:
-        offered = run_async(_offered, settings, name)
+        try:
+            offered = run_async(_offered, settings, name)
+        except ToolExecutionError as error:
+            # The others can be approved without it.
+            failed.append(error)
+            continue
         file = _pin_file(settings, name)
         changes = pins[file].changes(name, offered.definitions)
         if changes:
@@ -70,9 +79,20 @@ def pin(
     if approved:
         for file in sorted(changed):
             pins[file].save(file)
-    if as_json:
+    if as_json and not (failed and not reports):
         print_json({"approved": approved, "servers": reports})
+    for each in failed[1:]:
+        print_notice(each.message, as_json=as_json)
+    if failed:
+        raise failed[0]
     raise typer.Exit(_EXIT_REFUSED if differs and not approved else 0)
+
+
+def _show_last_words() -> None:
+    """Print the standard error of servers, which says why one does not start."""
+    log = logging.getLogger("toolcell.tools.mcp_client")
+    log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
 
 
 def _confirmed(*, as_json: bool) -> bool:

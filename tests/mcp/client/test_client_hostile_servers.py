@@ -445,14 +445,43 @@ async def test_thousands_of_tools_and_pages_without_end_are_cut(
     assert server.log("listed")[1:] == [""] * 100
 
 
+@pytest.mark.finding("T9")
+async def test_an_empty_cursor_is_the_end(tmp_path: Path) -> None:
+    server = Scripted(tmp_path)
+    server.tell({"tools": [definition("echo")], "nextCursor": ""})
+    async with server.toolset() as toolset:
+        assert len(toolset.tools) == 1
+        assert toolset.unusable == {}
+
+
+@pytest.mark.finding("T8")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"name": "bad", "inputSchema": {}},
+        {"name": "bad"},
+        {"name": "bad", "inputSchema": {"type": ["object", "null"]}},
+        {"name": "bad", "inputSchema": {"type": "array"}},
+        {"name": "bad", "inputSchema": {"type": "object"}, "description": 7},
+        {"name": 7, "inputSchema": {"type": "object"}},
+        {"inputSchema": {"type": "object"}},
+    ],
+)
+async def test_a_malformed_definition_costs_itself(tmp_path: Path, bad: Any) -> None:
+    server = Scripted(tmp_path)
+    server.tell([bad, definition("echo")])
+    async with server.toolset() as toolset:
+        assert "test__echo" in [each.name for each in toolset.tools]
+        assert len(toolset.unusable) + len(toolset.tools) == 2
+        assert (await executor(*toolset.tools).call(call("test__echo"))).ok
+
+
 @pytest.mark.parametrize(
     "listing",
     [
         {},
         {"tools": 7},
         [7],
-        [{"name": "x"}],
-        [{"name": "x", "inputSchema": {"type": "array"}}],
         {"tools": [], "nextCursor": 7},
     ],
 )

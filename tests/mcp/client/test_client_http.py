@@ -54,6 +54,7 @@ class Server(ThreadingHTTPServer):
         self.released = threading.Event()
         self.is_open = True
         self.forgets = False
+        self.forgotten = b""
         self.elsewhere = ""
 
     @property
@@ -118,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(json.dumps(body).encode())
         elif self.server.forgets:
             self.server.forgets = False
-            self.reply(b"", 404)
+            self.reply(self.server.forgotten.replace(b"null", b"%d" % number), 404)
         elif method == "tools/list":
             self.reply(self.result(number, tools=[definition(each) for each in TOOLS]))
         elif method == "tools/call":
@@ -290,14 +291,21 @@ async def test_a_server_that_is_gone_is_told_of_and_found_again(
         assert (await ask(toolset, "echo", "3")).ok
 
 
-async def test_a_forgotten_session_is_begun_anew(server: Server) -> None:
+@pytest.mark.finding("T10")
+@pytest.mark.parametrize("code", [None, -32001])
+async def test_a_forgotten_session_is_begun_anew(
+    server: Server, code: int | None
+) -> None:
+    error = {"code": code, "message": "Session not found"}
+    body = {"jsonrpc": "2.0", "id": None, "error": error}
+    server.forgotten = b"" if code is None else json.dumps(body).encode()
     async with toolset_of(server) as toolset:
         assert (await ask(toolset, "forget")).ok
         lost = await ask(toolset, "echo", "1")
         assert (await ask(toolset, "echo", "2")).ok
 
     # It was not made, and that is known.
-    assert lost.error is not None and lost.error.details == {"code": -32600}
+    assert lost.error is not None and lost.error.details == {"code": code or -32600}
     assert server.called == ["forget", "echo"]
 
 

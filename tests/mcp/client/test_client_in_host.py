@@ -142,6 +142,20 @@ def test_pin_says_what_is_wrong(tmp_path: Path) -> None:
     assert b"no connection to the MCP server files" in broken.stderr
 
 
+@pytest.mark.finding("T11", "JU1")
+def test_pin_approves_the_others_and_shows_last_words(tmp_path: Path) -> None:
+    server = Scripted(tmp_path, "echo")
+    path = settings(server)
+    text = path.read_text()
+    path.write_text(f'{text}\n[tools.mcp.absent]\ncommand = "no-such-command"\n')
+    done = toolcell("tools", "pin", "absent", "files", "--yes", "--config", str(path))
+
+    assert done.returncode == 4
+    assert b"no connection to the MCP server absent" in done.stderr
+    assert b"no-such-command cannot be started" in done.stderr
+    assert '"echo"' in (tmp_path / "mcp_pins.json").read_text()
+
+
 def test_the_tools_are_listed_without_starting_a_server(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "echo")
     path = settings(server, 'secret_env = { TOKEN = "env:NOT_SET" }')
