@@ -74,6 +74,7 @@ CLASSES: dict[str, dict[str, str]] = {
         "its memory": "os.open(f\"/proc/{t['pid']}/mem\", os.O_RDONLY)",
         "its environment": "open(f\"/proc/{t['pid']}/environ\").read(1)",
         "its command line": "open(f\"/proc/{t['pid']}/cmdline\").read(1)",
+        "its state": "open(f\"/proc/{t['pid']}/status\").read(1)",
         "its descriptors": "os.listdir(f\"/proc/{t['pid']}/fd\")",
         "its memory by a call": (
             "call(libc.process_vm_readv(t['pid'], None, 0, None, 0, 0))"
@@ -100,6 +101,9 @@ CLASSES: dict[str, dict[str, str]] = {
         "TCP with data first (`MSG_FASTOPEN`)": (
             "s = socket.socket(); s.settimeout(2)\n"
             "s.sendto(b'x', socket.MSG_FASTOPEN, tuple(t['tcp']))"
+        ),
+        "list connections": (
+            "assert f\":{t['tcp'][1]:04X}\" in open('/proc/self/net/tcp').read()"
         ),
         "UDP to a server": (
             "s = socket.socket(type=socket.SOCK_DGRAM)\n"
