@@ -203,7 +203,8 @@ def _error(result: ExecutionResult) -> dict[str, Any] | None:
         return None
     found = result.exception
     if found is not None:
-        words = (found.type, found.message, found.traceback)
+        name = found.type.rpartition(".")[2]
+        words = (name, found.message, found.traceback)
     elif result.status == "exit":
         words = ("SystemExit", str(result.exit_code), "")
     else:

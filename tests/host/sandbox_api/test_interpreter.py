@@ -33,6 +33,9 @@ async def test_code_keeps_its_variables_and_shows_its_value(tmp_path: Path) -> N
         first = await sandbox.code(code="x = 41; print('hi')")
         second = await sandbox.code(code="x + 1")
         error = await sandbox.code(code="1 / 0")
+        # Clients find a final answer by the name of its class alone.
+        raising = "def f():\n class Own(Exception): pass\n raise Own('x')\nf()"
+        own = await sandbox.code(code=raising)
         env = await sandbox.code(
             code="import os; os.environ['FOO'] + os.environ['B']", env_vars={"B": "2"}
         )
@@ -44,6 +47,7 @@ async def test_code_keeps_its_variables_and_shows_its_value(tmp_path: Path) -> N
         {"type": "end_of_execution"},
     ]
     assert {"type": "result", "text": "42", "is_main_result": True} in second
+    assert [each["name"] for each in own if each["type"] == "error"] == ["Own"]
     assert [each["name"] for each in error if each["type"] == "error"] == [
         "ZeroDivisionError"
     ]
