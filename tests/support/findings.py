@@ -67,6 +67,8 @@ FINDINGS = {
     "T11": "nobody is told why an MCP server does not start",
     "JU1": "one broken MCP server keeps the others from being approved",
     "T12": "a clock that was ahead, and set right, refuses calls for a year",
+    "T13": "merge keys and doubled keys of YAML vanish in silence",
+    "T30": "a document of version 3.0 is told not to be of it",
     "T33": "a thread stays busy after another process held the file of threads",
     "F1": "cells outlive a killed host that forked",
     "F2": "a cell that cannot be killed hangs its run, cancel and close",

@@ -30,11 +30,26 @@ it is refused: JSON is read faster by far."""
 MAX_DEPTH = 100
 """Lists and objects inside each other. A deeper document is refused."""
 
+_QUOTES = ("'", '"')
 _MEND = "look at the document, and at the path or URL that leads to it"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Reads YAML with the types of JSON: `no` is a text, and so is a date."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if any(key.value == "<<" and key.style not in _QUOTES for key in keys):
+            raise ConfigError(
+                "the OpenAPI document has a merge key (`<<`), which JSON has not",
+                hint="write what it merges where it is merged, or convert it to JSON",
+            )
+        if len({key.value for key in keys}) < len(keys):
+            raise ConfigError(
+                "the OpenAPI document has a key twice in one object", hint=_MEND
+            )
+        made: dict[Any, Any] = super().construct_mapping(node, deep)
+        return made
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -80,9 +95,10 @@ def read_document(text: str | bytes) -> dict[str, Any]:
             "the OpenAPI document is neither JSON nor YAML", hint=_MEND
         ) from None
     version = str(value.get("openapi", "")) if isinstance(value, dict) else ""
-    if not version.startswith(("3.0.", "3.1.")):
+    if version not in ("3.0", "3.1") and not version.startswith(("3.0.", "3.1.")):
+        found = " but Swagger" if isinstance(value, dict) and "swagger" in value else ""
         raise ConfigError(
-            "the document is not OpenAPI 3.0 or 3.1",
+            f"the document is not OpenAPI 3.0 or 3.1{found}",
             hint="convert it, or ask its author for such a one",
         )
     if not isinstance(value.get("paths", {}), dict):
