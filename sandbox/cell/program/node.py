@@ -121,6 +121,10 @@ function parsed(source) {
     return new vm.Script(source, {filename: NAME, importModuleDynamically: load});
   } catch (error) {
     if (!(error instanceof SyntaxError)) throw error;
+    // Where nothing is imported, V8's own prompt knows the value of what awaits.
+    if (/await/.test(error.message) && !/\b(import|export)\b/.test(source)) {
+      return {source};
+    }
     try {
       return quietly(() => new vm.SourceTextModule(source, {
         identifier: NAME, importModuleDynamically: load,
@@ -152,6 +156,26 @@ function understood() {
     return parsed(plain);
   }
 }
+async function evaluated(expression) {
+  const {Session} = require('node:inspector/promises'), session = new Session();
+  session.connect();
+  const asked = {expression, replMode: true, awaitPromise: true};
+  const {result, exceptionDetails} = await session.post('Runtime.evaluate', asked);
+  // The object itself, which a message only describes.
+  const held = Symbol.for('toolcell.held');
+  globalThis[held] = {};
+  const {objectId, value: plain, unserializableValue} = result;
+  await session.post('Runtime.callFunctionOn', {
+    functionDeclaration: "function (it) { this[Symbol.for('toolcell.held')] = {it} }",
+    objectId: (await session.post('Runtime.evaluate', {expression: 'globalThis'}))
+      .result.objectId,
+    arguments: [{objectId, value: plain, unserializableValue}]});
+  const {it} = globalThis[held];
+  delete globalThis[held];
+  session.disconnect();
+  if (exceptionDetails) throw it;
+  return it;
+}
 process.argv = [process.argv[0], NAME, ...args];
 Object.assign(globalThis, inputs);
 const program = understood();
@@ -159,6 +183,11 @@ if (program instanceof vm.Script) {
   value = program.runInThisContext();
   finished = true;
   if (value instanceof Promise) value.then((each) => { value = each; });
+} else if (program.source !== undefined) {
+  (async () => {
+    value = await evaluated(program.source);
+    finished = true;
+  })();
 } else {
   (async () => {
     await program.link(link);
