@@ -23,7 +23,7 @@ from .results.events import Event, Finished
 from .results.result import ExecutionResult
 from .session_files import SessionFiles
 from .session_pauses import SessionPauses
-from .shared_cell import MAIN_BRANCH, SharedCell
+from .shared_cell import MAIN_BRANCH, SharedCell, node_branch
 
 if TYPE_CHECKING:
     from .network.types import OnConnection
@@ -92,7 +92,7 @@ class Session(SessionPauses, SessionFiles):
         are kept, else they are lost: `result.state` says which. A run may narrow
         the limits on time, output and code; those on memory, processes, CPUs,
         files and disk are the cell's. Processes that were detached from the
-        program end with the run; `bash` and `node` keep files only.
+        program end with the run; `node` has variables of its own, `bash` files only.
 
         Args:
             code: The program's text.
@@ -178,7 +178,7 @@ class Session(SessionPauses, SessionFiles):
             raise InvalidInputError(
                 "'process' isolation keeps no state", hint="use fresh=True"
             )
-        branch = None if fresh or request.language != "python" else self._branch
+        branch = None if fresh or request.language == "bash" else self._branch
         return self._programs.make(request, final=False, branch=branch)
 
     @property
@@ -191,8 +191,10 @@ class Session(SessionPauses, SessionFiles):
     def _with_current_branch(self, program: Program) -> Program:
         """Return the program for the current branch: a rollback may have changed it."""
         line = self._own_branch
-        if program.branch in (None, line):
+        if program.branch is None:
             return program
+        if program.language == "node":
+            line = node_branch(line)
         return program._replace(branch=line)
 
     async def install(

@@ -38,6 +38,11 @@ MAX_BRANCHES = 16
 next fork is refused."""
 
 
+def node_branch(branch: str) -> str:
+    """Return the name of the node that keeps variables beside a branch's Python."""
+    return f"{branch}/node"
+
+
 class Beside(NamedTuple):
     """Commands, files, connections and watches of a cell, beside its runs."""
 
@@ -362,7 +367,8 @@ class SharedCell:
         if branch in self.branches:
             # First: a frame whose sender is cancelled is sent all the same.
             self.branches.remove(branch)
-            await self.cell.send_frame({"type": "drop", "branch": branch})
+            for name in (branch, node_branch(branch)):
+                await self.cell.send_frame({"type": "drop", "branch": name})
 
     async def end_when_idle(self, idle: float, lifetime: float) -> None:
         """End the cell after `idle` seconds without a run, or `lifetime` in all."""

@@ -33,6 +33,7 @@ from ..wire.contract import (
     FILE_NAME,
     FOLDERS,
     FORK,
+    REQUEST_FD,
     RESULT_FD,
     SESSION_BASH_NAME,
     WARM_UP,
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from typing import Any, Iterator, NoReturn
 
 
-REQUEST_FD = 4
 # Those of `-I -S`, with which cells start.
 _OWN_FLAGS = (
     "ignore_environment",
@@ -213,6 +213,8 @@ def _serve(first: bytes) -> int:
         seccomp.close(lasting=request["again"])
     limit_processes(_more_processes)
     if request["branch"]:
+        if request["language"] == "node":
+            return node.run(_node, request, lives=True)
         return _live(request)
     if not request["tools"]:
         os.close(REQUEST_FD)
@@ -223,7 +225,7 @@ def _serve(first: bytes) -> int:
     if request["cpu_seconds"]:
         set_rlimits({"cpu": math.ceil(request["cpu_seconds"])})
     if request["language"] == "node":
-        return node.run(_node, request["memory_mb"], request["code"], request["inputs"])
+        return node.run(_node, request, lives=False)
     if request["language"] == "bash":
         return _run_bash(request["code"], request["inputs"], final=request["final"])
     return _run_python(request)

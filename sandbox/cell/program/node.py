@@ -12,25 +12,24 @@ import os
 import sys
 
 from ..kernel import signals
-from ..wire.contract import RESULT_FD
+from ..wire.contract import REQUEST_FD, RESULT_FD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
-SCRIPT_FD = 4
-
 # The source is parsed as a script, whose last value is known; else as a module; else
 # as TypeScript, without its types. `node -e` gives it `require` and the current folder.
 _RUNNER = r"""(() => {
 'use strict';
 const fs = require('node:fs'), path = require('node:path'), vm = require('node:vm');
-const {inspect} = require('node:util'), {pathToFileURL} = require('node:url');
+const {inspect, promisify} = require('node:util');
+const {pathToFileURL} = require('node:url');
 const {stripTypeScriptTypes} = require('node:module');
 const text = fs.readFileSync(SCRIPT_FD, 'utf8');
 fs.closeSync(SCRIPT_FD);
-const {code, inputs, args} = JSON.parse(text);
+const {code, inputs, args, lives, secrets} = JSON.parse(text);
 const NAME = 'main.js', MAX = 524288, MAX_VALUES = 100000, LOOSE =
   /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
 let room = MAX_VALUES, value, failure, finished = false, drained = false;
@@ -79,19 +78,22 @@ function report(outcome) {
 }
 process.on('uncaughtExceptionMonitor', (error) => {
   failure = {error};
+  trim(error);
+});
+function trim(error) {
   try {
     // Not the lines that are ours.
     const stack = error.stack.replace(/^\[eval\]:\d+\n.*\n.*\n\n/, '');
     let lines = stack.split('\n');
-    const end = lines.findIndex((line) => /node:vm|\[eval\]/.test(line));
+    const end = lines.findIndex((line) => /node:vm|\[eval\]|Session\.post/.test(line));
     if (end > 0) lines = lines.slice(0, end);
     if (!lines.some((line) => line.startsWith('    at '))) lines.push('    at main.js');
     error.stack = lines.join('\n');
   } catch {}
-});
+}
 process.on('beforeExit', () => { drained = true; });
 process.on('exit', (status) => {
-  if (status === 1 && failure) {
+  if (status === 1 && failure && !lives) {
     report({outcome: 'error', exception: exceptionOf(failure.error)});
   } else if (status === 0 && finished && drained) {
     report({outcome: 'ok', value: described()});
@@ -157,17 +159,18 @@ function understood() {
   }
 }
 async function evaluated(expression) {
-  const {Session} = require('node:inspector/promises'), session = new Session();
+  const {Session} = require('node:inspector'), session = new Session();
   session.connect();
+  const post = promisify(session.post.bind(session));
   const asked = {expression, replMode: true, awaitPromise: true};
-  const {result, exceptionDetails} = await session.post('Runtime.evaluate', asked);
+  const {result, exceptionDetails} = await post('Runtime.evaluate', asked);
   // The object itself, which a message only describes.
   const held = Symbol.for('toolcell.held');
   globalThis[held] = {};
   const {objectId, value: plain, unserializableValue} = result;
-  await session.post('Runtime.callFunctionOn', {
+  await post('Runtime.callFunctionOn', {
     functionDeclaration: "function (it) { this[Symbol.for('toolcell.held')] = {it} }",
-    objectId: (await session.post('Runtime.evaluate', {expression: 'globalThis'}))
+    objectId: (await post('Runtime.evaluate', {expression: 'globalThis'}))
       .result.objectId,
     arguments: [{objectId, value: plain, unserializableValue}]});
   const {it} = globalThis[held];
@@ -176,7 +179,92 @@ async function evaluated(expression) {
   if (exceptionDetails) throw it;
   return it;
 }
+// Of a session that keeps its variables: one request after the other.
+const LOAD = "globalThis[Symbol.for('toolcell.load')]";
+const NAMES = String.raw`([\w$]+\s*,?\s*)?(\*\s*as\s+[\w$]+|\{[^}]*\})?\s*from\s*`;
+const STATIC = new RegExp(
+  String.raw`(^|[;\n])(\s*)import\s+(?:${NAMES})?(['"])([^'"\n]+)\5`, 'g');
+function withImports(source) {
+  if (!/\bimport\b/.test(source)) return source;
+  const found = source.replace(STATIC, (_, start, space, own, named, mark, from) => {
+    const loaded = `await ${LOAD}(${mark}${from}${mark})`;
+    const name = own?.replace(/[\s,]/g, '');
+    if (named?.startsWith('*')) {
+      const all = named.replace(/^\*\s*as\s+/, '');
+      return `${start}${space}const ${all} = ${loaded}` +
+        (name ? `, {default: ${name}} = ${all};` : ';');
+    }
+    const names = named ? named.slice(1, -1).replace(/\s+as\s+/g, ': ') : '';
+    const all = [name && `default: ${name}`, names].filter(Boolean).join(', ');
+    return start + space + (all ? `const {${all}} = ${loaded};` : `${loaded};`);
+  });
+  return found.replace(/(?<![\w$.'"`])import\s*\(/g, LOAD + '(');
+}
+function withoutTypes(source) {
+  try {
+    return stripTypeScriptTypes ? quietly(() => stripTypeScriptTypes(source)) : source;
+  } catch {
+    return source;
+  }
+}
+const readSome = promisify(fs.read);
+async function readExactly(size) {
+  const data = Buffer.alloc(size);
+  for (let at = 0; at < size;) {
+    const {bytesRead} = await readSome(REQUEST_FD, data, at, size - at, null);
+    if (!bytesRead) process.reallyExit(0);
+    at += bytesRead;
+  }
+  return data;
+}
+async function nextRequest() {
+  const size = parseInt((await readExactly(8)).toString(), 16);
+  const body = await readExactly(size);
+  const first = body.indexOf(10), second = body.indexOf(10, first + 1);
+  const header = JSON.parse(body.subarray(0, first));
+  const named = JSON.parse(body.subarray(first + 1, second).toString() || '{}');
+  if (header.inputs_file) {
+    Object.assign(named, JSON.parse(fs.readFileSync(header.inputs_file)));
+    fs.unlinkSync(header.inputs_file);
+  }
+  const {$secrets = {}, ...others} = named;
+  return {code: body.subarray(second + 1).toString(), inputs: others,
+          secrets: {...header.variables, ...$secrets}};
+}
+async function serve(request) {
+  let fail;
+  Object.defineProperty(globalThis, Symbol.for('toolcell.load'), {value: load});
+  process.on('uncaughtException', (error) => fail(error));
+  // What is at work, and does not wait, cannot hear it.
+  process.on('SIGINT', () => fail(new Error('the run was interrupted')));
+  for (;;) {
+    const before = {...process.env};
+    Object.assign(globalThis, request.inputs);
+    Object.assign(process.env, request.secrets);
+    room = MAX_VALUES;
+    finished = false;
+    const failed = new Promise((_, no) => { fail = no; });
+    try {
+      const source = withImports(withoutTypes(request.code));
+      value = await Promise.race([evaluated(source), failed]);
+      report({outcome: 'ok', value: described(), exit_code: 0});
+    } catch (error) {
+      trim(error);
+      process.stderr.write(`Uncaught ${error?.stack ?? inspect(error)}\n`);
+      report({outcome: 'error', exception: exceptionOf(error), exit_code: 1});
+    }
+    for (const name of Object.keys(request.secrets)) {
+      delete process.env[name];
+      if (name in before) process.env[name] = before[name];
+    }
+    request = await nextRequest();
+  }
+}
 process.argv = [process.argv[0], NAME, ...args];
+if (lives) {
+  serve({code, inputs, secrets});
+  return;
+}
 Object.assign(globalThis, inputs);
 const program = understood();
 if (program instanceof vm.Script) {
@@ -201,24 +289,33 @@ if (program instanceof vm.Script) {
 """
 
 
-def run(node: str, memory_mb: int, code: bytes, inputs: dict[str, Any]) -> int:
-    """Replace this process by node; inputs become global variables."""
-    text = code.decode("utf-8")
+def run(node: str, request: dict[str, Any], *, lives: bool) -> int:
+    """Replace this process by node; inputs become global variables.
+
+    Args:
+        node: The program.
+        request: What to run.
+        lives: True if it serves one request after the other and keeps its variables.
+    """
     script = os.memfd_create("script", 0)
-    asked = {"code": text, "inputs": inputs, "args": sys.argv[1:]}
+    asked = {
+        "code": request["code"].decode("utf-8"),
+        "inputs": request["inputs"],
+        "args": sys.argv[1:],
+        "secrets": request.get("secrets", {}),
+        "lives": lives,
+    }
     data = json.dumps(asked).encode()
     view = memoryview(data)
     while view:
         view = view[os.write(script, view) :]
     os.lseek(script, 0, os.SEEK_SET)
     signals.as_new()
-    if script != SCRIPT_FD:
-        os.dup2(script, SCRIPT_FD)
-        os.close(script)
-    for fd in (RESULT_FD, SCRIPT_FD):
+    for fd in (RESULT_FD, script, *((REQUEST_FD,) if lives else ())):
         os.set_inheritable(fd, True)
-    heap = "--max-old-space-size=%d" % memory_mb
-    head = "const RESULT_FD = %d, SCRIPT_FD = %d;" % (RESULT_FD, SCRIPT_FD)
+    heap = "--max-old-space-size=%d" % request["memory_mb"]
+    numbers = (RESULT_FD, script, REQUEST_FD)
+    head = "const RESULT_FD = %d, SCRIPT_FD = %d, REQUEST_FD = %d;" % numbers
     arguments = ["node", heap, "--experimental-vm-modules", "-e", head + _RUNNER]
     try:
         os.execvp(node, arguments)

@@ -39,6 +39,9 @@ CELL_END = "\0"
 RESULT_FD = 3
 """The program's end of the socket that its outputs and its report go to."""
 
+REQUEST_FD = 4
+"""The program's end of the socket that requests come from."""
+
 OUTPUT = b"o"
 """The first byte of an output on that socket; a report begins with a brace."""
 

@@ -191,3 +191,20 @@ async def test_cells_are_those_of_a_notebook_with_data_of_charts(
     assert (shown["chart"], shown["data"]) == ({"type": "bar"}, {"a": [1]})
     assert value["text"] == "text"
     assert texts(last, "result") == "text!"
+
+
+@pytest.mark.finding("S6")
+async def test_contexts_of_javascript_have_variables_of_their_own(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        await sandbox.code(code="let x = 1; const y = 2", language="javascript")
+        both = await sandbox.code(
+            code="await Promise.resolve(x + y)", language="javascript"
+        )
+        made = (await contexts(sandbox, "POST", language="javascript")).json()
+        apart = await sandbox.code(code="typeof x", context_id=made["id"])
+
+    assert texts(both, "result") == "3"
+    assert texts(apart, "result") == "undefined"

@@ -27,6 +27,7 @@ from ...conftest import SUBPROCESS, BackendRow
 from ...support.cells.node_cells import node, options
 from ...support.toolcell_command import toolcell
 
+SHORT = Limits(wall_seconds=1.5)
 pytestmark = pytest.mark.anyio
 
 
@@ -334,6 +335,94 @@ process.env.KEY"""
     assert (artifact.name, artifact.data) == ("out.json", b'{"n":42}')
 
 
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("const n = await Promise.resolve(41)\nn + 1", 42),
+        ("await 1; ({a: [await 2]})", {"a": [2]}),
+        ("await 1; new Promise((done) => setTimeout(() => done('late'), 5))", "late"),
+        ("const os = await import('node:os')\nexport default os.EOL", "\n"),
+    ],
+)
+async def test_the_value_of_a_program_that_awaits(
+    nodes: SandboxManager, code: str, value: object
+) -> None:
+    result = await js(nodes, code)
+
+    assert (result.status, result.value) == ("ok", value), result.stderr
+
+
+# Of one session, in this order: code and value.
+CELLS: tuple[tuple[str, object], ...] = (
+    ("let x = 1; const y = 2; class A { two() { return y } }", None),
+    ("x += new A().two()", 3),
+    ("const y = 40; let x = 2; x + y", 42),
+    ("await new Promise((done) => setTimeout(() => done(x), 5))", 2),
+    ("const {a} = await Promise.resolve({a: [1]}); a", [1]),
+    (
+        "import fs, {existsSync as there} from 'node:fs'\n"
+        "import * as p from 'node:path'\n"
+        "[typeof fs.readFileSync, there('/'), p.join('a', 'b')]",
+        ["function", True, "a/b"],
+    ),
+    ("(await import('node:path')).sep + a", "/1"),
+    ("'import(x)'", "import(x)"),
+    ("process.exitCode", None),
+)
+
+
+@pytest.mark.finding("S6")
+async def test_variables_of_javascript_stay_in_a_session(
+    nodes: SandboxManager,
+) -> None:
+    """Beside those of Python. An error costs none, an endless loop all of them."""
+    late = "await new Promise((done) => setTimeout(done, 60_000))"
+    async with nodes.session() as session:
+        await session.run("x = 'of Python'")
+        for code, value in CELLS:
+            result = await session.run(code, language="node")
+            assert (result.status, result.value) == ("ok", value), (code, result.stderr)
+            assert result.state == "kept"
+        for code, kind in (("throw new RangeError('no')", "RangeError"), ("1 +", "")):
+            failed = await session.run(code, language="node")
+            assert failed.exception is not None
+            assert failed.exception.type == (kind or "SyntaxError")
+            assert failed.state == "kept"
+        waits = await session.run(late, language="node", limits=SHORT)
+        kept = await session.run("x", language="node")
+        fresh = await session.run("typeof x", language="node", fresh=True)
+        endless = await session.run("while (true);", language="node", limits=SHORT)
+        gone = await session.run("typeof x", language="node")
+        other = await session.context()
+        apart = await other.run("typeof A", language="node")
+        python = await session.run("x")
+
+    assert (waits.status, waits.state, kept.value) == ("timeout", "kept", 2)
+    assert fresh.value == "undefined"
+    assert (endless.status, endless.state) == ("timeout", "lost")
+    assert (gone.value, apart.value) == ("undefined", "undefined")
+    assert python.value == "of Python"
+
+
+async def test_inputs_and_secrets_are_of_one_run_of_a_session(
+    nodes: SandboxManager,
+) -> None:
+    async with nodes.session() as session:
+        code = "[given, process.env.KEY]"
+        secrets = {"KEY": SecretStr("hidden")}
+        first = await session.run(
+            code, language="node", inputs={"given": "x" * 100}, secrets=secrets
+        )
+        large = await session.run(
+            "given.length", language="node", inputs={"given": "x" * 2_000_000}
+        )
+        after = await session.run("typeof process.env.KEY", language="node")
+
+    assert first.value == ["x" * 100, "hidden"], first.stderr
+    assert large.value == 2_000_000, large.stderr
+    assert after.value == "undefined"
+
+
 async def test_in_a_session_files_stay(nodes: SandboxManager) -> None:
     async with nodes.session() as session:
         await session.run("x = 41")
@@ -346,7 +435,7 @@ async def test_in_a_session_files_stay(nodes: SandboxManager) -> None:
         python = await session.run("x + int(open('f').read())")
 
     assert wrote.status == "ok", wrote.stderr
-    assert after.value == ["undefined", "1"]
+    assert after.value == ["number", "1"]
     assert python.value == 42
 
 
