@@ -14,6 +14,10 @@ import struct
 
 from .linux import check
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable
+
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 REMOVE_DIR, REMOVE_FILE = 1 << 4, 1 << 5
 MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK = 1 << 6, 1 << 7, 1 << 8, 1 << 9
@@ -31,9 +35,9 @@ _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _HANDLED = ((1, MAKE_SYM * 2 - 1), (2, REFER), (3, TRUNCATE), (5, IOCTL_DEV))
 # Abstract sockets, and signals, of processes outside.
 _SCOPES = 1 | 2
-TRUNCATE_SINCE, SCOPES_SINCE = 3, 6
-"""The versions that bound truncation by path, and that keep signals and abstract
-sockets inside."""
+REFER_SINCE, TRUNCATE_SINCE, SCOPES_SINCE = 2, 3, 6
+"""The versions that allow renames between folders, that bound truncation by path, and
+that keep signals and abstract sockets inside."""
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1
@@ -78,6 +82,29 @@ class Rules:
         rule = struct.pack("=Qi", rights, path)
         number = _libc.syscall(_ADD, self.fd, _PATH_BENEATH, rule, 0)
         check(number, "Landlock")
+
+
+def opened(path: str) -> int | None:
+    """Open a path to make a rule about it; None where a machine lacks it."""
+    try:
+        return os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def of_paths(reach: Iterable[tuple[str, int]], *, scoped: bool = False) -> Rules:
+    """Return rules of paths and rights; paths that a machine lacks are left out.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    rules = Rules(version(), scoped=scoped)
+    for path, rights in reach:
+        fd = opened(path)
+        if fd is not None:
+            rules.allow(fd, rights)
+            os.close(fd)
+    return rules
 
 
 def enter(fd: int) -> None:

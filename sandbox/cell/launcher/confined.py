@@ -21,6 +21,7 @@ from ..notifier import main as notifier
 from ..wire import aliases
 from ..wire.contract import FOLDERS, OWN_USER, SHARED_USER
 from ..workdir.emptying import remove_all_in
+from . import reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,13 +41,9 @@ _MACHINE = (
     *("/proc/stat", "/proc/uptime", "/proc/version"),
     *("/proc/sys/fs", "/proc/sys/kernel", "/proc/sys/vm", "/sys/devices/system/cpu"),
 )
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-_TERMINALS = ("/dev/tty", "/dev/ptmx", "/dev/pts")
-_WRITTEN = landlock.READ_FILE | landlock.WRITE_FILE | landlock.TRUNCATE
-_ON_TERMINALS = _WRITTEN | landlock.IOCTL_DEV
 # The C library's path for semaphores is fixed. Names of others cannot be listed there.
 _SHARED_MEMORY = "/dev/shm"
-_IN_SHARED_MEMORY = _WRITTEN | landlock.MAKE_REG | landlock.REMOVE_FILE
+_IN_SHARED_MEMORY = reach.WRITTEN | landlock.MAKE_REG | landlock.REMOVE_FILE
 
 # CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_KILL, CAP_SETGID, CAP_SETUID
 _CHOWN, _OVERRIDE, _KILL, _SETGID, _SETUID = (1 << each for each in (0, 1, 5, 6, 7))
@@ -103,19 +100,17 @@ class ConfinedWalls:
         self._cells: dict[int, tuple[str, int]] = {}
         self._paths = self._open_paths(setup)
         self._proc = os.open("/proc", os.O_PATH)
-        self._shared_memory = _opened(_SHARED_MEMORY)
+        self._shared_memory = landlock.opened(_SHARED_MEMORY)
         # The launcher adopts what a cell leaves.
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
 
     def _open_paths(self, setup: dict[str, Any]) -> list[Path]:
-        wanted = [(path, landlock.RUN) for path in (*setup["show"], self._bin)]
-        for source, _, read_only in setup["mounts"]:
-            wanted.append((source, landlock.RUN if read_only else landlock.OWN))
+        show = (*setup["show"], self._bin)
+        mounts = [(source, read_only) for source, _, read_only in setup["mounts"]]
+        wanted = reach.of_programs(show, mounts, devices=reach.WRITTEN)
         wanted += [(path, landlock.READ) for path in (*_SETTINGS, *_MACHINE)]
-        wanted += [(path, _WRITTEN) for path in _DEVICES]
-        wanted += [(path, _ON_TERMINALS) for path in _TERMINALS]
         wanted.append((_SHARED_MEMORY, _IN_SHARED_MEMORY))
-        opened = ((_opened(path), rights) for path, rights in wanted)
+        opened = ((landlock.opened(path), rights) for path, rights in wanted)
         return [(path, rights) for path, rights in opened if path is not None]
 
     def clone(self) -> int:
@@ -283,14 +278,6 @@ class ConfinedWalls:
 def _only_of_processes(watch: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return a watch of memory for cells whose folders are the machine's."""
     return watch and {**watch, "folders": []}
-
-
-def _opened(path: str) -> int | None:
-    """Open a path to make a rule about it; None where a machine lacks it."""
-    try:
-        return os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
-        return None
 
 
 def _end(*_: object) -> NoReturn:

@@ -3,17 +3,18 @@
 Theory of operation. The launcher builds, once, a private read-only root with all that
 an interpreter needs, and moves into it. It clones each cell into new user, mount, pid,
 net, ipc and uts namespaces and maps its uids. The child makes its cgroup the root of
-its cgroup namespace, and mounts its own /proc and scratch space. When the first process
-is killed the kernel kills the whole PID namespace.
+its cgroup namespace, and mounts its own /proc and scratch space. Where the kernel has
+Landlock its processes may reach the paths of its root alone, which is a second wall.
+When the first process is killed the kernel kills the whole PID namespace.
 """
 
 from __future__ import annotations
 
 import os
 
-from ..kernel import linux
+from ..kernel import landlock, linux
 from ..kernel.shares import Shares
-from . import root_filesystem
+from . import reach, root_filesystem
 from .users import CellUsers
 
 TYPE_CHECKING = False
@@ -70,6 +71,7 @@ class NamespaceWalls:
             setup["hosts"],
         )
         self._masks = root_filesystem.masks()
+        self._reach = reach.of_namespaces(setup) if _has_landlock() else []
 
     def clone(self) -> int:
         """Fork a cell; return its first process, and 0 in that. Raises OSError."""
@@ -99,20 +101,36 @@ class NamespaceWalls:
         # Only now: its root is the cgroup that this process is in at the time.
         linux.unshare(linux.CLONE_NEWCGROUP)
         linux.set_hostname("cell")
+        settings = kind["settings"]
+        renews = bool(settings["renews"])
         descriptors = root_filesystem.finish(
-            self._masks,
-            kind["limits"]["disk_mb"],
-            self._cell_uid,
-            renews=bool(kind["settings"]["renews"]),
+            self._masks, kind["limits"]["disk_mb"], self._cell_uid, renews=renews
         )
         linux.bring_up_loopback(descriptors["network"])
-        return kind["settings"], descriptors
+        if self._reach:
+            settings = {**settings, "require": [*settings["require"], "landlock"]}
+            if renews:
+                # Behind rules the first process could mount nothing anew: each program
+                # makes its own.
+                settings["reach"] = self._reach
+            else:
+                rules = landlock.of_paths(self._reach, scoped=True)
+                descriptors["rules"] = rules.fd
+        return settings, descriptors
 
     def clear(self, pid: int) -> None:
         """Remove what is left of a cell whose first process has ended: nothing is."""
 
     def close(self) -> None:
         """Remove what is left when all cells have ended: nothing is."""
+
+
+def _has_landlock() -> bool:
+    """Return True if the kernel has Landlock with which all programs run."""
+    try:
+        return landlock.version() >= landlock.REFER_SINCE
+    except OSError:
+        return False
 
 
 def _is_masked(folder: str) -> bool:

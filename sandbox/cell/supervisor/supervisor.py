@@ -139,11 +139,14 @@ class Supervisor:
             confined=settings["confined"],
             rules=self._rules,
         )
+        reach = settings.get("reach", [])
+        self._held += ["landlock"] if reach else []
         self._settings = {
             **settings,
             "held": self._held,
             "first_to_go": self._oom_score is not None,
             "rules": self._program_rules,
+            "reach": reach,
             "notifier": self._notifier,
             "network": self._network,
             "keepers": [os.getpid(), os.getppid()],

@@ -1,0 +1,54 @@
+"""Paths that cells of this machine may reach, for rules of Landlock.
+
+In `confined` cells these rules are the wall around the machine's files. Below cells of
+namespaces they are a second one: a program that found a way out of its own mounts, or
+something among them that it should not see, could open nothing there.
+"""
+
+from __future__ import annotations
+
+from ..kernel import landlock
+from ..wire import aliases
+from ..wire.contract import SHARED_FOLDERS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterable
+
+    Reach = list[tuple[str, int]]
+
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_TERMINALS = ("/dev/tty", "/dev/ptmx", "/dev/pts")
+WRITTEN = landlock.READ_FILE | landlock.WRITE_FILE | landlock.TRUNCATE
+
+
+def of_programs(
+    show: Iterable[str], mounts: Iterable[tuple[str, bool]], *, devices: int
+) -> Reach:
+    """Return what programs of every kind of cell may reach, and the rights there.
+
+    Args:
+        show: Paths that they may read and execute.
+        mounts: The path of each mount, and True if it is read-only.
+        devices: The rights to devices, beside those to terminals.
+    """
+    return [
+        *((path, landlock.RUN) for path in show),
+        *((path, landlock.RUN if only else landlock.OWN) for path, only in mounts),
+        *((path, devices) for path in _DEVICES),
+        *((path, WRITTEN | landlock.IOCTL_DEV) for path in _TERMINALS),
+    ]
+
+
+def of_namespaces(setup: dict[str, Any]) -> Reach:
+    """Return what cells of namespaces may reach, which have mounts of their own."""
+    show = (*setup["show"], aliases.FOLDER)
+    mounts = [(target, read_only) for _, target, read_only in setup["mounts"]]
+    own = (setup["workdir"], *SHARED_FOLDERS)
+    return [
+        ("/", landlock.READ_DIR),
+        ("/etc", landlock.READ),
+        ("/proc", landlock.READ),
+        *of_programs(show, mounts, devices=WRITTEN | landlock.IOCTL_DEV),
+        *((path, landlock.OWN) for path in own),
+    ]
