@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from ..cell.kernel.bpf import Test
@@ -107,6 +108,7 @@ def container_arguments(
     binds: list[Bind],
     covers: dict[str, str],
     work_dir: str,
+    volumes: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the body of the engine's create call for one cell.
 
@@ -118,6 +120,7 @@ def container_arguments(
         binds: Paths of the host that the cell is shown.
         covers: Tmpfs mounts over the image's volumes; see `docker_volumes`.
         work_dir: The path of the work dir.
+        volumes: Mounts of the engine's own volumes.
     """
     return {
         "Image": image,
@@ -140,6 +143,7 @@ def container_arguments(
             **_host_config(runtime, limits, covers, work_dir),
             "Mounts": [
                 *(_mount(bind) for bind in binds),
+                *volumes,
                 *([] if has_own_kernel(runtime) else [_terminals()]),
             ],
         },

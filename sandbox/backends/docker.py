@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -33,7 +34,6 @@ from ..config import mount_rules
 from ..config.environment import cell_environment
 from ..config.host_rules import hosts_file
 from ..config.settings import Enforcer, IsolationLevel, Limits, SandboxConfig
-from ..packages import layer_store as layers
 from . import (
     container_spec,
     docker_address,
@@ -44,6 +44,7 @@ from . import (
 from .cell_bundle import bundle, framed
 from .docker_creation import ContainerCreation
 from .docker_hosts import HostsFile
+from .docker_packages import PackageMounts
 
 if TYPE_CHECKING:
     import docker
@@ -121,8 +122,11 @@ class DockerBackend:
         Raises:
             SandboxUnavailableError: One of them is missing, or does not work.
         """
-        if self._config.mounts or self._config.wants_packages:
+        if self._config.mounts:
             mount_rules.require_local(self._where())
+        self._packages = PackageMounts(self._config)
+        if not mount_rules.is_local(self._where()):
+            self._packages.copy_from_now_on()
         try:
             info = await self._ask(self._connect)
             runtimes = info.get("Runtimes") or {}
@@ -239,10 +243,12 @@ class DockerBackend:
         try:
             sock, container_id = await self._make(limits)
         except SandboxUnavailableError as error:
-            if not self._hosts.is_to_blame(error):
+            if self._hosts.is_to_blame(error):
+                self._hosts.remove()
+                _require_own_files(self._config)
+            elif not self._packages.is_to_blame(error):
                 raise
-            self._hosts.remove()
-            self._require_own_files()
+            self._packages.copy_from_now_on()
             sock, container_id = await self._make(limits)
         channel = Channel(sock, multiplexed=True)
         process = ContainerProcess(self, container_id)
@@ -254,24 +260,6 @@ class DockerBackend:
             await cell.kill()
             raise
         return cell
-
-    def _require_own_files(self) -> None:
-        """Refuse mounts and packages: the engine has other files, maybe of that name.
-
-        Raises:
-            SandboxUnavailableError: There are mounts or packages, and this is Linux.
-                Elsewhere the engine's machine shows some folders of this one.
-        """
-        shown = bool(self._config.mounts or self._config.wants_packages)
-        if shown and sys.platform == "linux":
-            raise SandboxUnavailableError(
-                "the Docker engine has other files than this process, so it can show "
-                "cells no mounts and no packages from here",
-                hint="in a container with the engine's socket: have one folder of the "
-                "engine's machine at the same path here, and name it as TMPDIR and "
-                "XDG_CACHE_HOME; or pass data as files, and have packages in the image",
-                details={"reason": "files_not_shared"},
-            )
 
     async def _make(self, limits: Limits) -> tuple[socket.socket, str]:
         making = ContainerCreation(
@@ -293,6 +281,7 @@ class DockerBackend:
             self._binds(),
             self._covers,
             self._config.work_dir,
+            self._packages.volumes(),
         )
 
     def _binds(self) -> list[mount_rules.Bind]:
@@ -301,7 +290,7 @@ class DockerBackend:
         return [
             *self._hosts.binds(),
             *mount_rules.follow(mount.bind for mount in self._config.mounts),
-            *layers.store_binds(self._config),
+            *self._packages.binds(),
         ]
 
     def _settings(self, limits: Limits) -> dict[str, Any]:
@@ -334,6 +323,14 @@ class DockerBackend:
             "folders": container_spec.in_memory(self._config.work_dir),
             "own_kernel": container_spec.has_own_kernel(self._runtime),
         }
+
+    async def show_layer(self, layer: Path, *, finished: bool) -> None:
+        await self._call(
+            lambda: self._packages.copy(
+                self._makes, self._image, layer, finished=finished
+            ),
+            self._config.package_rules.seconds,
+        )
 
     async def check(self) -> None:
         api: Any = self._engine.api
@@ -382,6 +379,24 @@ class DockerBackend:
         for client in clients:
             if client is not None:
                 client.close()
+
+
+def _require_own_files(config: SandboxConfig) -> None:
+    """Refuse mounts: the engine has other files, maybe of that name.
+
+    Raises:
+        SandboxUnavailableError: There are mounts, and this is Linux. Elsewhere the
+            engine's machine shows some folders of this one.
+    """
+    if config.mounts and sys.platform == "linux":
+        raise SandboxUnavailableError(
+            "the Docker engine has other files than this process, so it can show "
+            "cells no mounts from here",
+            hint="in a container with the engine's socket: have one folder of the "
+            "engine's machine at the same path here, and name it as TMPDIR; or "
+            "pass data as files",
+            details={"reason": "files_not_shared"},
+        )
 
 
 class ContainerProcess:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 UNIX = "unix://"
 DEFAULT = "unix:///var/run/docker.sock" if os.name == "posix" else ""
@@ -18,6 +19,18 @@ _OF_ONE_USER = (
 )
 
 
+class Endpoint(NamedTuple):
+    """An engine that a context of the `docker` command names."""
+
+    address: str
+    folder: Path
+    """The place of its TLS files: `ca.pem`, `cert.pem` and `key.pem`, each of which may
+    be missing."""
+
+    verify: bool
+    """False if the engine's certificate is not to be checked."""
+
+
 def address(docker_host: str | None) -> str:
     """Return the address of the engine.
 
@@ -25,7 +38,10 @@ def address(docker_host: str | None) -> str:
     context use` or DOCKER_CONTEXT has chosen; else the socket of the machine, or of
     this user where the machine has none.
     """
-    named = docker_host or os.environ.get("DOCKER_HOST") or _of_context()
+    context = of_context(docker_host)
+    named = docker_host or os.environ.get("DOCKER_HOST")
+    if context is not None:
+        named = context.address
     if named or os.path.exists(DEFAULT.removeprefix(UNIX)):
         return named or DEFAULT
     for path in _OF_ONE_USER:
@@ -35,8 +51,10 @@ def address(docker_host: str | None) -> str:
     return DEFAULT
 
 
-def _of_context() -> str:
-    """Return the address of the current context; empty if there is none."""
+def of_context(docker_host: str | None) -> Endpoint | None:
+    """Return the engine of the current context; None if another one is named."""
+    if docker_host or os.environ.get("DOCKER_HOST"):
+        return None
     chosen = os.environ.get("DOCKER_CONFIG")
     folder = Path(chosen) if chosen else Path("~/.docker").expanduser()
     name = os.environ.get("DOCKER_CONTEXT")
@@ -45,8 +63,12 @@ def _of_context() -> str:
         if not name:
             name = json.loads((folder / "config.json").read_bytes())["currentContext"]
         known = hashlib.sha256(name.encode()).hexdigest()
-        facts = json.loads(
-            (folder / "contexts" / "meta" / known / "meta.json").read_bytes()
+        contexts = folder / "contexts"
+        facts = json.loads((contexts / "meta" / known / "meta.json").read_bytes())
+        found = facts["Endpoints"]["docker"]
+        return Endpoint(
+            str(found["Host"]),
+            contexts / "tls" / known / "docker",
+            not found.get("SkipTLSVerify", False),
         )
-        return str(facts["Endpoints"]["docker"]["Host"])
-    return ""
+    return None

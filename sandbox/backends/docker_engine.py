@@ -26,7 +26,7 @@ from ..config.settings import SandboxConfig
 from ..machine import process_identity
 from ..machine.leases import lease
 from . import container_spec
-from .docker_address import DEFAULT, UNIX, address
+from .docker_address import DEFAULT, UNIX, address, of_context
 
 if TYPE_CHECKING:
     import docker
@@ -104,6 +104,8 @@ def connect(
     where = docker.utils.kwargs_from_env()
     if docker_host is not None or "base_url" not in where:
         where = {"base_url": address(docker_host)}
+        if tls := _tls_of_context(docker_host):
+            where["tls"] = tls
     # The SDK keeps one pool per URL, thus per container, and closes the oldest even
     # in use; so many pools, and no idle connection in any of them.
     client = docker.DockerClient(
@@ -113,6 +115,24 @@ def connect(
     client.api.timeout = seconds + 1
     client.api.headers["Connection"] = "close"
     return client
+
+
+def _tls_of_context(docker_host: str | None) -> docker.tls.TLSConfig | None:
+    """Return the TLS settings of the current context, if it is used and has some."""
+    from docker.tls import TLSConfig
+
+    context = of_context(docker_host)
+    if context is None:
+        return None
+    files = {each.name: str(each) for each in context.folder.glob("*.pem")}
+    if not files and context.verify:
+        return None
+    cert, key = files.get("cert.pem"), files.get("key.pem")
+    return TLSConfig(
+        client_cert=(cert, key) if cert and key else None,
+        ca_cert=files.get("ca.pem"),
+        verify=context.verify,
+    )
 
 
 def probe_socket(where: str) -> None:

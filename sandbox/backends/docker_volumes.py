@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from toolcell.core import SandboxUnavailableError
 
 from ..cell.wire import terminals
+from ..packages.layer_store import TARGET
 
 _EMPTY = "ro,nosuid,nodev,noexec,size=4k,mode=0755"
 _KERNELS = ("/proc", "/sys", "/dev")
@@ -45,12 +46,12 @@ def covers(declared: Iterable[str], taken: Collection[str]) -> dict[str, str]:
 def require_none(mounts: Iterable[dict[str, str]]) -> None:
     """Raise SandboxUnavailableError if a container got a volume in spite of them.
 
-    The pseudo-terminals are a volume that cells ask for; see `container_spec`.
+    Pseudo-terminals and packages can be volumes that cells ask for.
     """
     for mount in mounts:
-        if (
-            mount.get("Type") == "volume"
-            and mount.get("Destination") != terminals.FOLDER
+        if mount.get("Type") == "volume" and mount.get("Destination") not in (
+            terminals.FOLDER,
+            TARGET,
         ):
             raise SandboxUnavailableError(
                 f"the engine gives cells a volume at {mount.get('Destination')!r}",

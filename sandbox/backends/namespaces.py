@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -150,6 +151,9 @@ class SubprocessBackend:
         self._level = found["level"]
         if why := found["why"] or self._setup.refused:
             self.notices = (f"{_CONFINED_NOTICE} ({why})",)
+
+    async def show_layer(self, layer: Path, *, finished: bool) -> None:
+        """Do nothing: cells see the folder of layers."""
 
     async def check(self) -> None:
         async with self._lock:

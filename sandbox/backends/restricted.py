@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -62,6 +63,9 @@ class ProcessBackend:
 
     async def start(self) -> None:
         """Do nothing: there is nothing to prepare."""
+
+    async def show_layer(self, layer: Path, *, finished: bool) -> None:
+        """Do nothing: these cells have no packages."""
 
     async def create_cell(self, limits: Limits) -> Cell:
         python = self._config.python or interpreter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from ..config.settings import Limits
@@ -33,6 +34,17 @@ class Backend(Protocol):
 
         Raises:
             SandboxUnavailableError: The cell could not be made.
+        """
+
+    async def show_layer(self, layer: Path, *, finished: bool) -> None:
+        """Have cells see a layer of packages, where they see no files of this machine.
+
+        Args:
+            layer: Its folder here.
+            finished: True if nothing will be added to it any more.
+
+        Raises:
+            SandboxUnavailableError: It could not be copied.
         """
 
     async def check(self) -> None:

@@ -194,18 +194,21 @@ def keep_clear_of(binds: Iterable[Bind], paths: Iterable[str]) -> None:
                 )
 
 
+def is_local(where: str) -> bool:
+    """Return True if an engine's address says that it is on this machine."""
+    return where.startswith(_LOCAL)
+
+
 def require_local(where: str) -> None:
     """Refuse an engine on another machine: its files under these paths differ.
 
     Raises:
         ConfigError: The engine is reached over a network.
     """
-    if not where.startswith(_LOCAL):
+    if not is_local(where):
         raise ConfigError(
-            "mounts and packages need an engine on this machine, not "
-            f"{where.partition('://')[0]}",
-            hint="use an engine behind a Unix socket, or pass data as inputs; "
-            "packages can be in the image",
+            f"mounts need an engine on this machine, not {where.partition('://')[0]}",
+            hint="use an engine behind a Unix socket, or pass data as inputs or files",
         )
 
 

@@ -307,8 +307,7 @@ class SandboxConfig(SettingsModel):
 
     packages: Annotated[tuple[Requirement, ...], Field(max_length=64)] = ()
     """Packages that every Python program can import, at most 64, such as
-    `numpy==2.1.*`; they are allowed by standing here. Not in `process` isolation,
-    and not with an engine on another machine."""
+    `numpy==2.1.*`; they are allowed by standing here. Not in `process` isolation."""
 
     package_rules: PackageRules = PackageRules.model_construct()
     """The packages that runs and sessions may ask for beside `packages`."""

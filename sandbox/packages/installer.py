@@ -130,6 +130,7 @@ class PackageInstaller:
             folder = await anyio.to_thread.run_sync(store.find, key)
             if folder is None:
                 folder = await self._build(key, lock, target, on_step)
+            await self._backend.show_layer(store.layers / folder, finished=True)
         return self._shown(folder)
 
     def _shown(self, folder: str) -> str:
@@ -218,6 +219,7 @@ class PackageInstaller:
                 await self._uv(on_step).install(lock, target, path)
                 limit = self._rules.layer_mb << 20
                 place = await anyio.to_thread.run_sync(store.publish, path, limit)
+                await self._backend.show_layer(place, finished=False)
                 await target_interpreter.compile_layer(
                     self._backend,
                     place,

@@ -33,8 +33,9 @@ TARGET = "/packages"
 
 _DAY_SECONDS = 86_400.0
 _POLL_SECONDS = 0.05
-# No program can list it, not even as its owner: only the name opens a layer.
-_UNLISTED = 0o311
+UNLISTED = 0o311
+"""The mode of that folder. No program can list it, not even as its owner: only the name
+opens a layer."""
 _PASSABLE = 0o711
 
 
@@ -103,7 +104,7 @@ class LayerStore:
             for path in (*own, self.wheels):
                 path.mkdir(mode=0o700, exist_ok=True)
             self.layers.mkdir(exist_ok=True)
-            self.layers.chmod(_UNLISTED)
+            self.layers.chmod(UNLISTED)
         except OSError as error:
             raise SandboxUnavailableError(
                 f"the folder of packages {self.root} cannot be used: {error.strerror}",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from toolcell.sandbox import SandboxConfig, SandboxManager
-from toolcell.sandbox.cell.kernel import landlock
+from toolcell.sandbox.cell.kernel.landlock import version
 
 from ..support.cells.changed_bundle import changed_bundle
 
@@ -79,12 +79,13 @@ async def test_the_machines_files_are_closed_though_a_cell_has_them_mounted(
 
     assert result.isolation is not None, result
     assert ("landlock" in result.isolation.layers) is walled
+    assert isinstance(result.value, dict), result
     closed = "Permission denied" if walled else "open"
     assert set(result.value.values()) == {closed}, result
 
 
 def _require_landlock() -> None:
     try:
-        landlock.version()
+        version()
     except OSError as error:
         pytest.skip(str(error))

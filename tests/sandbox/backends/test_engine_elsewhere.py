@@ -5,19 +5,33 @@ The engine is real; that it does not find a file of ours is pretended by its pat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Mount, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends import container_spec
 from toolcell.sandbox.backends.docker_hosts import HostsFile
+from toolcell.sandbox.backends.docker_packages import PackageVolume
 
 from ...conftest import DOCKER, missing, why_no_docker
+from ...support.cells.package_index import filled
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder of packages; what an engine has of it is removed."""
+    folder = tmp_path / "store"
+    yield folder
+    client = docker.from_env()
+    client.volumes.get(PackageVolume(str(folder / "layers")).name).remove()
+    client.close()
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +68,42 @@ async def test_paths_that_mean_something_else_there_are_no_mounts(
         await value_of(config)
 
     assert told.value.hint is not None
-    assert "XDG_CACHE_HOME" in told.value.hint
+    assert "TMPDIR" in told.value.hint
     # The engine has refused the only request.
     assert len(asked) == 1
 
     async with SandboxManager(DOCKER.config()) as manager:
         assert (await manager.run("1")).value == 1
     assert str(tmp_path) not in asked[-1]
+
+
+@pytest.mark.finding("JE6")
+async def test_packages_are_copied_to_an_engine_that_does_not_see_them(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = []
+    real = docker.APIClient.put_archive
+
+    def put(*args: Any, **options: Any) -> Any:
+        copied.append(args)
+        return real(*args, **options)
+
+    monkeypatch.setattr(docker.APIClient, "put_archive", put)
+    rules = filled(tmp_path).rules(store, "*")
+    code = "import kind, os\n[os.path.dirname(kind.__file__), kind.answer()]"
+    look = "import os\nos.access('/packages', os.R_OK | os.W_OK)"
+    places = []
+    for _ in range(2):
+        async with SandboxManager(DOCKER.config(package_rules=rules)) as manager:
+            result = await manager.run(code, packages=["kind"])
+            assert isinstance(result.value, list), result
+            assert result.value[1] == 42
+            places.append(result.value[0])
+            assert (await manager.run(look)).value is False
+    # The first manager copies before and after it compiles, the second one nothing.
+    assert len(copied) == 2
+    assert places[0] == places[1]
+    assert str(places[0]).startswith("/packages/")
 
 
 @pytest.mark.finding("JE6")

@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from toolcell.sandbox.backends import docker_address
+from toolcell.sandbox.backends import docker_address, docker_engine
 
 from ...conftest import ENGINE_SOCKET, IMAGE, missing, why_no_docker
 from ...support.pretended_macos import PRETENDED_MACOS
@@ -112,12 +113,12 @@ def test_without_an_engine_or_an_image_the_one_command_is_said() -> None:
     assert "process" not in nothing
 
 
-def context(folder: Path, name: str, host: str) -> Path:
+def context(folder: Path, name: str, host: str, **facts_of: Any) -> Path:
     """Make a configuration folder of the `docker` command with a chosen context."""
     known = hashlib.sha256(name.encode()).hexdigest()
     meta = folder / "contexts" / "meta" / known / "meta.json"
     meta.parent.mkdir(parents=True)
-    facts = {"Name": name, "Endpoints": {"docker": {"Host": host}}}
+    facts = {"Name": name, "Endpoints": {"docker": {"Host": host, **facts_of}}}
     meta.write_text(json.dumps(facts))
     (folder / "config.json").write_text(json.dumps({"currentContext": name}))
     return folder
@@ -158,3 +159,44 @@ def test_the_engine_is_that_of_the_docker_command(
 
     assert docker_address.address(None) == places.get(found, found)
     assert docker_address.address("tcp://configured:1") == "tcp://configured:1"
+
+
+@pytest.mark.finding("JE1")
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("files", ["ca", "ca cert key", ""])
+def test_a_context_is_reached_by_its_tls_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str, skip: bool
+) -> None:
+    asked: dict[str, Any] = {}
+
+    class Client:
+        api = SimpleNamespace(headers={})
+
+        def __init__(self, **options: Any) -> None:
+            asked.update(options)
+
+    host = "tcp://far:2376"
+    folder = context(tmp_path, "far", host, SkipTLSVerify=skip)
+    known = hashlib.sha256(b"far").hexdigest()
+    place = folder / "contexts" / "tls" / known / "docker"
+    place.mkdir(parents=True)
+    for name in files.split():
+        (place / f"{name}.pem").touch()
+    monkeypatch.setattr("docker.DockerClient", Client)
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+    for variable in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    docker_engine.connect(None)
+
+    assert asked["base_url"] == host
+    tls = asked.get("tls")
+    assert (tls is None) == (not files and not skip)
+    if tls is not None:
+        own = (str(place / "cert.pem"), str(place / "key.pem"))
+        assert tls.cert == (own if "cert" in files else None)
+        assert tls.ca_cert == (str(place / "ca.pem") if files else None)
+        assert tls.verify is not skip
+
+    asked.clear()
+    docker_engine.connect("tcp://configured:1")
+    assert "tls" not in asked

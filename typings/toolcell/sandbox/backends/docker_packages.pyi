@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from sandbox.backends.docker_packages import *

@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from sandbox.cell.kernel.landlock import *
