@@ -142,8 +142,8 @@ async def test_a_watcher_sees_lines_while_the_program_works_f5(
 
 
 SCRIBBLES = {
-    "counts": "for n in range(2, 8): page.words[n] = 2**64 - 1 - n",
-    "promises": "page.words[0] = 1",
+    "counts": "for n in range(2, 8): page.words[n] = 2**64 - 1 - n\nos._exit(0)",
+    "promises": "page.words[0] = 1\nos._exit(0)",
     "text": "page.memory[64:] = b'x' * (len(page.memory) - 64)",
 }
 
@@ -156,9 +156,15 @@ async def test_a_program_that_scribbles_over_the_page_harms_itself(
         "import os, sys\n[page] = [m.page for n, m in sys.modules.items()"
         " if n.endswith('.program.streams')]\n"
     )
-    ends = "\nos._exit(0)"
     config = backend.config(programs_per_cell=5)
     async with SandboxManager(config) as sandbox:
-        await sandbox.run(f"{find}print('a')\n{SCRIBBLES[name]}{ends}")
-        after = await sandbox.run(f"{find}print('b')\nbytes(page.memory).count(b'x')")
-    assert (after.status, after.stdout, after.value) == ("ok", "b\n", 0)
+        scribbles = f"{find}print('a')\n{SCRIBBLES[name]}"
+        code = f"{find}print('b')\nbytes(page.memory).count(b'x')"
+        # The same cell may not be ready for the next program.
+        for _ in range(10):
+            await sandbox.run(scribbles, agent_id="a")
+            after = await sandbox.run(code, agent_id="a")
+            assert (after.status, after.stdout, after.value) == ("ok", "b\n", 0)
+            assert after.isolation is not None
+            if after.isolation.reused or name != "text":
+                break
