@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import anyio.lowlevel
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -27,5 +28,7 @@ class EventStream(StreamingResponse):
             if taking.cancelled_caught:
                 # To close it would wait for the client to read.
                 scope["state"]["abort"]()
+            # Between many events the loop hears that the client has left.
+            await anyio.lowlevel.checkpoint()
 
         await super().__call__(scope, receive, send_in_time)

@@ -157,6 +157,7 @@ FINDINGS = {
     "JA10": "a session ends silently, and a run waits without a word",
     "R45": "a module below an allowed one leads out of `process` isolation",
     "R26": "adapters charge no bytes, and nothing of what they spawn",
+    "JR1": "a reader of events that leaves fills standard error",
     "R25": "what a session uses between its programs is charged to nobody",
     "R56": "refused calls of one agent fill the disk",
     "R63": "the host's loop parses a stranger's source",

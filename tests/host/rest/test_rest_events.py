@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import anyio
@@ -99,6 +100,32 @@ async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
         with anyio.fail_after(KEEP_ALIVE_SECONDS - 3):
             with pytest.raises(httpx2.TransportError):
                 [each async for each in stream]
+
+
+@pytest.mark.finding("JR1")
+async def test_a_reader_that_leaves_during_the_replay_says_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(tmp_path) as service:
+        for number in range(module.MAX_EVENTS):
+            event = SessionOpened(agent="a", number=number, session="s" * 900)
+            service.host.notices.tell(event)
+        host, port = service.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as reader:
+            # It leaves by a reset, with the answer unread.
+            reader.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0" + bytes(4)
+            )
+            reader.sendall(
+                b"GET /v1/events HTTP/1.1\r\nHost: x\r\nLast-Event-ID: x\r\n"
+                + f"Authorization: Bearer {service.keys['a']}\r\n\r\n".encode()
+            )
+        with anyio.fail_after(60):
+            while service.web.server_state.connections:
+                await anyio.sleep(0.01)
+        assert (await service.get("/v1/approvals")).status_code == 200
+
+    assert [each for each in caplog.records if each.name == "asyncio"] == []
 
 
 async def collected(events: Events, last_id: str | None) -> list[bytes]:
