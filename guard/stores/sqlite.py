@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -218,7 +219,8 @@ class SQLiteStore(CounterFile):
             (hit.key, since),
         ).fetchone()
         if calls and last > now + hit.window:
-            self._bring_back(hit, now)
+            ahead = _take_back(self._db, hit, now)
+            self._count(hit._replace(calls=ahead), now)
         free = hit.limit - calls
         if hit.calls <= free:
             return 0, free
@@ -234,14 +236,6 @@ class SQLiteStore(CounterFile):
             if calls + hit.calls <= hit.limit:
                 return at + hit.window - now, free
         raise AssertionError("unreachable: they fit into an empty window")
-
-    def _bring_back(self, hit: RateHit, now: int) -> None:
-        """Count calls again now that a clock set right meanwhile put in the future."""
-        ahead = (hit.key, now + hit.window)
-        where = "FROM hits WHERE key = ? AND at > ?"
-        [calls] = self._db.execute(f"SELECT SUM(calls) {where}", ahead).fetchone()
-        self._db.execute(f"DELETE {where}", ahead)
-        self._count(hit._replace(calls=calls), now)
 
     def _take(
         self, request: Reservation, outcome: ReservationOutcome, now: int
@@ -365,3 +359,12 @@ def _due(parts: list[Part]) -> list[int]:
 def _parts(text: str) -> list[Part]:
     values: list[tuple[Any, ...]] = json.loads(text)
     return [Part(*value) for value in values]
+
+
+def _take_back(db: sqlite3.Connection, hit: RateHit, now: int) -> int:
+    """Forget, and return, calls of a clock that was ahead and was set right since."""
+    ahead = (hit.key, now + hit.window)
+    where = "FROM hits WHERE key = ? AND at > ?"
+    [calls] = db.execute(f"SELECT SUM(calls) {where}", ahead).fetchone()
+    db.execute(f"DELETE {where}", ahead)
+    return int(calls)
