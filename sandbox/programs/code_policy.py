@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from toolcell.core import InvalidInputError
 
-from ..cell.notebook import cells
+from ..cell.notebook.cells import commands as commands_of
+from ..cell.notebook.cells import python_of
 from ..cell.wire.contract import CELL_END, FILE_NAME
 from ..config.settings import CodePolicy
 
@@ -72,9 +73,9 @@ def _read(cell: str) -> tuple[ast.AST, list[tuple[int, str]]]:
         return ast.parse(cell), []
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         pass
-    commands = [(line, each.kind + each.name) for line, each in cells.commands(cell)]
+    commands = [(line, each.kind + each.name) for line, each in commands_of(cell)]
     try:
-        return ast.parse(cells.python_of(cell)), commands
+        return ast.parse(python_of(cell)), commands
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         # No matter of policy: the cell reports it as an error of the program.
         return ast.Module([], []), commands

@@ -16,7 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict
 
-    from .shell import Shell
+    # `shell.Shell`, which imports this module.
+    Shell = Any
 
 
 # They change what a person sees, or how; here they change nothing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -32,9 +33,8 @@ def bundle_of(figure: Any) -> Dict[str, Any]:
     """Return a figure as PNG, and its data where E2B's extractor is installed."""
     found: Dict[str, Any] = {"image/png": png_of(figure)}
     try:
-        from e2b_charts import chart_figure_to_dict  # type: ignore[import-not-found]
-
-        chart = as_json(chart_figure_to_dict(figure))
+        extractor = importlib.import_module("e2b_charts")
+        chart = as_json(extractor.chart_figure_to_dict(figure))
     except Exception:
         # It does not know all figures.
         chart = None
