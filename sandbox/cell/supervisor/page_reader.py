@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import select
+
 from ..wire.output_page import BASE, SENDING, SENT, SIZE, START, TAKEN, TAKING
 
+_PIECE = select.PIPE_BUF
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..wire.output_page import OutputPage
@@ -40,9 +43,21 @@ class PageReader:
         finally:
             words[TAKING] = 0
 
-    def take_rest(self) -> bytes:
-        """Take all; no process prints into the page any more."""
+    @property
+    def is_sent(self) -> bool:
+        """True unless the program is about to move bytes, or to note that it did."""
+        return not self._page.words[SENDING]
+
+    def take_rest(self, before: bytes) -> bytes:
+        """Take all; no process prints into the page any more.
+
+        Args:
+            before: The end of what came through the pipe. A program that was killed
+                may have written a piece and not noted it.
+        """
         start, data = self._unsent()
+        if not self.is_sent and data and before.endswith(data[:_PIECE]):
+            start, data = start + len(data[:_PIECE]), data[_PIECE:]
         self._taken = start + len(data)
         return data
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 
 from ..kernel.descriptors import read_from
@@ -59,6 +60,8 @@ class ProgramOutput:
         self._ordered: list[bytes] = []
         self._page = PageReader(page) if page is not None else None
         self._next_look = time.monotonic() + _LOOK_SECONDS
+        # Of what came through the pipe of standard output.
+        self._end = b""
 
     @property
     def dropped(self) -> int:
@@ -97,6 +100,11 @@ class ProgramOutput:
             if buffer.flush_due_in() <= 0
             for frame in buffer.live_frames()
         ]
+
+    @property
+    def is_sent(self) -> bool:
+        """True unless the program is just moving its lines into the pipe."""
+        return self._page is None or self._page.is_sent
 
     def _look(self) -> None:
         """Take from the page what has lain there since the last look."""
@@ -153,7 +161,7 @@ class ProgramOutput:
         for fd in readable(self.pipes) if kept else self.pipes:
             self._drain(fd)
         if self._page is not None:
-            self._add(self._child.stdout, self._page.take_rest())
+            self._add(self._child.stdout, self._page.take_rest(self._end))
 
     def _drain(self, fd: int) -> None:
         # What a session left in the background may go on to write.
@@ -167,6 +175,8 @@ class ProgramOutput:
             return
 
     def _add(self, fd: int, data: bytes) -> None:
+        if fd == self._child.stdout:
+            self._end = (self._end + data)[-select.PIPE_BUF :]
         if fd != self._child.result:
             self._buffers[fd].add(data)
             return

@@ -260,7 +260,10 @@ class Run:
     def _hear_last_words(self, poller: select.poll) -> None:
         """Let a program flush the line that it has begun, before it is killed."""
         os.kill(self._child.pid, signals.LAST_WORDS)
+        until = time.monotonic() + _LAST_WORDS_SECONDS
         self._listen(poller, _LAST_WORDS_SECONDS)
+        while not self._output.is_sent and time.monotonic() < until and self._runs:
+            self._listen(poller, 0.001)
 
     def _interrupt(self, poller: select.poll) -> None:
         """Interrupt a program by SIGINT, so that it ends and keeps its state."""
