@@ -2,8 +2,8 @@
 
 .venv/bin/python typings/generate.py
 
-There is one for the face of each room, and one for each module that a test or a
-benchmark imports past a face. A test compares them with the tree.
+There is one for the face of each room, which is committed, and one for each module that
+a test or a benchmark imports past a face, which mypy needs and git ignores.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ def main() -> None:
             path.unlink()
     for name, text in wanted.items():
         path = HERE / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
 
 
 if __name__ == "__main__":

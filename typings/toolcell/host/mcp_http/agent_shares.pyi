@@ -1,2 +1,0 @@
-# Written by typings/generate.py.
-from host.mcp_http.agent_shares import *

@@ -1,2 +1,0 @@
-# Written by typings/generate.py.
-from host.runtime.policy_reload import *

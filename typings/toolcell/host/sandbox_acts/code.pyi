@@ -1,2 +1,0 @@
-# Written by typings/generate.py.
-from host.sandbox_acts.code import *

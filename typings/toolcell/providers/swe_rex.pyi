@@ -1,2 +1,0 @@
-# Written by typings/generate.py.
-from providers.swe_rex import *

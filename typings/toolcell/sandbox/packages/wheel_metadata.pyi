@@ -1,2 +1,0 @@
-# Written by typings/generate.py.
-from sandbox.packages.wheel_metadata import *

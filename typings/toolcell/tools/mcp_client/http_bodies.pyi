@@ -1,2 +1,0 @@
-# Written by typings/generate.py.
-from tools.mcp_client.http_bodies import *
