@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 
 from toolcell.core import ToolCall, ToolcellError
 from toolcell.guard import ActionGuard, CallFacts
-from toolcell.sandbox import ExecutionResult
+from toolcell.sandbox import ExecutionResult, SandboxSession
 
 from ..execution.call_state import current_call
 from ..execution.operation import NO_COST
 
-if TYPE_CHECKING:
-    from .sessions import CodeSession
+
+class Held(Protocol):
+    """The part of a `CodeSession` that is charged for."""
+
+    agent_id: str | None
+    session: SandboxSession | None
+    users: int
+
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at what the cell of a session has used."""
@@ -25,7 +31,7 @@ _log = logging.getLogger("toolcell.tools")
 
 
 class SessionCosts:
-    """What one session has used, and what of it was charged.
+    """The use of one session, and how much of it was charged.
 
     A program of a session leaves processes and threads behind, which go on. What they
     use is charged each second, and at the end. While a program runs it is the call's.
@@ -39,12 +45,12 @@ class SessionCosts:
         self._accounted_ms = 0.0
         self._was_charged = False
 
-    async def begin(self, held: CodeSession) -> None:
+    async def begin(self, held: Held) -> None:
         """Begin to count in a new cell."""
         if self._guard is not None:
             self._accounted_ms = await _used_ms(held)
 
-    async def charge(self, held: CodeSession) -> bool:
+    async def charge(self, held: Held) -> bool:
         """Charge what was used since the last program; False: a budget is over."""
         if self._guard is None or held.users:
             return True
@@ -62,7 +68,7 @@ class SessionCosts:
                 _log.warning("a session of %s is not charged: %s", held.agent_id, error)
         return True
 
-    async def after(self, held: CodeSession, result: ExecutionResult) -> None:
+    async def after(self, held: Held, result: ExecutionResult) -> None:
         """Count a program's own use; what was charged before is taken off its call."""
         if self._guard is None:
             return
@@ -76,6 +82,6 @@ class SessionCosts:
             state.usage |= {"cpu_ms": state.cpu_ms}
 
 
-async def _used_ms(held: CodeSession) -> float:
+async def _used_ms(held: Held) -> float:
     assert held.session is not None
     return (await held.session.usage()).cpu_ms
