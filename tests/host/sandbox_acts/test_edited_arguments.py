@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,12 @@ from toolcell.host.sandbox_acts.act import Act, Acts
 from toolcell.host.sandbox_acts.code import Code
 from toolcell.host.sandbox_acts.table import ACTS
 from toolcell.host.sandbox_http.errors import APIError
-from toolcell.host.sandbox_state.sandbox import CodeContext, Lifecycle, Sandbox
+from toolcell.host.sandbox_state.sandbox import (
+    CodeContext,
+    Lifecycle,
+    Sandbox,
+    Watcher,
+)
 from toolcell.sandbox import Limits, Network
 from toolcell.tools import SequentialExecutor, ToolExecutionRecord, ToolRegistry
 
@@ -81,7 +87,11 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
     "ReadArguments": PATH,
     "StatArguments": PATH,
     "ListArguments": {**PATH, "depth": (1, 2)},
-    "WatchArguments": {**PATH, "recursive": (False, True)},
+    "WatchArguments": {
+        **PATH,
+        "recursive": (False, True),
+        "entries": (True, False),
+    },
     "WriteArguments": {**PATH, "metadata": ({}, {"k": "v"})},
     "MakeFolderArguments": PATH,
     "MoveArguments": {**PATH, "source": ("/w/s", "/w/t")},
@@ -96,15 +106,20 @@ NEEDS = {"rows": {"terminal": True}, "cols": {"terminal": True}}
 """Other arguments without which one means nothing."""
 
 
-class Process:
-    """A process of a cell, which lists one entry and ends well."""
+ENTRY = b"/w/a\0f\0f\x001\x00644\0-rw-r--r--\0u\0u\x001.0\0\0"
+NO_METADATA = b"[{}]"
 
+
+@dataclass(frozen=True)
+class Process:
+    """A process of a cell, which prints something and ends well."""
+
+    prints: bytes
     pid = 7
     running = False
 
     async def output(self) -> AsyncGenerator[tuple[str, bytes], None]:
-        entry = b"/w/a\0f\0f\x001\x00644\0-rw-r--r--\0u\0u\x001.0\0\0"
-        yield "stdout", entry
+        yield "stdout", self.prints
 
     async def wait(self) -> Any:
         usage = SimpleNamespace(cpu_ms=1, wall_ms=1, network_bytes=0)
@@ -206,7 +221,7 @@ class Session:
     async def exec(self, words: list[str], **how: Any) -> Process:
         how["env"] = {k: v for k, v in how["env"].items() if k != "E2B_SANDBOX_ID"}
         self.world.note(self.name, "exec", words, **how)
-        return Process()
+        return Process(NO_METADATA if "listxattr" in words[-1] else ENTRY)
 
     async def set_network(self, network: Network | None) -> None:
         self.world.note(self.name, "network", network)
@@ -261,6 +276,8 @@ async def outcome(
         if isinstance(made, Code | AsyncGenerator):
             async for _ in made.events() if isinstance(made, Code) else made:
                 pass
+        elif isinstance(made, Watcher):
+            world.note(made.folder)
         elif act.name == "sandbox.port":
             world.note(made.port, made.method, made.target)
         elif act.name == "sandbox.snapshot":
