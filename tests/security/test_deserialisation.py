@@ -58,7 +58,8 @@ async def test_payloads_come_back_as_bytes(
     for name in ("eval", "exec"):
         monkeypatch.setattr(builtins, name, forbid)
     monkeypatch.setattr(subprocess.Popen, "__init__", forbid)
-    code = "import base64, os\ndata = base64.b64decode(text)\n{}\ndata"
+    # The whole of a long value would be an output, which waits for an answer.
+    code = "import base64, os\ndata = base64.b64decode(text)\n{}\ndata[:99]"
     for name, text in payloads.items():
         data = base64.b64decode(text)
         written = await cell.run(

@@ -12,7 +12,7 @@ import re
 import sys
 import types
 
-from ..wire.contract import CELL_END, FILE_NAME
+from ..wire.contract import CELL_END, FILE_NAME, MAX_OUTPUT_BYTES
 from . import arguments, displays, ending, source, stateful, streams, values
 from .outcomes import Outcome, bare_error, error_outcome, exit_outcome
 
@@ -227,12 +227,12 @@ def _outcome(program: Any, path: str, *, is_cell: bool, shows: bool = False) -> 
     if is_cell:
         _keep(value, names)
     try:
-        report = values.report(value)
+        report, size = values.report(value)
     except BaseException:
-        report = {"type": values.type_name(value)}
+        report, size = {"type": values.type_name(value)}, 0
     shows = shows and value is not None
     # The report has the beginning of a long text alone.
-    whole = shows or len(report.get("repr", "")) >= values.MAX_REPR
+    whole = shows or 0 < size <= MAX_OUTPUT_BYTES
     if whole or displays.wanted(value):
         _show(lambda: displays.finish(value, whole=whole, is_value=not shows))
     return Outcome(0, {"outcome": "ok", "value": report})

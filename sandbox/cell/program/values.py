@@ -8,13 +8,13 @@ from ..wire.contract import MAX_RESULT_VALUES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Tuple
 
 
 MAX_RESULT_BYTES = 1024 * 1024
 MAX_REPR = 1024
 """Characters of the text of a value in a report. When it is reached the rest is left
-out there, and the value is an output, too."""
+out there, and the value is an output, too, if it fits into one."""
 
 _MAX_DEPTH = 102
 _SCALARS = (str, bool, int, float, type(None))
@@ -30,25 +30,30 @@ def type_name(value: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def report(value: Any) -> dict[str, Any]:
-    """Return the value if it is JSON of bounded size, else its type and short repr."""
+def report(value: Any) -> Tuple[dict[str, Any], int]:
+    """Return the value if it is JSON of bounded size, else its type and short repr.
+
+    With it comes the number of characters of a text whose beginning alone is in it,
+    otherwise 0.
+    """
     if type(value) in _PLAIN and abs(value or 0) < _COMMON:
-        return {"json": value}
+        return {"json": value}, 0
     if _is_json(value):
         try:
             text = json.dumps(value, allow_nan=False)
             if len(text) <= MAX_RESULT_BYTES // 2 and "\\ud" not in text:
-                return {"json": value}
+                return {"json": value}, 0
             text = json.dumps(value, allow_nan=False, ensure_ascii=False)
             if len(text.encode("utf-8")) <= MAX_RESULT_BYTES // 2:
-                return {"json": value}
+                return {"json": value}, 0
         except (ValueError, RecursionError):
             pass
     try:
         text = repr(value)
     except Exception:
         text = object.__repr__(value)
-    return {"type": type_name(value), "repr": text[:MAX_REPR]}
+    size = len(text) if len(text) >= MAX_REPR else 0
+    return {"type": type_name(value), "repr": text[:MAX_REPR]}, size
 
 
 def _is_json(value: Any) -> bool:

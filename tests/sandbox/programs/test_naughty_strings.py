@@ -148,7 +148,7 @@ def test_a_pipe_gets_the_bytes_of_the_program(backend: BackendRow) -> None:
     strings = naughty_strings()
     code = (
         "import os\n"
-        "print('\\0'.join([*texts, '']), end='')\n"
+        "print('\\0'.join([*texts, '']), end='', flush=True)\n"
         "os.write(1, bytes(range(256)))"
     )
     options = [*options_of(backend), "--input", f"texts={json.dumps(strings)}"]
