@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import warnings
 from collections import Counter
 from typing import Any
 
@@ -15,7 +14,12 @@ from toolcell.sandbox.cell.notebook import cells
 
 from ...support.corpora import records
 
-pytestmark = [pytest.mark.corpus, pytest.mark.finding("FP9", "FP10", "FP25")]
+pytestmark = [
+    pytest.mark.corpus,
+    pytest.mark.finding("FP9", "FP10", "FP25"),
+    # What the compiler says of the notebooks of others.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning"),
+]
 
 NOTEBOOKS = "notebooks/notebooks.jsonl"
 CELLS = 10_324
@@ -25,9 +29,7 @@ REFUSED = 12
 
 def compiles(code: str) -> bool:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(code, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        compile(code, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except SyntaxError:
         return False
     return True
