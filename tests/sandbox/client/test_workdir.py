@@ -52,6 +52,7 @@ def test_an_artifact_is_saved_below_its_folder_or_refused(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "out"]
 
 
+@pytest.mark.promise("P-19")
 @pytest.mark.finding("R27")
 def test_a_saved_artifact_has_no_hidden_letters_in_its_name(tmp_path: Path) -> None:
     saved = save_artifact(_artifact("a\x1b[31m/b\n\u202e"), tmp_path)
