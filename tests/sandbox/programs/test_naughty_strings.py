@@ -297,7 +297,8 @@ async def test_payloads_stay_bytes(cell: Session) -> None:
         "    sys.stdout.buffer.write(len(each).to_bytes(4, 'big') + each)\n"
     )
     texts = {"texts": [case["b64"] for case in cases]}
-    plain = {"texts": [base64.b64encode(b"plain").decode()]}
+    # Long, so that it is an output: what reads those is there before it is listened to.
+    plain = {"texts": [base64.b64encode(b"plain" * 300).decode()]}
     await cell.run(code + "payloads[0]", fresh=True, inputs=plain)
     # Threads that remove containers of earlier tests act, too.
     await until(lambda: not is_asked())
