@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import socket
+import subprocess
 from pathlib import Path
+
+_PROC = Path("/proc")
+"""Where Linux tells of processes. macOS has commands instead."""
 
 
 def start_time(pid: int) -> str:
-    """Return the start time of a process in clock ticks; empty if there is none."""
+    """Return the start time of a process, as its system writes it; empty: none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        stat = (_PROC / str(pid) / "stat").read_text()
+        return stat.rpartition(")")[2].split()[19]
     except (OSError, IndexError):
-        return ""
+        return "" if _PROC.is_dir() else _said("ps", "-o", "lstart=", "-p", str(pid))
 
 
 @functools.cache
@@ -30,10 +34,23 @@ def pid_namespace() -> int:
 @functools.cache
 def machine_id() -> str:
     """Return the name of this machine's boot and PID namespace."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}.{pid_namespace()}"
-    return socket.gethostname()
+    except OSError:
+        # The name of a Mac changes with its network.
+        return _said("sysctl", "-n", "kern.bootsessionuuid") or socket.gethostname()
+
+
+def _said(*command: str) -> str:
+    """Return what a command prints, as one word; empty if it cannot."""
+    try:
+        done = subprocess.run(  # noqa: S603 - commands of this file
+            command, capture_output=True, text=True, check=False, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "".join(each for each in done.stdout if each.isalnum() or each == "-")
 
 
 def this_process() -> str:

@@ -129,6 +129,7 @@ FINDINGS = {
     "JE4": "a missing image is neither said first nor offered",
     "JE6": "packages fail with words of the engine where it does not see their folder",
     "JE8": "paths of a container lead to other files on the engine's machine",
+    "JE7": "without /proc the owner of a cell is a number, and the machine a name",
     "JE3": "the hint for a missing image names the weakest isolation",
     "R4": "what a person edited in an approval is ignored by the sandbox API",
     "R12": "an edited port, network or language of an approval is ignored",

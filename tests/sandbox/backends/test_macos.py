@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from toolcell.sandbox.backends import docker_address, docker_engine
+from toolcell.sandbox.machine import process_identity
 
 from ...conftest import ENGINE_SOCKET, IMAGE, missing, why_no_docker
 from ...support.pretended_macos import PRETENDED_MACOS
@@ -200,3 +203,26 @@ def test_a_context_is_reached_by_its_tls_settings(
     asked.clear()
     docker_engine.connect("tcp://configured:1")
     assert "tls" not in asked
+
+
+@pytest.mark.finding("JE7")
+def test_processes_and_the_machine_have_names_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By `ps` and `sysctl`, for which a script stands here."""
+    if shutil.which("ps") is None:
+        missing("there is no ps (procps)")
+    sysctl = tmp_path / "sysctl"
+    sysctl.write_text('#!/bin/sh\n[ "$2" = kern.bootsessionuuid ] && echo 1B4E-7\n')
+    sysctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(process_identity, "_PROC", tmp_path / "none")
+
+    assert process_identity.machine_id.__wrapped__() == "1B4E-7"
+    with subprocess.Popen(["sleep", "60"]) as child, ExitStack() as ending:
+        ending.callback(child.kill)
+        started = process_identity.start_time(child.pid)
+        name = f"{child.pid}-{started}"
+        assert started and process_identity.lives(name)
+        assert not process_identity.lives(f"{child.pid}-another")
+    assert not process_identity.lives(name)
