@@ -383,6 +383,9 @@ class Run:
             artifacts: True if files that the program left are sent after the report.
         """
         kept = self.kept
+        if kept and self._reason in _AT_ONCE:
+            # It had answered already. The next look, between runs, judges what stayed.
+            self._reason = None
         self._output.read_rest(kept=kept)
         # A process that keeps state has reported its layers in its first run.
         layers_known = self._child.setup is not None
