@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 _PROC = Path("/proc")
-"""Where Linux tells of processes. macOS has commands instead."""
+"""The folder in which Linux describes processes. macOS has commands instead."""
 
 
 def start_time(pid: int) -> str:

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from toolcell.sandbox.backends import docker_address, docker_engine
 from toolcell.sandbox.machine import process_identity
 
 from ...conftest import ENGINE_SOCKET, IMAGE, missing, why_no_docker
+from ...support.child import Child
 from ...support.pretended_macos import PRETENDED_MACOS
 
 BEHAVIOUR = """
@@ -219,10 +219,10 @@ def test_processes_and_the_machine_have_names_of_their_own(
     monkeypatch.setattr(process_identity, "_PROC", tmp_path / "none")
 
     assert process_identity.machine_id.__wrapped__() == "1B4E-7"
-    with subprocess.Popen(["sleep", "60"]) as child, ExitStack() as ending:
-        ending.callback(child.kill)
+    with Child(["sleep", "60"]) as child:
         started = process_identity.start_time(child.pid)
         name = f"{child.pid}-{started}"
         assert started and process_identity.lives(name)
         assert not process_identity.lives(f"{child.pid}-another")
+        child.kill()
     assert not process_identity.lives(name)
