@@ -13,14 +13,12 @@ import sys
 import time
 
 from ..wire.contract import OWN_USER
+from .looks import Pace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_LEAST_SECONDS = 0.05
-# Of the time that a look takes, so that looking costs a tenth of a CPU at most.
-_REST = 10
 # What an entry counts at least, so that a cell has 256 files for each MiB.
 _LEAST_BYTES = 4096
 # What may lie beside a file that is as large as one can be, which is told by itself.
@@ -61,7 +59,7 @@ class DiskWatch:
         self._uid = uid
         self._limit = self._allowed = disk_mb << 20
         self._was_full = False
-        self._due = 0.0
+        self._pace = Pace()
 
     def begin(self) -> None:
         """Begin a run. What filled a folder before it may stay, and cannot grow."""
@@ -72,16 +70,15 @@ class DiskWatch:
 
     def due_in(self) -> float:
         """Return the seconds until the next look."""
-        return max(self._due - time.monotonic(), 0.0)
+        return self._pace.due_in()
 
     def exceeded(self) -> bool:
         """Look, if it is time for that; True if a folder holds too much."""
-        began = time.monotonic()
-        if began < self._due:
+        if self._pace.due_in() > 0:
             return False
+        began = time.monotonic()
         self._was_full = self._used() > self._allowed + _BESIDE_BYTES
-        now = time.monotonic()
-        self._due = now + max(_LEAST_SECONDS, (now - began) * _REST)
+        self._pace.looked(began)
         return self._was_full
 
     def has_room(self, size: int) -> bool:

@@ -11,10 +11,8 @@ import os
 import time
 
 from ..kernel import process_tree
+from .looks import Pace
 
-_LEAST_SECONDS = 0.05
-# Of the time that a look takes, so that looking costs a tenth of a CPU at most.
-_REST = 10
 # Commands and interpreters beside a run have as many each by the kernel's limit.
 _TIMES = 2
 
@@ -28,24 +26,23 @@ class ProcessWatch:
 
     def __init__(self, most: int) -> None:
         self._most = most * _TIMES
-        self._due = 0.0
+        self._pace = Pace()
 
     def begin(self) -> None:
         """Begin a run."""
-        self._due = time.monotonic() + _LEAST_SECONDS
+        self._pace.wait()
 
     def due_in(self) -> float:
         """Return the seconds until the next look."""
-        return max(self._due - time.monotonic(), 0.0)
+        return self._pace.due_in()
 
     def exceeded(self) -> bool:
         """Look, if it is time for that; True if there are too many."""
-        began = time.monotonic()
-        if began < self._due:
+        if self._pace.due_in() > 0:
             return False
+        began = time.monotonic()
         used = sum(map(_threads, process_tree.others()))
-        now = time.monotonic()
-        self._due = now + max(_LEAST_SECONDS, (now - began) * _REST)
+        self._pace.looked(began)
         return used > self._most
 
 

@@ -1,0 +1,29 @@
+"""The pace of looks that are taken again and again while a program runs."""
+
+from __future__ import annotations
+
+import time
+
+_LEAST_SECONDS = 0.05
+# Of the time that a look takes, so that looking costs a tenth of a CPU at most.
+_REST = 10
+
+
+class Pace:
+    """Says when the next look is due; the first one is due at once."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    def wait(self) -> None:
+        """Put the next look off by the least time."""
+        self._due = time.monotonic() + _LEAST_SECONDS
+
+    def due_in(self) -> float:
+        """Return the seconds until the next look."""
+        return max(self._due - time.monotonic(), 0.0)
+
+    def looked(self, began: float) -> None:
+        """Plan the next look after one that began at a time of the monotonic clock."""
+        now = time.monotonic()
+        self._due = now + max(_LEAST_SECONDS, (now - began) * _REST)
