@@ -112,8 +112,8 @@ class ToolcellEnvironment(BaseEnvironment):
             mounts.append(Mount(source=source, target=target, read_only=False))
         asked = {
             "cpus": self._effective_cpus,
-            "memory_mb": self._effective_memory_mb,
-            "disk_mb": self._effective_storage_mb,
+            "memory_mib": self._effective_memory_mb,
+            "disk_mib": self._effective_storage_mb,
         }
         limits = {name: value for name, value in asked.items() if value is not None}
         asks = self.cell.model_dump(exclude_unset=True) | {

@@ -381,7 +381,7 @@ async def bridge(options: Options) -> list[Row]:
 async def file(options: Options) -> list[Row]:
     """100 MB into a session on a node."""
     data = os.urandom(_MEGABYTES * 2**20)
-    cells = _cells(1, disk_mb=4 * _MEGABYTES, memory_mb=1024)
+    cells = _cells(1, disk_mib=4 * _MEGABYTES, memory_mib=1024)
     async with _cluster(1, seconds=None, **cells) as cluster:
         async with cluster.session() as there:
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FILE_MB = 100
 _TRUE = "/bin/true"
-_LIMITS = Limits(disk_mb=2 * _FILE_MB, memory_mb=1024)
+_LIMITS = Limits(disk_mib=2 * _FILE_MB, memory_mib=1024)
 
 
 def _config(options: Options, runtime: str) -> SandboxConfig:

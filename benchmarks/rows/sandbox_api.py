@@ -42,8 +42,8 @@ profile = "development"
 backend = "subprocess"
 python = "{PYTHON}"
 [sandbox.limits]
-disk_mb = 400
-memory_mb = 1024
+disk_mib = 400
+memory_mib = 1024
 [state]
 folder = "state"
 [[policies]]
@@ -147,7 +147,7 @@ async def commands(options: Options) -> list[Row]:
 
 async def files(options: Options) -> list[Row]:
     """100 MB into a sandbox and out again, through the API and by a session's calls."""
-    limits = Limits(disk_mb=4 * _MEGABYTES, memory_mb=1024)
+    limits = Limits(disk_mib=4 * _MEGABYTES, memory_mib=1024)
     config = SandboxConfig(backend="subprocess", python=PYTHON, limits=limits)
     with _client() as client:
         async with SandboxManager(config) as sandbox, sandbox.session() as session:

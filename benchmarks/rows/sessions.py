@@ -115,7 +115,7 @@ async def docker_pooled(runtime: str, gate: float, options: Options) -> list[Row
 async def fork(options: Options) -> list[Row]:
     """A fork of 200 MB of live state against copying those bytes."""
     sample = Sample(name="session.fork")
-    limits = Limits(memory_mb=1024, wall_seconds=60)
+    limits = Limits(memory_mib=1024, wall_seconds=60)
     async with SandboxManager(_config(limits)) as sandbox, sandbox.session() as session:
         await session.run(f"state = bytearray(b'x') * {_STATE_MB * _MEGABYTE}")
         for _ in range(max(1, options.runs // 10)):
@@ -139,7 +139,7 @@ async def files(options: Options) -> list[Row]:
     ours = Sample(name="write_file + read_file", unit="MB/s")
     theirs = Sample(name="write + read of a host file", unit="MB/s")
     data = os.urandom(_FILE_MB * _MEGABYTE)
-    config = _config(Limits(disk_mb=2 * _FILE_MB, memory_mb=1024))
+    config = _config(Limits(disk_mib=2 * _FILE_MB, memory_mib=1024))
     async with SandboxManager(config) as sandbox, sandbox.session() as session:
         with TemporaryDirectory() as folder:
             for _ in range(max(1, options.runs // 40)):

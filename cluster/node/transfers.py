@@ -26,7 +26,7 @@ def max_archive_bytes(config: SandboxConfig) -> int:
     """Return the bytes that a driver may send: more could be written nowhere."""
     if any(not each.read_only for each in config.mounts):
         return _MAX_MOUNTED_BYTES
-    return config.limits.disk_mb * 1024 * 1024 + MAX_HEADERS_BYTES
+    return config.limits.disk_mib * 1024 * 1024 + MAX_HEADERS_BYTES
 
 
 async def transfer(

@@ -188,10 +188,10 @@ class Sandbox:
             "cpuCount": cpus,
             "cpuUsedPct": round(min(100 * share, 100.0), 2),
             "memUsed": usage.memory_bytes,
-            "memTotal": limits.memory_mb << 20,
+            "memTotal": limits.memory_mib << 20,
             "memCache": usage.disk_bytes,
             "diskUsed": usage.disk_bytes,
-            "diskTotal": limits.disk_mb << 20,
+            "diskTotal": limits.disk_mib << 20,
         }
 
     def end(self, reason: SessionEnd) -> None:
@@ -227,8 +227,8 @@ class Sandbox:
             "endAt": _date(self.end_at),
             "envdVersion": ENVD_VERSION,
             "cpuCount": max(1, round(limits.cpus)),
-            "memoryMB": limits.memory_mb,
-            "diskSizeMB": limits.disk_mb,
+            "memoryMB": limits.memory_mib,
+            "diskSizeMB": limits.disk_mib,
             "metadata": self.metadata,
             "state": self.state,
             "lifecycle": {

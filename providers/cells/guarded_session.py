@@ -42,7 +42,7 @@ def default_config(output_bytes: int = OUTPUT_BYTES) -> SandboxConfig:
     Args:
         output_bytes: Bytes kept of each stream of a command; the rest is left out.
     """
-    limits = Limits(memory_mb=2048, disk_mb=2048, pids=512, output_bytes=output_bytes)
+    limits = Limits(memory_mib=2048, disk_mib=2048, pids=512, output_bytes=output_bytes)
     return SandboxConfig(
         limits=limits,
         session_idle_seconds=_DAY_SECONDS,

@@ -192,8 +192,8 @@ def _terminals() -> dict[str, Any]:
 def _host_config(
     runtime: str | None, limits: Limits, covers: dict[str, str], work_dir: str
 ) -> dict[str, Any]:
-    memory = limits.memory_mb << 20
-    size = f"size={limits.disk_mb}m,nr_inodes={limits.disk_mb * _FILES_PER_MB}"
+    memory = limits.memory_mib << 20
+    size = f"size={limits.disk_mib}m,nr_inodes={limits.disk_mib * _FILES_PER_MB}"
     config: dict[str, Any] = {
         "AutoRemove": True,
         "NetworkMode": "none",

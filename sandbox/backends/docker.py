@@ -94,7 +94,7 @@ class DockerBackend:
             "cpu_seconds": "watchdog",
             "output_bytes": "watchdog",
             "open_files": "rlimit",
-            "memory_mb": "cgroup" if held.memory else "watchdog",
+            "memory_mib": "cgroup" if held.memory else "watchdog",
             "pids": "cgroup" if held.pids else "rlimit",
         }
         if held.memory:
@@ -319,7 +319,7 @@ class DockerBackend:
 
     def _watch(self, limits: Limits) -> dict[str, Any]:
         return {
-            "bytes": limits.memory_mb << 20,
+            "bytes": limits.memory_mib << 20,
             "folders": container_spec.in_memory(self._config.work_dir),
             "own_kernel": container_spec.has_own_kernel(self._runtime),
         }

@@ -100,7 +100,7 @@ class LauncherSetup(NamedTuple):
 
     def kind(self, limits: Limits) -> dict[str, Any]:
         """Return the kind of a cell: the launcher prepares one of the last kind."""
-        own = limits.model_dump(include={"disk_mb", "memory_mb", "pids", "cpus"})
+        own = limits.model_dump(include={"disk_mib", "memory_mib", "pids", "cpus"})
         return {"limits": own, "settings": self._settings(limits)}
 
     def _settings(self, limits: Limits) -> dict[str, Any]:
@@ -121,12 +121,12 @@ class LauncherSetup(NamedTuple):
             "affinity": 0 if held else limits.cpus,
             "require": list(REQUIRED),
             "renews": MOUNTS if config.programs_per_cell > 1 else "",
-            "disk_mb": limits.disk_mb,
+            "disk_mib": limits.disk_mib,
         }
 
     def _memory_watch(self, limits: Limits) -> dict[str, Any]:
         folders = [self.config.work_dir, *SHARED_FOLDERS]
-        limit = limits.memory_mb << 20
+        limit = limits.memory_mib << 20
         return {"bytes": limit, "folders": folders, "own_kernel": False}
 
 

@@ -21,7 +21,7 @@ from ..config.settings import Limits
 if TYPE_CHECKING:
     from ..client.cell import Cell
 
-_LIMITS = Limits(memory_mb=64, pids=16, wall_seconds=20, disk_mb=1)
+_LIMITS = Limits(memory_mib=64, pids=16, wall_seconds=20, disk_mib=1)
 _EXCEED_PIDS = b"""\
 import os, time
 started = 0

@@ -71,7 +71,7 @@ class SubprocessBackend:
             "output_bytes": "watchdog",
             "open_files": "rlimit",
             "cpus": "cgroup" if held else "affinity",
-            "memory_mb": "cgroup" if held else "watchdog",
+            "memory_mib": "cgroup" if held else "watchdog",
             "pids": "cgroup" if held else "rlimit",
         }
         layers = _NAMESPACE_LAYERS if self._level == "namespaces" else ()

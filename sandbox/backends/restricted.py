@@ -53,7 +53,7 @@ class ProcessBackend:
         }
         if os.path.isdir("/proc/self"):
             # Without it nothing counts the memory of a process.
-            enforced["memory_mb"] = "watchdog"
+            enforced["memory_mib"] = "watchdog"
         return CellTraits(
             backend="subprocess",
             level="process",
@@ -88,7 +88,7 @@ class ProcessBackend:
             "node": "",
             "rlimits": {"open_files": limits.open_files},
             "memory_watch": {
-                "bytes": limits.memory_mb << 20,
+                "bytes": limits.memory_mib << 20,
                 "folders": [],
                 "own_kernel": False,
             },

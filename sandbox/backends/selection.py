@@ -101,7 +101,7 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
             hint="set programs_per_cell to 1, or use Docker or namespaces",
         )
     weakest = ENFORCERS.index(config.minimum_enforcement)
-    for limit in ("memory_mb", "pids", "cpus"):
+    for limit in ("memory_mib", "pids", "cpus"):
         held = traits.enforced_by.get(limit)
         if weakest > 0 and (held is None or ENFORCERS.index(held) < weakest):
             raise SandboxUnavailableError(

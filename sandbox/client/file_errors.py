@@ -36,7 +36,7 @@ _HINTS: dict[FileReason, str] = {
     "not_regular": "only regular files are read and written",
     "too_large": "raise max_bytes, or take a smaller file",
     "too_many": "take a smaller folder, or pack it into one archive",
-    "no_space": "remove files, or raise limits.disk_mb",
+    "no_space": "remove files, or raise limits.disk_mib",
     "exists": "take a new name, or remove what is there",
     "invalid_path": "write a path below the work dir, such as 'data/a.csv'",
     "invalid_data": "pass bytes, or text that is valid Unicode",

@@ -24,18 +24,18 @@ class RequestEncoder:
     def encode(self, program: Program) -> bytes:
         """Return the frame that asks a cell to run a program."""
         limits, calls = program.limits, program.calls
-        held = self._traits.enforced_by.get("memory_mb") == "cgroup"
+        held = self._traits.enforced_by.get("memory_mib") == "cgroup"
         watch = not held and not program.unwatched
         header: dict[str, Any] = {
             "type": "run",
             "code_bytes": len(program.code) if program.inputs else None,
             "wall_seconds": limits.wall_seconds,
-            "memory_mb": limits.memory_mb,
+            "memory_mib": limits.memory_mib,
             "output_bytes": limits.output_bytes,
             "language": program.language,
             "cpu_seconds": limits.cpu_seconds,
             "stop_at_output_limit": limits.stop_at_output_limit,
-            "watch_memory_bytes": limits.memory_mb << 20 if watch else 0,
+            "watch_memory_bytes": limits.memory_mib << 20 if watch else 0,
             "restricted": program.restricted_imports,
             "final": program.final,
             "again": program.again,

@@ -63,7 +63,7 @@ class PackageRules(SettingsModel):
     each source. When it is reached uv, or the build, is stopped and PackageError is
     raised."""
 
-    layer_mb: Annotated[int, Field(ge=1, le=1_048_576)] = 4096
+    layer_mib: Annotated[int, Field(ge=1, le=1_048_576)] = 4096
     """MiB of the files of one installed set. When it is reached nothing is kept and
     PackageError is raised; uv is stopped before it has written three times as much
     and 256 MiB. It holds for a fetched source and for a wheel built from one, too,

@@ -58,7 +58,7 @@ class Limits(SettingsModel):
     """CPUs' worth of time per second. When it is reached the program is slowed,
     never killed. Held by affinity, where only that exists, it is rounded up."""
 
-    memory_mb: Annotated[int, Field(ge=32, le=1_048_576)] = 256
+    memory_mib: Annotated[int, Field(ge=32, le=1_048_576)] = 256
     """MiB of memory of all processes and scratch files together. When it is
     reached the kernel, or a watchdog where no cgroup holds memory, kills the
     program and the status is `out_of_memory`."""
@@ -67,7 +67,7 @@ class Limits(SettingsModel):
     """Processes and threads, the supervisor's included. When it is reached
     fork and thread creation fail."""
 
-    disk_mb: Annotated[int, Field(ge=1, le=65_536)] = 64
+    disk_mib: Annotated[int, Field(ge=1, le=65_536)] = 64
     """MiB of the work dir, and as much each of /tmp and /dev/shm; all three live
     in memory and count as such. When it is reached writes fail with ENOSPC; a
     program that dies of it has the status `disk_limit`."""
@@ -101,7 +101,7 @@ class Limits(SettingsModel):
     input_bytes: Annotated[int, Field(ge=1, le=268_435_456)] = 33_554_432
     """Bytes of the inputs of a program as JSON, and as many each of its arguments and
     of its standard input. More is refused with InvalidInputError before a cell is
-    spent. What goes as a file takes up `disk_mb` and `memory_mb` as any other."""
+    spent. What goes as a file takes up `disk_mib` and `memory_mib` as any other."""
 
     def narrowed_by(self, other: "Limits") -> "Limits":
         """Return these limits with the fields that were set in `other`.
@@ -209,7 +209,7 @@ class Mount(SettingsModel):
     cell's own folders."""
 
     read_only: bool = True
-    """False lets programs write there. Their files are not counted by `disk_mb`, and
+    """False lets programs write there. Their files are not counted by `disk_mib`, and
     are not to be trusted: links in them may lead anywhere."""
 
     @model_validator(mode="after")

@@ -205,7 +205,7 @@ class PackageInstaller:
     def _uv(self, on_step: OnStep | None) -> Uv:
         assert self._store is not None
         rules = self._rules
-        limit = rules.layer_mb << 20
+        limit = rules.layer_mib << 20
         return Uv(self._store.wheels, rules.index_url, rules.seconds, limit, on_step)
 
     async def _build(
@@ -217,7 +217,7 @@ class PackageInstaller:
             path = store.begin()
             try:
                 await self._uv(on_step).install(lock, target, path)
-                limit = self._rules.layer_mb << 20
+                limit = self._rules.layer_mib << 20
                 place = await anyio.to_thread.run_sync(store.publish, path, limit)
                 await self._backend.show_layer(place, finished=False)
                 await target_interpreter.compile_layer(

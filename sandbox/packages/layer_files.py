@@ -30,11 +30,11 @@ def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def too_large(size: int, max_bytes: int) -> PackageError:
-    """Return the error for a set that is larger than `package_rules.layer_mb`."""
+    """Return the error for a set that is larger than `package_rules.layer_mib`."""
     return PackageError(
         f"the packages have {-(-size // 2**20)} MiB or more, the limit is "
         f"{max_bytes >> 20}",
-        hint="raise package_rules.layer_mb",
+        hint="raise package_rules.layer_mib",
         details={"reason": "too_large"},
     )
 

@@ -52,7 +52,7 @@ _MAX_DOTS = 200
 """Characters of a `pyproject.toml`, and dots in one of its lines. When one is reached
 the file is not read: a key of many parts takes cubic time."""
 
-_ROOM = Limits(memory_mb=2048, disk_mb=1024, pids=256, open_files=1024)
+_ROOM = Limits(memory_mib=2048, disk_mib=1024, pids=256, open_files=1024)
 
 _UNPACK = """\
 import os, tarfile, zipfile
@@ -141,7 +141,7 @@ class SourceBuilder:
                 "limits": _ROOM.model_copy(update={"wall_seconds": rules.seconds}),
             }
         )
-        self._max_bytes = min(rules.layer_mb << 20, _MAX_BYTES)
+        self._max_bytes = min(rules.layer_mib << 20, _MAX_BYTES)
         self._store = store
         self._target = target
         self._open_session = open_session

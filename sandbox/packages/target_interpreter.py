@@ -142,7 +142,7 @@ async def compile_layer(
         update={
             "wall_seconds": _COMPILE_SECONDS,
             "cpu_seconds": None,
-            "memory_mb": max(limits.memory_mb, _COMPILE_MB),
+            "memory_mib": max(limits.memory_mib, _COMPILE_MB),
             "output_bytes": _MAX_BYTE_CODE,
         }
     )

@@ -25,7 +25,7 @@ class CellUsage(BaseModel):
 
     memory_bytes: int
     """Bytes of memory of its processes now. Files of its work dir, /tmp and /dev/shm
-    are in memory, too, and count for `memory_mb`, but not here."""
+    are in memory, too, and count for `memory_mib`, but not here."""
 
     disk_bytes: int
     """Bytes of files in its work dir now."""

@@ -160,13 +160,13 @@ class Pool:
         """
         self._taken_at = self._clock()
         mine = self._config.limits
-        same = (limits.memory_mb, limits.pids, limits.cpus) == (
-            mine.memory_mb,
+        same = (limits.memory_mib, limits.pids, limits.cpus) == (
+            mine.memory_mib,
             mine.pids,
             mine.cpus,
         )
-        same_files = (limits.disk_mb, limits.open_files) == (
-            mine.disk_mb,
+        same_files = (limits.disk_mib, limits.open_files) == (
+            mine.disk_mib,
             mine.open_files,
         )
         while self._ready and same and same_files:

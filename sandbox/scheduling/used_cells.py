@@ -33,8 +33,8 @@ def agent_of(owner: Owner) -> str | None:
 
 def key_of(owner: Owner, limits: Limits) -> Key:
     """Return the facts that must be equal for two programs to use one cell."""
-    held = (limits.memory_mb, limits.pids, limits.cpus)
-    return (owner, *held, limits.disk_mb, limits.open_files)
+    held = (limits.memory_mib, limits.pids, limits.cpus)
+    return (owner, *held, limits.disk_mib, limits.open_files)
 
 
 class UsedCells:

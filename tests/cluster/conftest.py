@@ -41,7 +41,7 @@ def processes(
 @pytest.fixture(scope="module")
 def nodes(processes: ClusterProcesses) -> dict[str, NodeProcess]:
     """Two nodes of four slots each."""
-    limits = {"disk_mb": 256, "wall_seconds": 300}
+    limits = {"disk_mib": 256, "wall_seconds": 300}
     return {
         name: processes.node(name, max_concurrency=4, limits=limits)
         for name in ("one", "two")

@@ -30,7 +30,7 @@ listen = "0.0.0.0:8470"
 RAY = """
 [sandbox]
 max_concurrency = 32
-limits = { memory_mb = 512, cpus = 0.5 }
+limits = { memory_mib = 512, cpus = 0.5 }
 
 [cluster]
 address = "auto"

@@ -134,7 +134,7 @@ async def test_a_file_that_came_damaged_is_refused(
 
 async def test_a_driver_fills_no_disk_of_a_node(tmp_path: Path) -> None:
     """It may send what fits into a cell, and no more."""
-    config = SUBPROCESS.config(limits=Limits(disk_mb=1))
+    config = SUBPROCESS.config(limits=Limits(disk_mib=1))
     (tmp_path / "large").mkdir()
     with (tmp_path / "large" / "file").open("wb") as file:
         file.truncate(MIB + MAX_HEADERS_BYTES)

@@ -271,7 +271,7 @@ def said_by(error: ConfigError) -> list[str]:
         ({"network": {"mode": "all"}}, "network.mode"),
         ({"code_policy": {"allow": ["os"]}}, "code_policy.allow"),
         ({"limits": {"memory": 64}}, "limits.memory"),
-        ({"limits": {"memory_mb": -1}}, "limits.memory_mb"),
+        ({"limits": {"memory_mib": -1}}, "limits.memory_mib"),
     ],
 )
 def test_a_config_that_cannot_be_used_lc_15(
@@ -313,9 +313,9 @@ def test_a_contradiction_in_the_config_lc_15() -> None:
     [
         ("wall_seconds", 61),
         ("cpus", 1.5),
-        ("memory_mb", 257),
+        ("memory_mib", 257),
         ("pids", 65),
-        ("disk_mb", 65),
+        ("disk_mib", 65),
         ("output_bytes", 1_048_577),
         ("open_files", 257),
         ("code_bytes", 1_048_577),

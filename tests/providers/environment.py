@@ -42,7 +42,7 @@ def python_of(frameworks: str) -> str:
 def suite_config(row: Any, **options: Any) -> SandboxConfig:
     """Return cells that are large enough for the suites of frameworks."""
     limits = Limits(
-        memory_mb=1024, disk_mb=1024, pids=256, output_bytes=10 * 1024 * 1024
+        memory_mib=1024, disk_mib=1024, pids=256, output_bytes=10 * 1024 * 1024
     )
     config: SandboxConfig = row.config(limits=limits, **options)
     return config

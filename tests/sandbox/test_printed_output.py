@@ -38,7 +38,7 @@ async def test_a_program_that_runs_out_of_memory_keeps_what_it_printed_f5(
     sandbox: Sandbox,
 ) -> None:
     code = PRINTS + "held = []\nwhile True: held.append(bytearray(os.urandom(1 << 20)))"
-    result = await sandbox.run(code, limits=Limits(memory_mb=64))
+    result = await sandbox.run(code, limits=Limits(memory_mib=64))
     assert result.status in ("out_of_memory", "killed", "error")
     assert result.stdout == PRINTED
 

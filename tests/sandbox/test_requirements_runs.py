@@ -262,11 +262,11 @@ async def test_memory_is_held_on_every_backend_rg_04_rg_15_ro_09(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
     code = "import os\ndata = b'x' * (200 << 20)\nprint('held')"
-    result = await sandbox.run(code, limits=Limits(memory_mb=64))
+    result = await sandbox.run(code, limits=Limits(memory_mib=64))
 
     assert (result.status, result.stdout) == ("out_of_memory", "")
     holder = "cgroup" if backend.held_by_kernel else "watchdog"
-    assert result.usage.enforced_by["memory_mb"] == holder
+    assert result.usage.enforced_by["memory_mib"] == holder
 
 
 async def test_cpu_time_is_held_on_every_backend_rg_05_rg_15(

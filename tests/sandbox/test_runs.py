@@ -167,9 +167,9 @@ async def test_each_limit_names_its_enforcer(
     assert held["open_files"] == "rlimit"
     assert "cpu_seconds" not in held
     if backend.name == "docker":
-        assert held["memory_mb"] == held["pids"] == held["cpus"] == "cgroup"
+        assert held["memory_mib"] == held["pids"] == held["cpus"] == "cgroup"
     if backend.name == "runsc":
-        assert (held["memory_mb"], held["pids"]) == ("watchdog", "rlimit")
+        assert (held["memory_mib"], held["pids"]) == ("watchdog", "rlimit")
 
 
 @pytest.mark.parametrize(
@@ -343,12 +343,12 @@ async def test_closing_the_manager_ends_runs_as_cancelled(
 
 
 async def test_a_run_can_only_narrow_limits(sandbox: SandboxManager) -> None:
-    with pytest.raises(InvalidInputError, match="memory_mb"):
-        await sandbox.run("1", limits=Limits(wall_seconds=1, memory_mb=512))
+    with pytest.raises(InvalidInputError, match="memory_mib"):
+        await sandbox.run("1", limits=Limits(wall_seconds=1, memory_mib=512))
 
 
 async def test_narrower_memory_holds(sandbox: SandboxManager) -> None:
-    limits = Limits(memory_mb=64)
+    limits = Limits(memory_mib=64)
     result = await sandbox.run("x = b'1' * (150 << 20)", limits=limits)
 
     assert result.status == "out_of_memory"

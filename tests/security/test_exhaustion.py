@@ -49,7 +49,7 @@ for _ in range(1000):
 
     if result.status == "out_of_memory":
         # A fork takes 4 MiB of memory in gVisor, which has less to share.
-        assert result.usage.enforced_by["memory_mb"] == "watchdog"
+        assert result.usage.enforced_by["memory_mib"] == "watchdog"
     else:
         assert isinstance(result.value, list), result.stderr
         made, stopped = result.value

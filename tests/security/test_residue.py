@@ -30,7 +30,7 @@ _SLATE = "supervisor.clean_slate"
 WITHOUT = {
     "scratch": [
         [_SLATE, "scratch.unmount(self._workdir)\n", "\n"],
-        [_SLATE, "scratch.mount(self._workdir, self._disk_mb, self._uid)\n", "\n"],
+        [_SLATE, "scratch.mount(self._workdir, self._disk_mib, self._uid)\n", "\n"],
     ],
     "ipc": [["supervisor.zygote", "linux.unshare(linux.CLONE_NEWIPC)", "pass"]],
     "net": [

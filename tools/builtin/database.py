@@ -28,7 +28,7 @@ def query_sqlite_tool(
     max_rows: int = 1_000,
     max_bytes: int = 1_048_576,
     timeout_seconds: float = 5.0,
-    memory_mb: int = 256,
+    memory_mib: int = 256,
 ) -> Tool:
     """Return `query_sqlite`, which reads one database.
 
@@ -43,7 +43,7 @@ def query_sqlite_tool(
             happens.
         timeout_seconds: Seconds of one query; default 5. When it is reached the process
             is killed and the call ends as `timeout`.
-        memory_mb: MiB of address space of the process, and of its temporary files;
+        memory_mib: MiB of address space of the process, and of its temporary files;
             default 256. When it is reached the query fails.
 
     Raises:
@@ -54,12 +54,12 @@ def query_sqlite_tool(
         raise ConfigError(
             f"there is no database at {path}", hint="name a SQLite file that exists"
         )
-    if min(max_rows, max_bytes, memory_mb) < 1 or timeout_seconds <= 0:
+    if min(max_rows, max_bytes, memory_mib) < 1 or timeout_seconds <= 0:
         raise ConfigError(
             "limits of query_sqlite must be above 0",
             hint="leave them out for the defaults",
         )
-    limits = {"rows": max_rows, "bytes": max_bytes, "memory_mb": memory_mb}
+    limits = {"rows": max_rows, "bytes": max_bytes, "memory_mib": memory_mib}
 
     @tool(tags={"database"}, timeout=timeout_seconds + 5)
     async def query_sqlite(

@@ -18,9 +18,9 @@ _ALLOWED = {
 }
 
 
-def limit(memory_mb: int) -> None:
+def limit(memory_mib: int) -> None:
     """Bound what this process may use; there is no way back."""
-    memory = memory_mb * 1_048_576
+    memory = memory_mib * 1_048_576
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_FSIZE, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -65,7 +65,7 @@ def _shown(value: Any) -> Any:
 def main() -> None:
     """Read the question from stdin and write the answer to stdout."""
     asked = json.loads(sys.stdin.buffer.read())
-    limit(asked["memory_mb"])
+    limit(asked["memory_mib"])
     try:
         answer = query(asked)
     except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError) as error:

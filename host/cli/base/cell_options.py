@@ -11,7 +11,7 @@ _OPTIONS = {
     "backend": "--backend",
     "env": "--env",
     "image": "--image",
-    "limits.memory_mb": "--memory",
+    "limits.memory_mib": "--memory",
     "limits.pids": "--pids",
     "limits.wall_seconds": "--timeout",
     "max_concurrency": "--concurrency",

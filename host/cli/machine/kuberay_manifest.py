@@ -126,7 +126,7 @@ def _head(image: str) -> dict[str, Any]:
 
 def _worker(config: SandboxConfig, image: str) -> dict[str, Any]:
     slots, limits = config.max_concurrency, config.limits
-    memory = f"{slots * limits.memory_mb + _REST_MIB}Mi"
+    memory = f"{slots * limits.memory_mib + _REST_MIB}Mi"
     cpus = f"{max(1, round(slots * limits.cpus))}"
     container = {
         "name": "node",

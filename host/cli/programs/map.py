@@ -95,7 +95,7 @@ def map(  # noqa: A001 - the command is called so
             "backend": backend,
             "minimum_isolation": isolation,
             "runtime": runtime,
-            "limits": {"wall_seconds": timeout, "memory_mb": memory},
+            "limits": {"wall_seconds": timeout, "memory_mib": memory},
             "packages": package or [],
             "programs_per_cell": programs_per_cell,
             **({"image": image} if image else {}),

@@ -53,7 +53,7 @@ def repl(
         "backend": backend,
         "minimum_isolation": isolation,
         "runtime": runtime,
-        "limits": {"wall_seconds": timeout, "memory_mb": memory},
+        "limits": {"wall_seconds": timeout, "memory_mib": memory},
         # A person may be away for long.
         "session_idle_seconds": _DAY,
         "session_lifetime_seconds": _DAY,

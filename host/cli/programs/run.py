@@ -106,7 +106,7 @@ def run(
             "backend": backend,
             "minimum_isolation": isolation,
             "runtime": runtime,
-            "limits": {"wall_seconds": timeout, "memory_mb": memory, "pids": pids},
+            "limits": {"wall_seconds": timeout, "memory_mib": memory, "pids": pids},
             "env": dict(_variable(text) for text in env or []),
             **({"image": image} if image else {}),
             "package_rules": {"allow": package or [], "build": build or []},
@@ -164,7 +164,7 @@ def read_program(file: str) -> str:
     limits = Limits()
     # Beside its code a notebook holds pictures.
     is_notebook = file.endswith(".ipynb")
-    size = limits.disk_mb << 20 if is_notebook else limits.code_bytes
+    size = limits.disk_mib << 20 if is_notebook else limits.code_bytes
     data = _read(what, size, 0 if file == "-" else file)
     try:
         return data.decode("utf-8")
@@ -191,7 +191,7 @@ def read_file(text: str) -> tuple[str, bytes]:
     from toolcell.sandbox import Limits
 
     local, _, path = text.partition(":")
-    return path or Path(local).name, _read(local, Limits().disk_mb << 20, local)
+    return path or Path(local).name, _read(local, Limits().disk_mib << 20, local)
 
 
 def _read(file: str, max_bytes: int, source: str | int) -> bytes:

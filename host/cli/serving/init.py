@@ -28,7 +28,7 @@ minimum_isolation = "confined"    # nothing weaker is ever used
 # image = "python:3.12-slim"
 [sandbox.limits]
 wall_seconds = 30.0
-memory_mb = 256
+memory_mib = 256
 
 # The tools of this host. The policies below say who may call them.
 [tools]

@@ -35,7 +35,7 @@ def watch(settings: dict[str, Any]) -> DiskWatch | None:
         return None
     folders = [settings["workdir"], settings["tmp"]]
     own = settings["confined"] == OWN_USER
-    return DiskWatch(folders, settings["disk_mb"], settings["uid"] if own else None)
+    return DiskWatch(folders, settings["disk_mib"], settings["uid"] if own else None)
 
 
 def used(folder: str) -> int:
@@ -49,15 +49,15 @@ class DiskWatch:
 
     Args:
         folders: The folders that programs can write to; each may hold as much.
-        disk_mb: What one may hold, in MiB.
+        disk_mib: What one may hold, in MiB.
         uid: The programs' user, if nobody else has it: what it has in shared memory
             counts, too.
     """
 
-    def __init__(self, folders: list[str], disk_mb: int, uid: int | None) -> None:
+    def __init__(self, folders: list[str], disk_mib: int, uid: int | None) -> None:
         self._folders = folders
         self._uid = uid
-        self._limit = self._allowed = disk_mb << 20
+        self._limit = self._allowed = disk_mib << 20
         self._was_full = False
         self._pace = Pace()
 

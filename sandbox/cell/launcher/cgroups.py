@@ -130,7 +130,7 @@ class GroupMaker:
     def make(self, limits: dict[str, Any]) -> CellGroup:
         """Return a new group that enforces these limits. Raises OSError."""
         values = {
-            "memory_bytes": limits["memory_mb"] * 1024 * 1024,
+            "memory_bytes": limits["memory_mib"] * 1024 * 1024,
             "pids": limits["pids"],
             "cpu_quota": int(limits["cpus"] * 100_000),
         }

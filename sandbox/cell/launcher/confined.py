@@ -206,7 +206,7 @@ class ConfinedWalls:
         for name in ("HOME", "TMPDIR", "PATH"):
             parts = [moved.get(part, part) for part in env[name].split(os.pathsep)]
             env[name] = os.pathsep.join(filter(None, parts))
-        rlimits = {**settings["rlimits"], "file_bytes": settings["disk_mb"] << 20}
+        rlimits = {**settings["rlimits"], "file_bytes": settings["disk_mib"] << 20}
         own = ["landlock", "own_uid" if self.separate else "notifier"]
         return {
             **settings,

@@ -104,7 +104,7 @@ class NamespaceWalls:
         settings = kind["settings"]
         renews = bool(settings["renews"])
         descriptors = root_filesystem.finish(
-            self._masks, kind["limits"]["disk_mb"], self._cell_uid, renews=renews
+            self._masks, kind["limits"]["disk_mib"], self._cell_uid, renews=renews
         )
         linux.bring_up_loopback(descriptors["network"])
         if self._reach:

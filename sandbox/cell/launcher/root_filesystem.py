@@ -176,13 +176,13 @@ def masks() -> list[str]:
 
 
 def finish(
-    masked: list[str], disk_mb: int, uid: int, *, renews: bool
+    masked: list[str], disk_mib: int, uid: int, *, renews: bool
 ) -> dict[str, int]:
     """Mount /proc, terminals and scratch space in the namespaces of one cell.
 
     Args:
         masked: Files of /proc that are hidden.
-        disk_mb: The size of each scratch space.
+        disk_mib: The size of each scratch space.
         uid: The programs' user.
         renews: True if several programs use the cell.
 
@@ -201,5 +201,5 @@ def finish(
     linux.mount("proc", "/proc", "proc", readonly)
     for path in masked:
         linux.mount("/dev/null", path, "", linux.MS_BIND)
-    scratch.mount(_workdir, disk_mb, uid)
+    scratch.mount(_workdir, disk_mib, uid)
     return own

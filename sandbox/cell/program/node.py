@@ -313,7 +313,7 @@ def run(node: str, request: dict[str, Any], *, lives: bool) -> int:
     signals.as_new()
     for fd in (RESULT_FD, script, *((REQUEST_FD,) if lives else ())):
         os.set_inheritable(fd, True)
-    heap = "--max-old-space-size=%d" % request["memory_mb"]
+    heap = "--max-old-space-size=%d" % request["memory_mib"]
     numbers = (RESULT_FD, script, REQUEST_FD)
     head = "const RESULT_FD = %d, SCRIPT_FD = %d, REQUEST_FD = %d;" % numbers
     arguments = ["node", heap, "--experimental-vm-modules", "-e", head + _RUNNER]

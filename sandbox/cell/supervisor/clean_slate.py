@@ -115,12 +115,12 @@ class _Mounts:
 
     def __init__(self, settings: dict[str, Any], last_pid: int) -> None:
         self._workdir: str = settings["workdir"]
-        self._disk_mb: int = settings["disk_mb"]
+        self._disk_mib: int = settings["disk_mib"]
         self._uid: int = settings["uid"]
         self._last_pid = last_pid
 
     def replace(self, until: float) -> None:
         """Give the cell new ones. Raises OSError."""
         scratch.unmount(self._workdir)
-        scratch.mount(self._workdir, self._disk_mb, self._uid)
+        scratch.mount(self._workdir, self._disk_mib, self._uid)
         os.pwrite(self._last_pid, b"1", 0)

@@ -45,7 +45,7 @@ others are left out, and named."""
 RUN_DEFAULTS: dict[str, Any] = {
     "code_bytes": None,
     "language": "python",
-    "memory_mb": 0,
+    "memory_mib": 0,
     "cpu_seconds": None,
     "stop_at_output_limit": False,
     "watch_memory_bytes": 0,

@@ -13,8 +13,8 @@ _MAX_FILES_PER_MB = 256
 _FLAGS = linux.MS_NOSUID | linux.MS_NODEV
 
 
-def mount(workdir: str, disk_mb: int, uid: int) -> None:
-    """Mount empty ones, each of `disk_mb`, and terminals of the cell's own.
+def mount(workdir: str, disk_mib: int, uid: int) -> None:
+    """Mount empty ones, each of `disk_mib`, and terminals of the cell's own.
 
     Raises:
         OSError: The kernel refused one of them.
@@ -24,7 +24,7 @@ def mount(workdir: str, disk_mb: int, uid: int) -> None:
         flags = linux.MS_NOSUID | linux.MS_NOEXEC
         folder, options = terminals.FOLDER, terminals.OPTIONS
         linux.mount("devpts", folder, "devpts", flags, options)
-    size = f"size={disk_mb}m,nr_inodes={disk_mb * _MAX_FILES_PER_MB}"
+    size = f"size={disk_mib}m,nr_inodes={disk_mib * _MAX_FILES_PER_MB}"
     own = f"{size},mode=0700,uid={uid},gid={uid}"
     linux.mount("tmpfs", workdir, "tmpfs", _FLAGS, own)
     for path in SHARED_FOLDERS:

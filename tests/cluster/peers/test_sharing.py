@@ -39,7 +39,7 @@ async def test_drivers_with_other_limits_share_a_node_within_its_slots() -> None
     cells = Noting()
     wanted: dict[str, dict[str, Any]] = {
         "first": {"limits": Limits(wall_seconds=1), "agent_id": "a"},
-        "second": {"limits": Limits(memory_mb=64), "network": Network.none},
+        "second": {"limits": Limits(memory_mib=64), "network": Network.none},
     }
     agent = NodeAgent(cast(Sandbox, cells), token=TOKEN, name="one", check_seconds=1e6)
     async with (

@@ -57,7 +57,7 @@ def test_an_option_is_named_as_it_was_typed(arguments: list[str], said: str) -> 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[sandbox.limits]\nmemory = 256", "did you mean memory_mb?"),
+        ("[sandbox.limits]\nmemory = 256", "did you mean memory_mib?"),
         ("[sandbox]\nbackand = 'auto'", "did you mean backend?"),
         ("[tols]\nbuiltin = []", "did you mean tools?"),
         ("[[policies]]\nagent_id = 'a'\nalow = []", "did you mean allow?"),

@@ -86,7 +86,7 @@ def test_every_section_is_read(tmp_path: Path) -> None:
     [
         ("[sandbx]\nbackend = 'docker'", "line 1, column 1: sandbx:"),
         ("\n[sandbox]\n  backnd = 'docker'", "line 3, column 3: sandbox.backnd:"),
-        ("[sandbox.limits]\nmemory_mb = 1", "line 2, column 1: sandbox.limits.memory"),
+        ("[sandbox.limits]\nmemory_mib = 1", "line 2, column 1: sandbox.limits.memory"),
         ("[sandbox]\nbackend = 'vm'", "line 2, column 1: sandbox.backend:"),
         (
             "[[policies]]\nagent_id = 'a'\n[[policies]]\nagent_id = 'b'\nalow = []",

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 CLIENTS = Path(__file__).parent / "clients"
 LIMITS = """
 [sandbox.limits]
-memory_mb = 1024
-disk_mb = 512
+memory_mib = 1024
+disk_mib = 512
 pids = 256
 wall_seconds = 60.0
 output_bytes = 10485760

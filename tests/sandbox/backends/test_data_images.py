@@ -50,7 +50,7 @@ fit = scipy.stats.linregress(frame.x, frame.y)
 frame.plot(x="x", y="y")
 [round(float(fit.slope), 6), round(float(fit.intercept), 6), int(frame.y.sum())]
 """
-LIMITS = Limits(memory_mb=1024, wall_seconds=60)
+LIMITS = Limits(memory_mib=1024, wall_seconds=60)
 
 
 def needs_docker() -> None:

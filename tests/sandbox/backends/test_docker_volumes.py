@@ -73,7 +73,7 @@ async def test_volumes_of_an_image_are_no_place_to_write(
     (tmp_path / "given").write_text("mine")
     mounts = (Mount(source=str(tmp_path), target="/data/mounted"),)
     with image_with(str(VOLUMES).replace("'", '"'), backend.name) as image:
-        config = backend.config(image=image, mounts=mounts, limits=Limits(disk_mb=1))
+        config = backend.config(image=image, mounts=mounts, limits=Limits(disk_mib=1))
         async with SandboxManager(config) as manager:
             paths = ["/data", "/var/lib/deep/er", "/work", "/work/inner", "/tmp"]
             result = await manager.run(LOOK, inputs={"paths": paths})

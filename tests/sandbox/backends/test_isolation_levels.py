@@ -25,7 +25,7 @@ from toolcell.sandbox import Limits
 user = int(sys.argv[1])
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 config = SandboxConfig(backend="subprocess", python=sys.argv[2],
-                       limits=Limits(memory_mb=64, pids=24, wall_seconds=20))
+                       limits=Limits(memory_mib=64, pids=24, wall_seconds=20))
 programs = json.loads(sys.argv[3])
 async def main():
     async with SandboxManager(config) as sandbox:
@@ -120,10 +120,10 @@ def test_without_cgroups_rlimits_and_the_watchdog_hold(
     ordinary: list[dict[str, Any]],
 ) -> None:
     held = ordinary[2]["usage"]["enforced_by"]
-    if held["memory_mb"] == "cgroup":
+    if held["memory_mib"] == "cgroup":
         missing("this user has cgroups of its own")
 
-    assert (held["memory_mb"], held["pids"]) == ("watchdog", "rlimit")
+    assert (held["memory_mib"], held["pids"]) == ("watchdog", "rlimit")
     assert 0 < ordinary[2]["value"] < 24
     assert (ordinary[3]["status"], ordinary[3]["self_reported"]) == (
         "out_of_memory",

@@ -113,7 +113,7 @@ async def test_leftovers_of_another_unit_are_found(
         host_cgroups.remove({"": str(unit)})
 
 
-LIMITS = {"memory_mb": 64, "pids": 16, "cpus": 1}
+LIMITS = {"memory_mib": 64, "pids": 16, "cpus": 1}
 
 
 @pytest.mark.finding("A27")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)
 
 LIBRARIES = ("altair", "matplotlib", "pandas", "pillow", "plotly")
 ALL = (*LIBRARIES, "ipython")
-LIMITS = Limits(memory_mb=1024, wall_seconds=90)
+LIMITS = Limits(memory_mib=1024, wall_seconds=90)
 
 FIGURES = """
 import matplotlib.pyplot as plt

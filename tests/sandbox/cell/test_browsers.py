@@ -24,7 +24,7 @@ options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=300,200
 picture = "--screenshot=artifacts/page.png"
 subprocess.run([browser, *options, picture, "page.html"], check=True, timeout=280)
 """
-ROOM = Limits(memory_mb=1024, pids=256, disk_mb=512, wall_seconds=300)
+ROOM = Limits(memory_mib=1024, pids=256, disk_mib=512, wall_seconds=300)
 
 
 def options_of(backend: BackendRow) -> tuple[dict[str, Any], str]:

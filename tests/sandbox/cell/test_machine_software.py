@@ -45,7 +45,7 @@ async def test_software_of_the_machine_works(row: BackendRow, name: str) -> None
     if shutil.which(name) is None:
         pytest.skip(f"{name} is not installed")
     code, expected = SOFTWARE[name]
-    limits = Limits(memory_mb=2048, wall_seconds=120, pids=256)
+    limits = Limits(memory_mib=2048, wall_seconds=120, pids=256)
 
     async with SandboxManager(row.config(limits=limits)) as sandbox:
         result = await sandbox.run(code, language="bash")

@@ -14,7 +14,7 @@ from toolcell.sandbox.machine import host_cgroups
 from ...conftest import RUNSC, SUBPROCESS, BackendRow, missing, why_no_docker
 
 MIB = 1 << 20
-LIMITS = Limits(memory_mb=128, pids=256, disk_mb=64, wall_seconds=60)
+LIMITS = Limits(memory_mib=128, pids=256, disk_mib=64, wall_seconds=60)
 CONFINED = BackendRow(
     name="confined",
     options={"backend": "subprocess", "strongest_isolation": "confined"},
@@ -99,7 +99,7 @@ async def test_what_takes_little_memory_runs(unheld: Sandbox, name: str) -> None
     result = await unheld.run(SMALL[name])
 
     assert result.status == "ok", (result.status, result.stderr)
-    assert result.usage.enforced_by["memory_mb"] == "watchdog"
+    assert result.usage.enforced_by["memory_mib"] == "watchdog"
 
 
 HIDDEN = "import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n"

@@ -92,7 +92,7 @@ while True:
     os.write(4, call * 1000)
 """
     calls = HostCalls(names=("count",), handler=count, max_calls=1)
-    limits = Limits(wall_seconds=3, memory_mb=128)
+    limits = Limits(wall_seconds=3, memory_mib=128)
     result = await sandbox.run(code, calls=calls, limits=limits)
 
     assert result.status == "timeout", result.stderr

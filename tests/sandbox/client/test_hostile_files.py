@@ -241,7 +241,7 @@ async def test_a_large_artifact_fits_into_a_small_cell(backend: BackendRow) -> N
         "import os\nos.mkdir('artifacts')\nwith open('artifacts/a', 'wb') as file:\n"
         "    for n in range(15): file.write(bytes([n]) * (1 << 20))"
     )
-    async with SandboxManager(backend.config(limits=Limits(memory_mb=40))) as sandbox:
+    async with SandboxManager(backend.config(limits=Limits(memory_mib=40))) as sandbox:
         result = await sandbox.run(code)
 
     [artifact] = result.artifacts

@@ -139,7 +139,7 @@ async def sandbox(
         *("PIP_CERT", "NODE_EXTRA_CA_CERTS"),
     )
     config = backend.config(
-        limits=Limits(wall_seconds=60, memory_mb=1024),
+        limits=Limits(wall_seconds=60, memory_mib=1024),
         network=Network.allow([f"{NAME}:{shop.port}", f"127.0.0.1:{shop.port}"]),
         mounts=(Mount(source=str(clients), target=SHOWN),),
         env={

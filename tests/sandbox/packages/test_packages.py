@@ -253,7 +253,7 @@ async def test_a_set_that_is_too_large_is_not_kept(
     index = Index(own)
     index.wheel("large", {"large.py": "", "large.txt": "0" * (2 << 20)})
     rules = index.rules(tmp_path / "store", "*")
-    small = rules.model_copy(update={"layer_mb": 1})
+    small = rules.model_copy(update={"layer_mib": 1})
     async with SandboxManager(SUBPROCESS.config(package_rules=small)) as manager:
         with pytest.raises(PackageError, match="the limit is 1") as caught:
             await manager.install(["large"])
@@ -273,7 +273,7 @@ async def test_an_installer_that_writes_on_and_on_is_stopped(
     endless.write_text("#!/bin/sh\nexec dd if=/dev/zero of=/dev/null bs=1M\n")
     endless.chmod(0o755)
     monkeypatch.setattr(uv, "find_uv", lambda: str(endless))
-    rules = index.rules(tmp_path / "store", "*").model_copy(update={"layer_mb": 1})
+    rules = index.rules(tmp_path / "store", "*").model_copy(update={"layer_mib": 1})
     async with SandboxManager(SUBPROCESS.config(package_rules=rules)) as manager:
         with pytest.raises(PackageError) as caught:
             await manager.install(["kind"])

@@ -263,7 +263,7 @@ async def test_an_archive_larger_than_the_cell(
 ) -> None:
     archive = tmp_path / "large"
     archive.write_bytes(archive_of(entry("a"), data=bytes(20 << 20)))
-    config = backend.config(limits=Limits(disk_mb=8))
+    config = backend.config(limits=Limits(disk_mib=8))
     async with SandboxManager(config) as manager, manager.session() as session:
         with pytest.raises(InvalidInputError) as caught:
             await session.load(archive, max_bytes=10 << 20)

@@ -333,7 +333,7 @@ async def test_many_at_once_and_no_more(session: SandboxSession) -> None:
 
 
 async def test_a_command_that_takes_too_much_memory(backend: BackendRow) -> None:
-    config = backend.config(limits=Limits(memory_mb=128))
+    config = backend.config(limits=Limits(memory_mib=128))
     async with SandboxManager(config) as manager, manager.session() as session:
         process = await session.exec(["python3", "-c", "x = b'x' * (1 << 30)"])
         with anyio.fail_after(60):

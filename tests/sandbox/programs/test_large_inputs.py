@@ -87,7 +87,7 @@ async def test_what_exceeds_the_limit_is_refused(sandbox: Sandbox) -> None:
 
 
 async def test_what_fits_no_disk_is_refused(backend: BackendRow) -> None:
-    config = backend.config(limits=Limits(disk_mb=1))
+    config = backend.config(limits=Limits(disk_mib=1))
     async with SandboxManager(config) as sandbox, sandbox.session() as session:
         for run in (sandbox.run, session.run):
             with pytest.raises(InvalidInputError) as caught:

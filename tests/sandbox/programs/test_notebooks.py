@@ -88,7 +88,7 @@ async def ended(session: Session, cell: str) -> tuple[str, str]:
 )
 async def test_cells_of_public_notebooks_run(every: int) -> None:
     """Fewer than 5 % are refused for their syntax or a command; no value is lost."""
-    config = SandboxConfig(backend="subprocess", limits=Limits(memory_mb=1024))
+    config = SandboxConfig(backend="subprocess", limits=Limits(memory_mib=1024))
     ends: Counter[str] = Counter()
     lost = []
     async with SandboxManager(config) as sandbox:

@@ -392,7 +392,7 @@ async def test_other_limits_do_not_take_a_ready_cell(backend: BackendRow) -> Non
     async with SandboxManager(backend.config(pool=1)) as manager:
         await until(lambda: full(manager))
         [cell] = ready_cells(manager)
-        result = await manager.run("1", limits=Limits(memory_mb=128))
+        result = await manager.run("1", limits=Limits(memory_mib=128))
         assert result.value == 1
         assert ready_cells(manager) == [cell]
 

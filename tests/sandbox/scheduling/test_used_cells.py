@@ -92,7 +92,7 @@ async def test_programs_without_an_agent_share_a_cell_within_their_batch_alone(
 
 async def test_other_limits_take_another_cell(sandbox: SandboxManager) -> None:
     assert await reused(sandbox)
-    narrow = Limits(memory_mb=64)
+    narrow = Limits(memory_mib=64)
     assert number_of(await sandbox.run("1", limits=narrow)) == 1
     assert await reused(sandbox, limits=narrow)
     # These are kept run by run.

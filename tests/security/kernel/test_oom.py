@@ -51,7 +51,7 @@ async def test_no_program_saves_itself(
 async def test_a_full_cell_is_out_of_memory_and_not_lost(backend: BackendRow) -> None:
     if not backend.held_by_kernel:
         pytest.skip("a watchdog holds memory there")
-    limits = Limits(memory_mb=32, disk_mb=32, wall_seconds=60)
+    limits = Limits(memory_mib=32, disk_mib=32, wall_seconds=60)
     async with SandboxManager(backend.config(limits=limits)) as manager:
         result = await manager.run(FILL)
         after = await manager.run("'alive'")

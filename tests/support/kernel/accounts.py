@@ -19,7 +19,7 @@ from typing import Any
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, Stdout
 
 CREW = 4
-LIMITS = Limits(wall_seconds=300, memory_mb=128, open_files=128, pids=24)
+LIMITS = Limits(wall_seconds=300, memory_mib=128, open_files=128, pids=24)
 
 
 def take(most: int, step: Callable[[int], object]) -> list[Any]:

@@ -218,7 +218,7 @@ async def test_a_query_that_eats_the_machine_is_killed(database: Path) -> None:
         sql=f"{endless} SELECT count(*) FROM n",
     )
     hungry = await run(
-        query(database, memory_mb=64),
+        query(database, memory_mib=64),
         sql=f"{endless} SELECT randomblob(900000) FROM n ORDER BY 1",
     )
 
