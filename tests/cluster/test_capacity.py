@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from toolcell.cluster.membership.capacity import (
     DEMAND_SECONDS,
     IDLE_SECONDS,
@@ -24,6 +26,7 @@ def test_a_small_machine_is_held_slot_by_slot() -> None:
     assert (holding.part, holding.parts(2, 0), holding.parts(3, 0)) == (1, 2, 3)
 
 
+@pytest.mark.promise("cluster-45")
 def test_what_is_idle_is_let_go_after_a_while() -> None:
     holding = Holding(8)
     assert holding.parts(8, 0) == 4
@@ -41,6 +44,7 @@ def test_a_short_pause_lets_nothing_go() -> None:
     assert holding.parts(0, 60 + IDLE_SECONDS - 0.1) == 4
 
 
+@pytest.mark.promise("cluster-45")
 def test_what_waits_for_a_while_is_asked_for() -> None:
     demand = Demand()
     demand.tell("one", 3, until=100)

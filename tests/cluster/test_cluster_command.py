@@ -145,6 +145,7 @@ async def test_a_node_waits_for_its_directory_c3(tmp_path: Path) -> None:
         server.stop()
 
 
+@pytest.mark.promise("cluster-30")
 async def test_a_host_runs_code_on_the_nodes(nodes: Nodes) -> None:
     config = HostConfig.from_file(nodes.config, environ=nodes.environ)
     async with Host(config, environ=nodes.environ) as host:
@@ -182,6 +183,7 @@ async def test_a_batch_runs_on_the_nodes(nodes: Nodes, tmp_path: Path) -> None:
     assert "--cluster excludes --memory" in refused["message"]
 
 
+@pytest.mark.promise("cluster-49")
 async def test_a_node_tells_prometheus_of_itself(
     nodes: Nodes, free_tcp_port: int
 ) -> None:
@@ -194,6 +196,7 @@ async def test_a_node_tells_prometheus_of_itself(
     assert await nodes.ended("metrics") == 143
 
 
+@pytest.mark.promise("cluster-28")
 @pytest.mark.timeout(900)
 async def test_nodes_end_when_they_are_told_to(nodes: Nodes) -> None:
     await nodes.up("three")

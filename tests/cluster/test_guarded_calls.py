@@ -47,6 +47,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+@pytest.mark.promise("cluster-16")
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_calls_are_refused_while_the_store_of_the_guard_is_away(
     tmp_path: Path, ending: str

@@ -37,6 +37,7 @@ def read(reader: InMemoryMetricReader) -> dict[tuple[str, str], Any]:
     return found
 
 
+@pytest.mark.promise("cluster-49")
 async def test_metrics_count_what_was_run_and_their_labels_are_bounded(
     metric_reader: InMemoryMetricReader,
 ) -> None:
@@ -86,6 +87,7 @@ async def test_metrics_count_what_was_run_and_their_labels_are_bounded(
     assert labels <= {"", "ok", "error", "timeout", "ready", "draining", "sick"}
 
 
+@pytest.mark.promise("cluster-49")
 async def test_a_lost_node_is_counted(
     metric_reader: InMemoryMetricReader,
     processes: ClusterProcesses,
@@ -99,6 +101,7 @@ async def test_a_lost_node_is_counted(
     assert read(metric_reader)["toolcell.cluster.lost", ""] == before + 1
 
 
+@pytest.mark.promise("cluster-45")
 async def test_the_directory_knows_how_many_runs_wait(
     processes: ClusterProcesses, nodes: dict[str, NodeProcess]
 ) -> None:

@@ -53,6 +53,7 @@ async def until_begun(cells: list[NullSandbox], count: int) -> None:
     await until(lambda: sum(len(each.begun) for each in cells) == count)
 
 
+@pytest.mark.promise("cluster-03")
 async def test_runs_spread_over_the_nodes(stack: AsyncExitStack) -> None:
     cells, records = await nodes_of(stack, 4, 4)
 
@@ -67,6 +68,7 @@ async def test_runs_spread_over_the_nodes(stack: AsyncExitStack) -> None:
     assert {len(each.begun) for each in cells} <= set(range(8, 13))
 
 
+@pytest.mark.promise("cluster-27")
 async def test_no_node_gets_a_herd(stack: AsyncExitStack) -> None:
     cells, records = await nodes_of(stack, 16, 8)
     async with driver(*records) as sandbox, anyio.create_task_group() as tasks:
@@ -79,6 +81,7 @@ async def test_no_node_gets_a_herd(stack: AsyncExitStack) -> None:
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.promise("cluster-26")
 async def test_a_slow_node_gets_fewer_runs(stack: AsyncExitStack) -> None:
     cells, records = await nodes_of(stack, 3, 4)
     slow = cells[0]
@@ -94,6 +97,7 @@ async def test_a_slow_node_gets_fewer_runs(stack: AsyncExitStack) -> None:
     assert sum(len(each.begun) for each in cells) == 100
 
 
+@pytest.mark.promise("cluster-25")
 async def test_an_agent_with_many_runs_does_not_hold_up_another(
     stack: AsyncExitStack,
 ) -> None:
@@ -119,6 +123,7 @@ async def test_an_agent_with_many_runs_does_not_hold_up_another(
         cells.release()
 
 
+@pytest.mark.promise("cluster-24")
 async def test_a_full_queue_refuses_the_next(stack: AsyncExitStack) -> None:
     [cells], [record] = await nodes_of(stack, 1, 1)
     async with driver(record) as sandbox, anyio.create_task_group() as tasks:
@@ -131,6 +136,7 @@ async def test_a_full_queue_refuses_the_next(stack: AsyncExitStack) -> None:
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.promise("cluster-23")
 async def test_a_batch_reads_no_further_than_it_can_run(stack: AsyncExitStack) -> None:
     cells, records = await nodes_of(stack, 2, 4)
     read = itertools.count()
@@ -161,6 +167,7 @@ async def test_a_batch_reads_no_further_than_it_can_run(stack: AsyncExitStack) -
         assert last <= 200 + 3 * 8
 
 
+@pytest.mark.promise("cluster-11")
 async def test_a_cut_link_answers_each_run_once(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +217,7 @@ async def test_a_standstill_of_this_process_is_no_silence_of_a_node(
         assert sandbox._nodes.open == (node,)
 
 
+@pytest.mark.promise("cluster-37")
 async def test_a_byte_that_is_changed_on_its_way_ends_the_link(
     stack: AsyncExitStack,
 ) -> None:
@@ -248,6 +256,7 @@ async def losing(
     return await stack.enter_async_context(made), cells
 
 
+@pytest.mark.promise("cluster-17")
 async def test_a_lost_program_is_not_run_again_unasked(stack: AsyncExitStack) -> None:
     sandbox, cells = await losing(stack, 3)
     with pytest.raises(CellLostError):
@@ -255,6 +264,7 @@ async def test_a_lost_program_is_not_run_again_unasked(stack: AsyncExitStack) ->
     assert sum(len(each.begun) for each in cells) == 1
 
 
+@pytest.mark.promise("cluster-19")
 async def test_a_program_that_ends_its_node_ends_two(stack: AsyncExitStack) -> None:
     sandbox, cells = await losing(stack, 3, retry_lost=True)
     with pytest.raises(CellLostError):
@@ -263,6 +273,7 @@ async def test_a_program_that_ends_its_node_ends_two(stack: AsyncExitStack) -> N
     assert (await sandbox.run("1")).value == "1"
 
 
+@pytest.mark.promise("cluster-17")
 async def test_a_lost_program_is_not_run_again_on_the_same_node(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +287,7 @@ async def test_a_lost_program_is_not_run_again_on_the_same_node(
     assert (await sandbox.run("1")).value == "1"
 
 
+@pytest.mark.promise("cluster-38")
 async def test_large_results_hold_up_no_other_run(stack: AsyncExitStack) -> None:
     [cells], [record] = await nodes_of(stack, 1, 2)
     ended: list[str] = []
@@ -293,6 +305,7 @@ async def test_large_results_hold_up_no_other_run(stack: AsyncExitStack) -> None
     assert ended == ["small", "large"]
 
 
+@pytest.mark.promise("cluster-12")
 async def test_what_is_being_sent_when_a_link_breaks_is_lost(
     stack: AsyncExitStack,
 ) -> None:
@@ -318,6 +331,7 @@ async def test_what_is_being_sent_when_a_link_breaks_is_lost(
     assert lost == 400
 
 
+@pytest.mark.promise("cluster-12")
 async def test_who_tries_again_at_once_gets_a_new_link(
     stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +352,7 @@ async def test_who_tries_again_at_once_gets_a_new_link(
             pytest.fail("the link that is gone is still used")
 
 
+@pytest.mark.promise("cluster-50")
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_nothing_is_left_of_a_driver(anyio_backend: str) -> None:
     async def once() -> None:
@@ -362,6 +377,7 @@ def left() -> tuple[int, set[str]]:
     return files, {name for name in names if not name.startswith(pools)}
 
 
+@pytest.mark.promise("cluster-12")
 async def test_runs_wait_for_credit_for_a_while_only(stack: AsyncExitStack) -> None:
     """Those that came before the credit went, and those that came after it."""
     [_], [record] = await nodes_of(stack, 1, 1)

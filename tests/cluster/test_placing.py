@@ -52,6 +52,7 @@ def states(sandbox: ClusterSandbox) -> dict[str, str]:
     return {each.record.name: each.state for each in sandbox._nodes.open}
 
 
+@pytest.mark.promise("cluster-29")
 async def test_a_sick_node_leaves_the_rotation_and_comes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -82,6 +83,7 @@ async def test_a_sick_node_leaves_the_rotation_and_comes_back(
             assert {first.node, second.node} == {"one", "two"}
 
 
+@pytest.mark.promise("cluster-29")
 async def test_a_node_whose_cells_hang_gets_nothing_after_ten_seconds() -> None:
     # Two tries, and a second between them.
     assert 2 * TRY_SECONDS + 1 < 10
@@ -114,6 +116,7 @@ async def test_runs_do_not_wait_for_ever_where_all_nodes_are_sick() -> None:
     assert "one is draining" in caught.value.message
 
 
+@pytest.mark.promise("cluster-28")
 async def test_a_node_that_is_told_to_end_waits_for_its_runs() -> None:
     async with node("one") as (_, one):
         nodes = FixedNodes([one.record])
@@ -131,6 +134,7 @@ async def test_a_node_that_is_told_to_end_waits_for_its_runs() -> None:
                 await one.retired()
 
 
+@pytest.mark.promise("cluster-28")
 async def test_sessions_of_a_node_that_drains_are_warned() -> None:
     async with node("one") as (_, one):
         nodes = FixedNodes([one.record])
@@ -155,6 +159,7 @@ async def test_sessions_of_a_node_that_drains_are_warned() -> None:
             assert told == "the node one takes nothing new: save what is to be kept"
 
 
+@pytest.mark.promise("cluster-28")
 async def test_a_node_that_is_told_to_end_has_a_deadline() -> None:
     async with node("one") as (_, one):
         nodes = FixedNodes([one.record])
@@ -168,6 +173,7 @@ async def test_a_node_that_is_told_to_end_has_a_deadline() -> None:
             assert one.busy == 1
 
 
+@pytest.mark.promise("cluster-28")
 async def test_a_node_that_is_undrained_takes_runs_again_and_stays() -> None:
     async with node("one") as (_, one):
         nodes = FixedNodes([one.record])
@@ -211,6 +217,7 @@ async def test_a_node_that_is_not_there_cannot_be_drained() -> None:
         assert (here.state, here.problem, here.slots) == ("ready", "", 2)
 
 
+@pytest.mark.promise("cluster-42")
 async def test_another_protocol_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -240,6 +247,7 @@ def used(sandbox: ClusterSandbox) -> list[str]:
     return [each.record.name for each in sandbox._nodes.open if each.in_use]
 
 
+@pytest.mark.promise("cluster-17", "cluster-18")
 async def test_a_lost_program_is_run_again_where_asked_and_not_after_a_call(
     processes: ClusterProcesses,
 ) -> None:

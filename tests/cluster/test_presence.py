@@ -59,6 +59,7 @@ def sets(sandbox: ClusterSandbox) -> dict[str, set[tuple[str, ...]]]:
     return {each.record.name: set(each.packages) for each in sandbox._nodes.open}
 
 
+@pytest.mark.promise("cluster-44")
 async def test_runs_go_where_their_packages_are(index: Index) -> None:
     async with (
         node("one", with_packages(index, "a")) as one,
@@ -89,9 +90,8 @@ async def test_runs_go_where_their_packages_are(index: Index) -> None:
             assert (one_of.node, last.node) == (has, lacks)
 
 
-async def test_packages_that_nobody_has_are_an_error_of_their_own(
-    index: Index,
-) -> None:
+@pytest.mark.promise("cluster-44")
+async def test_packages_that_nobody_has_are_an_error_of_their_own(index: Index) -> None:
     async with (
         node("one", with_packages(index, "a")) as one,
         ClusterSandbox(FixedNodes([one]), token=TOKEN) as sandbox,
@@ -103,6 +103,7 @@ async def test_packages_that_nobody_has_are_an_error_of_their_own(
         assert sets(sandbox) == {"one": set()}
 
 
+@pytest.mark.promise("cluster-44")
 async def test_packages_are_fetched_before_a_run_needs_them(index: Index) -> None:
     async with (
         node("one", with_packages(index, "a")) as one,
@@ -149,6 +150,7 @@ def other_image() -> Iterator[str]:
     removed(name)
 
 
+@pytest.mark.promise("cluster-44")
 @pytest.mark.docker
 async def test_runs_go_where_the_image_is(other_image: str) -> None:
     def config(image: str) -> SandboxConfig:

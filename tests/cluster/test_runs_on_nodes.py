@@ -35,6 +35,7 @@ pytestmark = pytest.mark.anyio
 MARKER = "marker-7d1c55f0"
 
 
+@pytest.mark.promise("cluster-02")
 async def test_a_run_has_the_result_of_one_machine(cluster: ClusterSandbox) -> None:
     code = """
 import os, sys
@@ -66,6 +67,7 @@ open('artifacts/a.bin', 'wb').write(b'\\x00\\xff')
     assert result.isolation.level == "namespaces"
 
 
+@pytest.mark.promise("cluster-02", "cluster-37")
 @pytest.mark.parametrize("size", [5, pytest.param(100, marks=pytest.mark.full)])
 async def test_large_data_comes_whole(cluster: ClusterSandbox, size: int) -> None:
     data = bytes(range(250)) * 4_000 * size
@@ -86,6 +88,7 @@ async def test_displays_are_told_among_the_output(cluster: ClusterSandbox) -> No
     assert [each.text() for each in result.outputs] == ["'first'"]
 
 
+@pytest.mark.promise("cluster-39")
 async def test_a_stream_waits_for_its_reader(cluster: ClusterSandbox) -> None:
     code = "for i in range(3): print(i, flush=True); input_or = open('/dev/null')"
     found = [event async for event in cluster.stream(code)]
@@ -96,6 +99,7 @@ async def test_a_stream_waits_for_its_reader(cluster: ClusterSandbox) -> None:
     assert found[-1].result.ok
 
 
+@pytest.mark.promise("cluster-39")
 async def test_a_slow_reader_holds_the_program_up_and_fills_no_memory(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -132,6 +136,7 @@ async def test_a_slow_reader_holds_the_program_up_and_fills_no_memory(
     assert max(grown) < bound, grown
 
 
+@pytest.mark.promise("cluster-03", "cluster-20")
 async def test_sessions_spread_and_stay(cluster: ClusterSandbox) -> None:
     assert isinstance(cluster, Sandbox)
     async with AsyncExitStack() as stack:
@@ -155,6 +160,7 @@ async def test_sessions_spread_and_stay(cluster: ClusterSandbox) -> None:
         await sessions[0].run("x")
 
 
+@pytest.mark.promise("cluster-20")
 @pytest.mark.full
 async def test_fifty_sessions_keep_to_themselves(
     redis_server: RedisServer, tmp_path: Path
@@ -192,6 +198,7 @@ async def test_fifty_sessions_keep_to_themselves(
         processes.end()
 
 
+@pytest.mark.promise("cluster-30")
 async def test_calls_come_back_to_the_caller(cluster: ClusterSandbox) -> None:
     seen: list[Any] = []
 
@@ -222,6 +229,7 @@ async def test_an_error_of_the_handler_is_the_caller_s(cluster: ClusterSandbox) 
     assert cluster.active_cells == 0
 
 
+@pytest.mark.promise("cluster-31")
 async def test_a_person_who_is_asked_stops_the_clock_of_the_node(
     cluster: ClusterSandbox,
 ) -> None:
@@ -287,6 +295,7 @@ async def test_commands_run_on_the_node(cluster: ClusterSandbox) -> None:
         assert caught.value.details["reason"] == "missing"
 
 
+@pytest.mark.promise("cluster-43")
 async def test_a_bad_argument_is_refused_as_on_one_machine(
     cluster: ClusterSandbox,
 ) -> None:
@@ -304,6 +313,7 @@ async def test_a_bad_argument_is_refused_as_on_one_machine(
     assert (await cluster.run("1")).value == 1
 
 
+@pytest.mark.promise("cluster-32")
 async def test_what_a_run_is_given_is_found_nowhere(
     cluster: ClusterSandbox,
     nodes: dict[str, NodeProcess],

@@ -107,7 +107,8 @@ def made(kind: type[ToolcellError], message: str, **data: Any) -> ToolcellError:
     return kind(message, **data)
 
 
-def test_the_tree_is_the_one_drawn_lc_14() -> None:
+@pytest.mark.promise("LC-14")
+def test_the_tree_is_the_one_drawn() -> None:
     built = {kind.__name__: kind.__mro__[1].__name__ for kind in CLASSES}
     built["ToolcellError"] = ""
 
@@ -116,6 +117,7 @@ def test_the_tree_is_the_one_drawn_lc_14() -> None:
     assert all(len(kind.__bases__) == 1 for kind in CLASSES)
 
 
+@pytest.mark.promise("LC-15", "LC-16", "LC-17", "LC-18")
 @pytest.mark.parametrize(
     ("base", "expected"),
     [
@@ -161,7 +163,7 @@ def test_the_tree_is_the_one_drawn_lc_14() -> None:
         ),
     ],
 )
-def test_errors_stand_under_their_subject_lc_15_lc_16_lc_17_lc_18(
+def test_errors_stand_under_their_subject(
     base: type[ToolcellError], expected: set[str]
 ) -> None:
     leaves = {
@@ -172,11 +174,13 @@ def test_errors_stand_under_their_subject_lc_15_lc_16_lc_17_lc_18(
     assert leaves == expected
 
 
-def test_every_error_is_public_lc_14() -> None:
+@pytest.mark.promise("LC-14")
+def test_every_error_is_public() -> None:
     assert {kind.__name__ for kind in CLASSES} <= set(vars(core)["__all__"])
 
 
-def test_no_name_clashes_with_pydantic_or_builtins_lc_15() -> None:
+@pytest.mark.promise("LC-15")
+def test_no_name_clashes_with_pydantic_or_builtins() -> None:
     import builtins
 
     import pydantic
@@ -185,23 +189,27 @@ def test_no_name_clashes_with_pydantic_or_builtins_lc_15() -> None:
     assert not names & (set(dir(builtins)) | set(dir(pydantic)))
 
 
-def test_kinds_are_stable_and_unique_lc_14() -> None:
+@pytest.mark.promise("LC-14")
+def test_kinds_are_stable_and_unique() -> None:
     assert {kind.__name__: kind.kind for kind in CLASSES} == KINDS
     assert len(set(KINDS.values())) == len(CLASSES)
 
 
-def test_kinds_begin_with_their_parents_kind_lc_14() -> None:
+@pytest.mark.promise("LC-14")
+def test_kinds_begin_with_their_parents_kind() -> None:
     for kind in CLASSES:
         parent = kind.__mro__[1]
         if kind is not ToolcellError and parent is not ToolcellError:
             assert kind.kind.startswith(f"{getattr(parent, 'kind', '')}.")
 
 
-def test_what_may_succeed_later_is_retryable_lc_14() -> None:
+@pytest.mark.promise("LC-14")
+def test_what_may_succeed_later_is_retryable() -> None:
     assert {kind.__name__ for kind in CLASSES if kind.retryable} == RETRYABLE
 
 
-def test_an_error_of_a_model_says_what_to_do_lc_16() -> None:
+@pytest.mark.promise("LC-16")
+def test_an_error_of_a_model_says_what_to_do() -> None:
     error = ModelError("too long", reason="compact", details={"tokens": 9})
 
     assert error.reason == "compact"
@@ -210,10 +218,9 @@ def test_an_error_of_a_model_says_what_to_do_lc_16() -> None:
     assert ModelThrottledError.retryable
 
 
+@pytest.mark.promise("LC-17", "RG-29")
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_error_is_raised_with_its_data_lc_17_rg_29(
-    kind: type[ToolcellError],
-) -> None:
+def test_every_error_is_raised_with_its_data(kind: type[ToolcellError]) -> None:
     given = {"limit": 3}
     with pytest.raises(kind) as caught:
         raise made(kind, "too many", hint="ask for fewer", details=given)
@@ -231,7 +238,8 @@ def test_every_error_is_raised_with_its_data_lc_17_rg_29(
     assert error.details == {"limit": 3}
 
 
-def test_hint_and_details_may_be_left_out_rg_29() -> None:
+@pytest.mark.promise("RG-29")
+def test_hint_and_details_may_be_left_out() -> None:
     error = ToolcellError("broken")
 
     assert (str(error), error.hint, error.details) == ("broken", None, {})
@@ -239,10 +247,9 @@ def test_hint_and_details_may_be_left_out_rg_29() -> None:
         ToolcellError("broken", "by position")  # type: ignore[call-arg]
 
 
+@pytest.mark.promise("LC-20")
 @pytest.mark.parametrize("kind", CLASSES)
-def test_one_handler_catches_all_and_one_its_own_lc_20(
-    kind: type[ToolcellError],
-) -> None:
+def test_one_handler_catches_all_and_one_its_own(kind: type[ToolcellError]) -> None:
     with pytest.raises(ToolcellError):
         raise made(kind, "broken")
     for other in CLASSES:
@@ -253,6 +260,7 @@ def said_by(error: ConfigError) -> list[str]:
     return [problem["field"] for problem in error.details["problems"]]
 
 
+@pytest.mark.promise("LC-15")
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -274,9 +282,7 @@ def said_by(error: ConfigError) -> list[str]:
         ({"limits": {"memory_mib": -1}}, "limits.memory_mib"),
     ],
 )
-def test_a_config_that_cannot_be_used_lc_15(
-    options: dict[str, Any], field: str
-) -> None:
+def test_a_config_that_cannot_be_used(options: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SandboxConfig(**options)
 
@@ -285,29 +291,33 @@ def test_a_config_that_cannot_be_used_lc_15(
     assert caught.value.hint
 
 
-def test_all_problems_are_told_at_once_lc_15() -> None:
+@pytest.mark.promise("LC-15")
+def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         SandboxConfig.model_validate({"bakend": "docker", "pool": -1})
 
     assert sorted(said_by(caught.value)) == ["bakend", "pool"]
 
 
+@pytest.mark.promise("LC-15")
 @pytest.mark.parametrize("name", [n for n in Limits.model_fields if "stop" not in n])
 @pytest.mark.parametrize("value", [-1, 0, float("nan"), float("inf"), "many", 10**13])
-def test_a_limit_out_of_range_lc_15(name: str, value: Any) -> None:
+def test_a_limit_out_of_range(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name) as caught:
         Limits(**{name: value})
 
     assert said_by(caught.value) == [name]
 
 
-def test_a_contradiction_in_the_config_lc_15() -> None:
+@pytest.mark.promise("LC-15")
+def test_a_contradiction_in_the_config() -> None:
     with pytest.raises(ConfigError, match="never gives 'kernel'") as caught:
         SandboxConfig(backend="subprocess", minimum_isolation="kernel")
 
     assert said_by(caught.value) == ["SandboxConfig"]
 
 
+@pytest.mark.promise("LC-15")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -322,7 +332,7 @@ def test_a_contradiction_in_the_config_lc_15() -> None:
         ("input_bytes", 33_554_433),
     ],
 )
-async def test_a_run_cannot_widen_its_limits_lc_15(
+async def test_a_run_cannot_widen_its_limits(
     sandbox: SandboxManager, name: str, value: float
 ) -> None:
     limits = Limits.model_validate({name: value})
@@ -338,6 +348,7 @@ def loop() -> list[Any]:
     return items
 
 
+@pytest.mark.promise("LC-15")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -366,7 +377,7 @@ def loop() -> list[Any]:
         ({"language": "bash", "inputs": {"a": "\0"}}, "NUL character"),
     ],
 )
-async def test_a_program_that_cannot_be_used_lc_15(
+async def test_a_program_that_cannot_be_used(
     sandbox: SandboxManager, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=re.escape(words)) as caught:
@@ -374,7 +385,8 @@ async def test_a_program_that_cannot_be_used_lc_15(
     assert caught.value.hint
 
 
-async def test_bash_may_be_told_of_a_nul_lc_15(sandbox: SandboxManager) -> None:
+@pytest.mark.promise("LC-15")
+async def test_bash_may_be_told_of_a_nul(sandbox: SandboxManager) -> None:
     result = await sandbox.run(
         'printf %s "$a"', language="bash", inputs={"a": r"no NUL: \u0000"}
     )
@@ -382,7 +394,8 @@ async def test_bash_may_be_told_of_a_nul_lc_15(sandbox: SandboxManager) -> None:
     assert (result.status, result.stdout) == ("ok", r"no NUL: \u0000")
 
 
-async def test_a_session_checks_like_a_run_lc_15(sandbox: SandboxManager) -> None:
+@pytest.mark.promise("LC-15")
+async def test_a_session_checks_like_a_run(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         with pytest.raises(InvalidInputError, match="not valid Unicode"):
             await session.run("'\ud83d'", fresh=True)

@@ -146,7 +146,7 @@ READERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-@pytest.mark.attack(92)
+@pytest.mark.promise("E-92")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
     "cases", [pytest.param(corpus, marks=pytest.mark.corpus), WHOLE.copy]
@@ -312,7 +312,7 @@ def inside(request: pytest.FixtureRequest) -> dict[bytes, str]:
     return corpus() if request.param == "corpus" else INSIDE
 
 
-@pytest.mark.attack(92)
+@pytest.mark.promise("E-92")
 @pytest.mark.parametrize("door", DOORS)
 async def test_all_doors_give_the_same_verdict_and_value(
     door: str, inside: dict[bytes, str], tmp_path: Path

@@ -30,7 +30,8 @@ from toolcell.core import (
 CALL = ToolCall(id="call_1", name="add", arguments={"a": 1, "b": "zwei – 二"})
 
 
-def test_an_id_of_a_message_stays_with_the_caller_lc_10_rl_18() -> None:
+@pytest.mark.promise("LC-10", "RL-18")
+def test_an_id_of_a_message_stays_with_the_caller() -> None:
     message = Message(role=Role.USER, content="hi", id="m1")
 
     assert Message.model_validate_json(message.model_dump_json()).id == "m1"
@@ -38,12 +39,14 @@ def test_an_id_of_a_message_stays_with_the_caller_lc_10_rl_18() -> None:
     assert "m1" not in str(message.to_anthropic_format())
 
 
-def test_roles_are_a_string_enum_lc_11() -> None:
+@pytest.mark.promise("LC-11")
+def test_roles_are_a_string_enum() -> None:
     assert [role.value for role in Role] == ["system", "user", "assistant", "tool"]
     assert f"{Role.TOOL}" == "tool"
     assert Role("user") is Role.USER
 
 
+@pytest.mark.promise("LC-10")
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
@@ -52,15 +55,14 @@ def test_roles_are_a_string_enum_lc_11() -> None:
         (Message.assistant("2"), {"role": "assistant", "content": "2"}),
     ],
 )
-def test_plain_turns_have_one_shape_lc_10(
-    message: Message, expected: dict[str, Any]
-) -> None:
+def test_plain_turns_have_one_shape(message: Message, expected: dict[str, Any]) -> None:
     assert message.to_openai_format() == expected
     assert message.to_anthropic_format() == expected
 
 
+@pytest.mark.promise("LC-10", "LC-12")
 @pytest.mark.parametrize(("text", "content"), [("", None), ("I add.", "I add.")])
-def test_calls_in_the_openai_shape_lc_10_lc_12(text: str, content: str | None) -> None:
+def test_calls_in_the_openai_shape(text: str, content: str | None) -> None:
     function = {"name": "add", "arguments": '{"a": 1, "b": "zwei – 二"}'}
 
     assert Message.assistant(text, [CALL]).to_openai_format() == {
@@ -70,7 +72,8 @@ def test_calls_in_the_openai_shape_lc_10_lc_12(text: str, content: str | None) -
     }
 
 
-def test_calls_in_the_anthropic_shape_lc_10_lc_12() -> None:
+@pytest.mark.promise("LC-10", "LC-12")
+def test_calls_in_the_anthropic_shape() -> None:
     block = {
         "type": "tool_use",
         "id": "call_1",
@@ -85,7 +88,8 @@ def test_calls_in_the_anthropic_shape_lc_10_lc_12() -> None:
     assert silent["content"] == [block]
 
 
-def test_results_in_both_shapes_lc_13() -> None:
+@pytest.mark.promise("LC-13")
+def test_results_in_both_shapes() -> None:
     message = Message.tool(ToolResult(call_id="call_1", name="add", content=3))
 
     assert message.to_openai_format() == {
@@ -97,6 +101,7 @@ def test_results_in_both_shapes_lc_13() -> None:
     assert message.to_anthropic_format() == {"role": "user", "content": [block]}
 
 
+@pytest.mark.promise("RO-02", "LT-13", "RL-03")
 @pytest.mark.parametrize(
     ("content", "text"),
     [
@@ -106,12 +111,13 @@ def test_results_in_both_shapes_lc_13() -> None:
         (1.5, "1.5"),
     ],
 )
-def test_values_are_read_as_json_ro_02_lt_13_rl_03(content: Any, text: str) -> None:
+def test_values_are_read_as_json(content: Any, text: str) -> None:
     assert ToolResult(call_id="1", name="f", content=content).to_text() == text
 
 
+@pytest.mark.promise("RL-21")
 @pytest.mark.parametrize("content", [None, "", "half of it"])
-def test_a_failure_reaches_the_model_rl_21(content: str | None) -> None:
+def test_a_failure_reaches_the_model(content: str | None) -> None:
     error = ToolExecutionError("no such table", hint="list them first")
     result = ToolResult.failed("call_1", "query", error, content=content)
     message = Message.tool(result)
@@ -132,12 +138,14 @@ def test_a_failure_reaches_the_model_rl_21(content: str | None) -> None:
     assert json.loads(block["content"]) == expected
 
 
-def test_an_error_without_words_is_still_told_rl_21() -> None:
+@pytest.mark.promise("RL-21")
+def test_an_error_without_words_is_still_told() -> None:
     text = ToolResult.failed("1", "f", ToolExecutionError("")).to_text()
 
     assert json.loads(text)["error"]["message"] == "ToolExecutionError"
 
 
+@pytest.mark.promise("RG-28", "RG-29")
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -145,7 +153,7 @@ def test_an_error_without_words_is_still_told_rl_21() -> None:
         (GuardDeniedError("not now", details={"retry_after": 3}), "denied"),
     ],
 )
-def test_an_error_is_data_in_the_one_envelope_rg_28_rg_29(
+def test_an_error_is_data_in_the_one_envelope(
     error: ToolcellError, status: Literal["timeout", "denied"]
 ) -> None:
     result = ToolResult.failed("1", "f", error, status=status)
@@ -158,7 +166,8 @@ def test_an_error_is_data_in_the_one_envelope_rg_28_rg_29(
     assert ToolResult.model_validate_json(result.model_dump_json()) == result
 
 
-def test_telling_of_an_error_never_fails_rl_21() -> None:
+@pytest.mark.promise("RL-21")
+def test_telling_of_an_error_never_fails() -> None:
     error = ToolExecutionError("half \ud83d", details={"at": object, "\ud83d": 1})
     info = ErrorInfo.of(error)
 
@@ -166,7 +175,8 @@ def test_telling_of_an_error_never_fails_rl_21() -> None:
     assert info.details == {"at": "<class 'object'>", "\\ud83d": "1"}
 
 
-def test_a_status_and_its_error_agree_rg_28() -> None:
+@pytest.mark.promise("RG-28")
+def test_a_status_and_its_error_agree() -> None:
     info = ErrorInfo(kind="tool", message="broken")
 
     with pytest.raises(InvalidInputError, match="needs an error"):
@@ -175,13 +185,15 @@ def test_a_status_and_its_error_agree_rg_28() -> None:
         ToolResult(call_id="1", name="f", status="ok", error=info)
 
 
-def test_arguments_may_come_as_json_text_ro_01() -> None:
+@pytest.mark.promise("RO-01")
+def test_arguments_may_come_as_json_text() -> None:
     call = ToolCall.model_validate({"id": "1", "name": "f", "arguments": '{"a": [1]}'})
 
     assert call.arguments == {"a": [1]}
     assert call == ToolCall(id="1", name="f", arguments={"a": [1]})
 
 
+@pytest.mark.promise("RO-01")
 @pytest.mark.parametrize(
     "text",
     [
@@ -199,7 +211,7 @@ def test_arguments_may_come_as_json_text_ro_01() -> None:
         '{"a": ' + "[" * 100_000,
     ],
 )
-def test_one_malformed_call_spoils_no_other_ro_01(text: str) -> None:
+def test_one_malformed_call_spoils_no_other(text: str) -> None:
     answers = []
     for call_id, arguments in [("1", "{}"), ("2", text), ("3", '{"a": 1}')]:
         wanted = {"id": call_id, "name": "f", "arguments": arguments}
@@ -215,17 +227,19 @@ def test_one_malformed_call_spoils_no_other_ro_01(text: str) -> None:
     assert "ToolCall is not valid" in Message.tool(answers[1]).content
 
 
+@pytest.mark.promise("LC-12", "LC-13")
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), (1,), {1: 2}, b"x", object(), "\ud800", {1}]
 )
-def test_only_json_values_travel_lc_12_lc_13(value: Any) -> None:
+def test_only_json_values_travel(value: Any) -> None:
     with pytest.raises(InvalidInputError):
         ToolCall(id="1", name="f", arguments={"a": value})
     with pytest.raises(InvalidInputError):
         ToolResult(call_id="1", name="f", content=value)
 
 
-def test_a_call_shares_nothing_with_its_caller_lc_12() -> None:
+@pytest.mark.promise("LC-12")
+def test_a_call_shares_nothing_with_its_caller() -> None:
     mine: dict[str, Any] = {"paths": ["a.txt"]}
     call = ToolCall(id="1", name="f", arguments=mine)
     mine["paths"].append("secret")
@@ -234,15 +248,17 @@ def test_a_call_shares_nothing_with_its_caller_lc_12() -> None:
     assert call.arguments == {"paths": ["a.txt"]}
 
 
-def test_a_call_names_its_agent_and_its_parent_lc_12() -> None:
+@pytest.mark.promise("LC-12")
+def test_a_call_names_its_agent_and_its_parent() -> None:
     assert (CALL.agent_id, CALL.parent_id) == (None, None)
     inner = ToolCall(id="2", name="f", agent_id="agent", parent_id="call_1")
     assert (inner.agent_id, inner.parent_id) == ("agent", "call_1")
     assert "agent" not in json.dumps(inner.to_openai_format())
 
 
+@pytest.mark.promise("RG-28")
 @pytest.mark.parametrize("amount", [-1, True, 0.5, "-1", "1e3", "NaN", "", " 1", None])
-def test_usage_is_counted_or_decimal_rg_28(amount: Any) -> None:
+def test_usage_is_counted_or_decimal(amount: Any) -> None:
     used: dict[str, int | str] = {"calls": 1, "usd": "0.0012"}
     assert ToolResult(call_id="1", name="f", usage=used).usage == used
 
@@ -250,6 +266,7 @@ def test_usage_is_counted_or_decimal_rg_28(amount: Any) -> None:
         ToolResult(call_id="1", name="f", usage={"usd": amount})
 
 
+@pytest.mark.promise("LC-10", "RG-28")
 @pytest.mark.parametrize(
     "value",
     [
@@ -260,9 +277,7 @@ def test_usage_is_counted_or_decimal_rg_28(amount: Any) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_values_are_frozen_and_refuse_unknown_keys_lc_10_rg_28(
-    value: BaseModel,
-) -> None:
+def test_values_are_frozen_and_refuse_unknown_keys(value: BaseModel) -> None:
     kind = type(value)
     fields = value.model_dump(mode="json")
 
@@ -276,6 +291,7 @@ def test_values_are_frozen_and_refuse_unknown_keys_lc_10_rg_28(
         setattr(value, name, "other")
 
 
+@pytest.mark.promise("LC-10")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -289,12 +305,13 @@ def test_values_are_frozen_and_refuse_unknown_keys_lc_10_rg_28(
         {"role": "user", "content": "half \ud83d"},
     ],
 )
-def test_a_message_fits_its_role_lc_10(fields: dict[str, Any]) -> None:
+def test_a_message_fits_its_role(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         Message.model_validate(fields)
 
 
-def test_a_bad_message_is_one_typed_error_rg_29() -> None:
+@pytest.mark.promise("RG-29")
+def test_a_bad_message_is_one_typed_error() -> None:
     with pytest.raises(InvalidInputError) as caught:
         ToolCall.model_validate({"name": ""})
 
@@ -303,7 +320,8 @@ def test_a_bad_message_is_one_typed_error_rg_29() -> None:
     assert fields == ["id", "name"]
 
 
-def test_an_error_inside_a_message_keeps_its_path_rg_29() -> None:
+@pytest.mark.promise("RG-29")
+def test_an_error_inside_a_message_keeps_its_path() -> None:
     calls: Any = [{"id": "1", "name": "f"}, {"id": "", "name": "f"}]
     with pytest.raises(InvalidInputError) as raised:
         Message(role=Role.ASSISTANT, tool_calls=calls)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.finding("N17")
+pytestmark = pytest.mark.promise("N17")
 
 PROGRAM = """
 import sys

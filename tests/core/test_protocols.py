@@ -122,10 +122,12 @@ async def _streams_nothing(self: Any, messages: Any, tools: Any = None) -> Any:
         yield ModelChunk()
 
 
-async def test_a_model_conforms_lc_02_lc_03_lc_04() -> None:
+@pytest.mark.promise("LC-02", "LC-03", "LC-04")
+async def test_a_model_conforms() -> None:
     await check_model(Parrot())
 
 
+@pytest.mark.promise("LC-02")
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
@@ -136,7 +138,7 @@ async def test_a_model_conforms_lc_02_lc_03_lc_04() -> None:
         ({"stream": _streams_nothing}, "yields nothing"),
     ],
 )
-async def test_a_broken_model_is_found_lc_02(broken: dict[str, Any], why: str) -> None:
+async def test_a_broken_model_is_found(broken: dict[str, Any], why: str) -> None:
     with pytest.raises(AssertionError, match=why):
         await check_model(type("Broken", (Parrot,), broken)())
 
@@ -162,6 +164,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.promise("LC-02", "LC-05")
 @pytest.mark.parametrize(
     "subject",
     [
@@ -171,7 +174,7 @@ SCHEMA = {
     ],
     ids=["function", "subclass", "schema"],
 )
-async def test_every_kind_of_tool_conforms_lc_02_lc_05(subject: Tool) -> None:
+async def test_every_kind_of_tool_conforms(subject: Tool) -> None:
     checked: ToolProtocol = subject
 
     assert await check_tool(checked, {"a": 1, "b": 2}, {"a": "1"}, CONTEXT) == 3
@@ -201,6 +204,7 @@ class Bare:
         return arguments
 
 
+@pytest.mark.promise("LC-05")
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
@@ -212,14 +216,15 @@ class Bare:
         ({"validate": _strict, "invoke": _returns_an_object}, "no JSON form"),
     ],
 )
-async def test_a_broken_tool_is_found_lc_05(broken: dict[str, Any], why: str) -> None:
+async def test_a_broken_tool_is_found(broken: dict[str, Any], why: str) -> None:
     subject = type("Broken", (Bare,), broken)()
     assert isinstance(subject, ToolProtocol)
     with pytest.raises(AssertionError, match=why):
         await check_tool(subject, {"a": 1}, {"a": "1"}, CONTEXT)
 
 
-async def test_a_checkpointer_conforms_rl_20() -> None:
+@pytest.mark.promise("RL-20", "LC-06", "LC-07", "LC-08", "LC-09", "A-19")
+async def test_a_checkpointer_conforms() -> None:
     """LC-06, LC-07, LC-08, LC-09, A-19."""
     await check_checkpointer(Shelf())
 
@@ -261,6 +266,7 @@ class Shared(Shelf):
         return await super().load("all", checkpoint_id)
 
 
+@pytest.mark.promise("LC-06", "LC-07", "LC-08", "LC-09")
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
@@ -279,7 +285,8 @@ async def test_a_broken_checkpointer_is_found(broken: type[Shelf], why: str) -> 
         await check_checkpointer(broken())
 
 
-def test_a_name_is_not_enough_lc_02() -> None:
+@pytest.mark.promise("LC-02")
+def test_a_name_is_not_enough() -> None:
     """Runtime checks see names only, so the suite calls what it finds."""
 
     class Names:
@@ -288,6 +295,7 @@ def test_a_name_is_not_enough_lc_02() -> None:
     assert isinstance(Names(), ModelProtocol)
 
 
+@pytest.mark.promise("OR-22", "GR-29", "GR-30")
 def test_the_words_of_the_references_are_here() -> None:
     """OR-22, GR-29, GR-30: one set of names, calls and results as pydantic models."""
     for name in ("Tool", "FunctionTool", "tool"):
@@ -298,7 +306,8 @@ def test_the_words_of_the_references_are_here() -> None:
         assert issubclass(kind, ToolError)
 
 
-def test_the_core_stands_on_pydantic_alone_ga_15() -> None:
+@pytest.mark.promise("GA-15")
+def test_the_core_stands_on_pydantic_alone() -> None:
     found = set()
     # For other rooms, and not loaded with the face: tasks need anyio, stores redis,
     # gauges OpenTelemetry.
@@ -314,6 +323,7 @@ def test_the_core_stands_on_pydantic_alone_ga_15() -> None:
     assert found - set(sys.stdlib_module_names) <= {"pydantic"}
 
 
+@pytest.mark.promise("GA-24", "OR-23")
 def test_no_sample_evaluates_text() -> None:
     """GA-24, OR-23: what people copy from the documents is safe to copy."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]

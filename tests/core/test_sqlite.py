@@ -205,9 +205,9 @@ def uses(make: Make, store: Any) -> None:
         store.all()
 
 
+@pytest.mark.promise("F6")
 @STORES
 @pytest.mark.parametrize("part", ["", "-wal", "-shm"])
-@pytest.mark.finding("F6")
 def test_a_store_whose_file_is_removed_is_of_no_use(
     tmp_path: Path, make: Make, part: str
 ) -> None:
@@ -224,8 +224,8 @@ def test_a_store_whose_file_is_removed_is_of_no_use(
         uses(make, store)
 
 
+@pytest.mark.promise("F6")
 @pytest.mark.anyio
-@pytest.mark.finding("F6")
 async def test_a_hold_outlives_the_file_that_says_who_holds_it(tmp_path: Path) -> None:
     mine, others = SQLiteStore(tmp_path / "a.db"), SQLiteStore(tmp_path / "a.db")
     assert await reserves(mine, "1")
@@ -241,8 +241,8 @@ async def test_a_hold_outlives_the_file_that_says_who_holds_it(tmp_path: Path) -
     await others.aclose()
 
 
+@pytest.mark.promise("F6")
 @pytest.mark.anyio
-@pytest.mark.finding("F6")
 async def test_holds_of_a_store_that_was_closed_end(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     first, second = SQLiteStore(path), SQLiteStore(path)

@@ -153,8 +153,9 @@ def check_index(block: Block, code: int, said: str) -> None:
         missing(said)
 
 
+@pytest.mark.promise("RG-01", "cluster-52")
 @pytest.mark.parametrize("block", blocks_of("python"))
-def test_python_blocks_run_rg_01(
+def test_python_blocks_run(
     block: Block, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     script = tmp_path / "block.py"

@@ -113,6 +113,7 @@ async def test_the_scripted_model_keeps_the_contract() -> None:
     await check_model(Scripted(Message.assistant("hi")))
 
 
+@pytest.mark.promise("flow-45")
 async def test_a_model_and_its_tools_take_turns() -> None:
     model = Scripted(
         asks(("add", {"a": 1, "b": 2}), ("echo", {"number": 5}), ("nothing", {})),
@@ -166,6 +167,7 @@ async def test_an_endless_talk_is_ended() -> None:
     assert len(model.heard) == 3
 
 
+@pytest.mark.promise("flow-45")
 async def test_a_model_is_asked_once_though_its_calls_were_cut_off() -> None:
     """Killed between the model's answer and the end of the calls."""
     begun = anyio.Event()
@@ -190,6 +192,7 @@ async def test_a_model_is_asked_once_though_its_calls_were_cut_off() -> None:
     assert len(model.heard) == 2
 
 
+@pytest.mark.promise("flow-45")
 async def test_a_turn_waits_for_the_approval_of_one_of_its_calls(
     tmp_path: Path,
 ) -> None:
@@ -280,6 +283,7 @@ async def test_texts_that_a_tool_shows_are_bounded() -> None:
     )
 
 
+@pytest.mark.promise("flow-34", "flow-35")
 async def test_an_answer_is_replayed_with_its_usage() -> None:
     model = Scripted(Message.assistant("hi"))
     seen: list[ModelResponse] = []
@@ -297,7 +301,8 @@ async def test_an_answer_is_replayed_with_its_usage() -> None:
     assert len(model.heard) == 1
 
 
-async def test_a_model_that_asks_to_wait_is_tried_again_lc_16() -> None:
+@pytest.mark.promise("LC-16")
+async def test_a_model_that_asks_to_wait_is_tried_again() -> None:
     soon = RetryPolicy(max_attempts=3, first_seconds=0)
     slow = Scripted(ModelThrottledError("slow down"), Message.assistant("hi"))
     done = await Flow(talk(slow, soon)).run(question("?"))
@@ -310,7 +315,8 @@ async def test_a_model_that_asks_to_wait_is_tried_again_lc_16() -> None:
     assert failed.error.details["exception"] == "ModelAuthError"
 
 
-async def test_what_is_no_answer_is_refused_lc_16() -> None:
+@pytest.mark.promise("LC-16")
+async def test_what_is_no_answer_is_refused() -> None:
     class Odd(Scripted):
         async def complete(self, *_: Any, **__: Any) -> Any:
             return "hi"

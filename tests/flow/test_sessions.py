@@ -56,6 +56,7 @@ async def in_a_new_host(folder: Path, work: Any) -> FlowResult[Log]:
         return result
 
 
+@pytest.mark.promise("flow-46")
 async def test_a_session_that_a_crash_ended_says_so_once(tmp_path: Path) -> None:
     """What was computed is replayed; what lived in the cell is told to be new."""
     paused = await in_a_new_host(tmp_path, lambda flow: flow.run({}, "t"))

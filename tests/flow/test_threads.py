@@ -46,6 +46,7 @@ def two(state: Log) -> dict[str, Any]:
     return {"log": ("two",), "note": "end"}
 
 
+@pytest.mark.promise("flow-40")
 async def test_a_conversation_goes_on_turn_by_turn() -> None:
     class Talk(BaseModel):
         messages: Annotated[tuple[Message, ...], add_messages] = ()
@@ -67,6 +68,7 @@ async def test_a_conversation_goes_on_turn_by_turn() -> None:
     assert result.checkpoint_id == "5"
 
 
+@pytest.mark.promise("flow-40")
 async def test_a_paused_thread_is_not_begun_anew() -> None:
     def ask(state: Log) -> None:
         interrupt("a?")
@@ -105,6 +107,7 @@ async def test_a_state_has_to_fit_when_a_thread_begins() -> None:
     assert result.unwrap().note == "x"
 
 
+@pytest.mark.promise("flow-41")
 async def test_history_says_what_changed_and_pages() -> None:
     flow_ = flow(one, two)
     await flow_.run({}, "t")
@@ -136,6 +139,7 @@ async def test_threads_are_listed_the_last_changed_first() -> None:
     assert await flow_.threads(status="failed") == []
 
 
+@pytest.mark.promise("flow-41")
 async def test_a_fork_leaves_the_old_thread_alone() -> None:
     made: list[int] = []
 
@@ -308,6 +312,7 @@ class Without(BaseModel):
     other: int = 0
 
 
+@pytest.mark.promise("flow-39")
 async def test_a_thread_goes_on_with_new_code_if_it_fits() -> None:
     store = MemoryCheckpointer()
     await Flow(graph_of(Old), checkpointer=store).run({}, "t")
@@ -321,6 +326,7 @@ async def test_a_thread_goes_on_with_new_code_if_it_fits() -> None:
     assert done.unwrap() == WithDefault(n=1, more=2)
 
 
+@pytest.mark.promise("flow-39")
 async def test_a_node_that_is_gone_is_an_error() -> None:
     store = MemoryCheckpointer()
     await Flow(graph_of(Old), checkpointer=store).run({}, "t")
@@ -334,6 +340,7 @@ async def test_a_node_that_is_gone_is_an_error() -> None:
         await flow(one, checkpointer=store).state("t")
 
 
+@pytest.mark.promise("flow-39")
 async def test_an_older_state_is_migrated_once() -> None:
     seen: list[Any] = []
 

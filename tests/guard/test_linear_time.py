@@ -62,7 +62,7 @@ def seconds(read: Callable[[str], Any], text: str) -> float:
     return time.thread_time() - start
 
 
-@pytest.mark.finding("R41", "R42", "R75")
+@pytest.mark.promise("R41", "R42", "R75")
 @pytest.mark.parametrize("name", READERS)
 def test_a_text_is_read_in_linear_time(name: str) -> None:
     read = READERS[name]

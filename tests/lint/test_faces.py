@@ -41,7 +41,8 @@ def test_faces_are_sorted_complete_and_nothing_more() -> None:
     assert wrong == []
 
 
-def test_public_faces_are_small_and_known_lc_01() -> None:
+@pytest.mark.promise("LC-01")
+def test_public_faces_are_small_and_known() -> None:
     """Adding a name is a decision: others will rely on it."""
     wrong = [
         f"{room}: {name}"
@@ -55,7 +56,8 @@ def test_public_faces_are_small_and_known_lc_01() -> None:
     }
 
 
-def test_no_public_name_is_a_dead_declaration_rl_22() -> None:
+@pytest.mark.promise("RL-22")
+def test_no_public_name_is_a_dead_declaration() -> None:
     """A test names it, or code beyond its definition, whose tests then need it."""
     own = Path(__file__)
     tests = [path for path in TESTS.rglob("*.py") if path != own]

@@ -144,7 +144,7 @@ print(run("6 * 7", config=SandboxConfig(backend="subprocess")).value)
     assert (done.stdout, done.stderr) == ("42\n", "")
 
 
-@pytest.mark.finding("N20")
+@pytest.mark.promise("N20")
 def test_the_wheel_runs_as_a_module(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)

@@ -81,8 +81,9 @@ async def test_a_program_runs_under_every_python(version: str) -> None:
     assert [each.text("text/html") for each in result.outputs] == ["x"]
 
 
+@pytest.mark.promise("RG-42", "flow-48")
 @pytest.mark.parametrize("room", ["core", "sandbox", "tools", "flow"])
-def test_importing_a_room_is_light_rg_42(room: str) -> None:
+def test_importing_a_room_is_light(room: str) -> None:
     script = f"import sys, toolcell.{room}; print(*sys.modules, sep='\\n')"
     loaded = set(fresh_python(script).splitlines())
 
@@ -93,7 +94,8 @@ def test_importing_a_room_is_light_rg_42(room: str) -> None:
         assert "anyio" not in loaded
 
 
-def test_asking_for_help_is_light_rg_42() -> None:
+@pytest.mark.promise("RG-42")
+def test_asking_for_help_is_light() -> None:
     script = """
 import sys
 from toolcell.host import main

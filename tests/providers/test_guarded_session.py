@@ -114,7 +114,7 @@ class Fetching:
         raise CellLostError("nothing is measured here")
 
 
-@pytest.mark.finding("R26")
+@pytest.mark.promise("R26")
 def test_bytes_over_the_network_are_charged() -> None:
     policy = AgentPolicy(
         agent_id="sandbox",
@@ -137,7 +137,7 @@ def test_bytes_over_the_network_are_charged() -> None:
     assert asyncio.run(used()) == [1_000, 2_000, 3_000]
 
 
-@pytest.mark.finding("R26")
+@pytest.mark.promise("R26")
 def test_what_was_spawned_is_charged_to_the_next_call() -> None:
     policy = AgentPolicy(
         agent_id="sandbox",

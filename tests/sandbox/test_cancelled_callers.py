@@ -17,7 +17,7 @@ from toolcell.sandbox import HostCalls, Sandbox, SandboxManager, SandboxSession,
 from ..conftest import BackendRow, run_apart
 from ..support.polling import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("C1")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("C1")]
 
 SLEEPS = "print('up', flush=True)\nimport time\ntime.sleep(600)"
 HOLDS = """

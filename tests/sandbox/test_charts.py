@@ -6,7 +6,7 @@ import pytest
 
 from toolcell.sandbox import SandboxManager
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("S5")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("S5")]
 
 # As the libraries are, as far as they matter here.
 LIBRARIES = """

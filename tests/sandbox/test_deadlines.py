@@ -44,7 +44,7 @@ def processes_of(manager: SandboxManager) -> list[int]:
     return [first, *below(first)]
 
 
-@pytest.mark.finding("F2")
+@pytest.mark.promise("F2")
 @pytest.mark.usefixtures("impatient")
 async def test_a_cell_that_cannot_be_killed_costs_its_run_alone(
     caplog: pytest.LogCaptureFixture,
@@ -72,7 +72,7 @@ async def test_a_cell_that_cannot_be_killed_costs_its_run_alone(
     assert "a cell is lost" in caplog.text
 
 
-@pytest.mark.finding("F2")
+@pytest.mark.promise("F2")
 @pytest.mark.usefixtures("impatient")
 async def test_a_cell_that_cannot_be_killed_does_not_hold_up_who_cancels() -> None:
     up = anyio.Event()
@@ -91,7 +91,7 @@ async def test_a_cell_that_cannot_be_killed_does_not_hold_up_who_cancels() -> No
                         await anyio.sleep(0.01)
 
 
-@pytest.mark.finding("F2", "A27")
+@pytest.mark.promise("F2", "A27")
 @pytest.mark.usefixtures("impatient")
 async def test_a_cell_that_cannot_be_killed_does_not_hold_up_the_close(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -114,7 +114,7 @@ async def test_a_cell_that_cannot_be_killed_does_not_hold_up_the_close(
     assert host_cgroups.remove(groups) == []
 
 
-@pytest.mark.finding("F7")
+@pytest.mark.promise("F7")
 async def test_a_launcher_that_was_stopped_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -131,7 +131,7 @@ async def test_a_launcher_that_was_stopped_is_replaced(
             assert stopped.returncode == -signal.SIGKILL
 
 
-@pytest.mark.finding("F7")
+@pytest.mark.promise("F7")
 async def test_a_launcher_that_was_stopped_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -181,7 +181,7 @@ async def test_a_machine_that_stood_still_took_no_time_of_an_interrupted_program
     assert after.value == 42
 
 
-@pytest.mark.finding("F11")
+@pytest.mark.promise("F11")
 async def test_a_manager_that_is_open_is_not_entered_again() -> None:
     manager = SandboxManager(SUBPROCESS.config())
     for _ in range(2):

@@ -59,8 +59,8 @@ CELLS: tuple[tuple[str, object, str], ...] = (
 )
 
 
+@pytest.mark.promise("FP9", "FP21", "FP25", "S2", "S4", "S6")
 @pytest.mark.smoke
-@pytest.mark.finding("FP9", "FP21", "FP25", "S2", "S4", "S6")
 async def test_cells_of_a_session_are_those_of_a_notebook(
     sandbox: SandboxManager,
 ) -> None:
@@ -74,7 +74,7 @@ async def test_cells_of_a_session_are_those_of_a_notebook(
     assert result.stderr.count("has no meaning here and was passed over") == 2
 
 
-@pytest.mark.finding("FP9", "S2")
+@pytest.mark.promise("FP9", "S2")
 async def test_what_a_cell_cannot_do_is_said_and_its_variables_stay(
     sandbox: SandboxManager,
 ) -> None:
@@ -100,7 +100,7 @@ async def test_what_a_cell_cannot_do_is_said_and_its_variables_stay(
         assert (await session.run("x")).value == 5
 
 
-@pytest.mark.finding("FP21")
+@pytest.mark.promise("FP21")
 async def test_a_cell_that_waits_is_interrupted_and_keeps_its_state(
     sandbox: SandboxManager,
 ) -> None:
@@ -134,11 +134,9 @@ async def test_a_long_text_of_a_value_is_whole(sandbox: SandboxManager) -> None:
     assert [each.text() for each in result.outputs] == [repr(tuple(range(2000)))]
 
 
+@pytest.mark.promise("FP10")
 @pytest.mark.smoke
-@pytest.mark.finding("FP10")
-async def test_each_cell_of_a_notebook_shows_its_value(
-    sandbox: SandboxManager,
-) -> None:
+async def test_each_cell_of_a_notebook_shows_its_value(sandbox: SandboxManager) -> None:
     cells = (
         "x = 41\nx",
         "!echo {x}",
@@ -179,7 +177,6 @@ async def test_a_program_of_its_own_is_plain_python(sandbox: SandboxManager) -> 
         assert (await sandbox.run("'get_ipython' in dir(__builtins__)")).value is False
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize(
     "cell",
     [

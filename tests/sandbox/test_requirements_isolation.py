@@ -19,7 +19,8 @@ from ..conftest import BackendRow
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_cell_is_locked_down_by_default_rg_08(
+@pytest.mark.promise("RG-08")
+async def test_a_cell_is_locked_down_by_default(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
     code = """
@@ -48,7 +49,8 @@ except OSError as error:
     assert found == walls | empty
 
 
-async def test_nothing_of_the_host_leaks_in_rg_14(
+@pytest.mark.promise("RG-14")
+async def test_nothing_of_the_host_leaks_in(
     backend: BackendRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CANARY_TOKEN", "canary-51f0")
@@ -78,7 +80,8 @@ import os
     assert len(descriptors) <= 5
 
 
-async def test_only_its_own_folder_is_there_ra_09_ro_08_ro_09(
+@pytest.mark.promise("RA-09", "RO-08", "RO-09")
+async def test_only_its_own_folder_is_there(
     sandbox: SandboxManager, tmp_path: Path
 ) -> None:
     canary = tmp_path / "canary"
@@ -101,15 +104,17 @@ for path in (canary, os.getcwd() + up + canary, "/etc/shadow"):
     assert result.value == [[], ["main.py"], []]
 
 
-async def test_a_program_is_really_run_ro_06(sandbox: SandboxManager) -> None:
+@pytest.mark.promise("RO-06")
+async def test_a_program_is_really_run(sandbox: SandboxManager) -> None:
     code = "import hashlib\nhashlib.sha256(text.encode()).hexdigest()[:8]"
     result = await sandbox.run(code, inputs={"text": "toolcell"})
 
     assert result.value == hashlib.sha256(b"toolcell").hexdigest()[:8]
 
 
+@pytest.mark.promise("RO-07")
 @pytest.mark.parametrize("command", ["true; rm -rf", "env rm -rf", "exec rm -rf"])
-async def test_no_word_of_a_shell_reaches_the_host_ro_07(
+async def test_no_word_of_a_shell_reaches_the_host(
     sandbox: SandboxManager, tmp_path: Path, command: str
 ) -> None:
     canary = tmp_path / "canary"
@@ -154,7 +159,8 @@ def is_marked(process: Path) -> bool:
         return False
 
 
-async def test_a_timeout_leaves_nothing_rg_16(backend: BackendRow) -> None:
+@pytest.mark.promise("RG-16")
+async def test_a_timeout_leaves_nothing(backend: BackendRow) -> None:
     before, during = at_large(backend), set()
     async with SandboxManager(backend.config()) as sandbox:
         result = await sandbox.run(
@@ -168,9 +174,8 @@ async def test_a_timeout_leaves_nothing_rg_16(backend: BackendRow) -> None:
     assert at_large(backend) <= before
 
 
-async def test_cancelling_kills_before_control_returns_rg_18_ro_10(
-    backend: BackendRow,
-) -> None:
+@pytest.mark.promise("RG-18", "RO-10")
+async def test_cancelling_kills_before_control_returns(backend: BackendRow) -> None:
     before, during = at_large(backend), set()
     scope = anyio.CancelScope()
 
@@ -202,6 +207,7 @@ sum("sleep" in line.split("\\0")[0] for line in lines)
 """
 
 
+@pytest.mark.promise("RG-17", "RO-07")
 @pytest.mark.parametrize(
     ("code", "limits", "status"),
     [
@@ -218,7 +224,7 @@ sum("sleep" in line.split("\\0")[0] for line in lines)
         ),
     ],
 )
-async def test_grandchildren_end_with_their_run_rg_17_ro_07(
+async def test_grandchildren_end_with_their_run(
     sandbox: SandboxManager, code: str, limits: Limits | None, status: str
 ) -> None:
     async with sandbox.session() as session:
@@ -230,9 +236,8 @@ async def test_grandchildren_end_with_their_run_rg_17_ro_07(
     assert (left.status, left.value) == ("ok", 0)
 
 
-async def test_a_busy_program_blocks_nobody_else_ro_11(
-    sandbox: SandboxManager,
-) -> None:
+@pytest.mark.promise("RO-11")
+async def test_a_busy_program_blocks_nobody_else(sandbox: SandboxManager) -> None:
     started = anyio.Event()
 
     async def busy() -> None:

@@ -40,8 +40,9 @@ NO_ENGINE = "tcp://127.0.0.1:9"
 # --- choosing a backend ------------------------------------------------------
 
 
+@pytest.mark.promise("GR-17")
 @pytest.mark.parametrize("level", ["namespaces", "process", "container", "kernel"])
-async def test_docker_asked_for_is_docker_or_an_error_gr_17(level: Any) -> None:
+async def test_docker_asked_for_is_docker_or_an_error(level: Any) -> None:
     config = SandboxConfig(
         backend="docker", docker_host=NO_ENGINE, minimum_isolation=level
     )
@@ -50,7 +51,8 @@ async def test_docker_asked_for_is_docker_or_an_error_gr_17(level: Any) -> None:
             pass
 
 
-async def test_auto_falls_back_only_as_far_as_allowed_gr_17_a_05() -> None:
+@pytest.mark.promise("GR-17", "A-05")
+async def test_auto_falls_back_only_as_far_as_allowed() -> None:
     strict = SandboxConfig(docker_host=NO_ENGINE, minimum_isolation="container")
     with pytest.raises(SandboxUnavailableError, match="no Docker engine answers"):
         async with SandboxManager(strict):
@@ -66,7 +68,8 @@ async def test_auto_falls_back_only_as_far_as_allowed_gr_17_a_05() -> None:
     assert result.isolation.level == "namespaces"
 
 
-async def test_every_result_says_where_it_ran_gr_17_a_05(
+@pytest.mark.promise("GR-17", "A-05")
+async def test_every_result_says_where_it_ran(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
     result = await sandbox.run("1")
@@ -86,7 +89,8 @@ async def test_every_result_says_where_it_ran_gr_17_a_05(
     assert {*walls, "seccomp", "no_new_privileges"} <= set(result.isolation.layers)
 
 
-async def test_the_weakest_walls_are_asked_for_by_name_gr_22_a_05_ro_10(
+@pytest.mark.promise("GR-22", "A-05", "RO-10")
+async def test_the_weakest_walls_are_asked_for_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def no_namespaces(self: object) -> None:
@@ -113,9 +117,8 @@ async def test_the_weakest_walls_are_asked_for_by_name_gr_22_a_05_ro_10(
 # --- what goes in, and what comes out -----------------------------------------
 
 
-async def test_inputs_cross_into_every_backend_gr_21_a_03(
-    sandbox: SandboxManager,
-) -> None:
+@pytest.mark.promise("GR-21", "A-03")
+async def test_inputs_cross_into_every_backend(sandbox: SandboxManager) -> None:
     inputs = {
         "text": "ä\0\n' \"$(rm -rf /)",
         "nested": {"list": [1, 2.5, None, True, {}], "big": 2**70},
@@ -125,14 +128,14 @@ async def test_inputs_cross_into_every_backend_gr_21_a_03(
     assert result.value == [inputs["text"], inputs["nested"]]
 
 
-async def test_inputs_that_cannot_cross_are_an_error_gr_21_a_03(
-    sandbox: SandboxManager,
-) -> None:
+@pytest.mark.promise("GR-21", "A-03")
+async def test_inputs_that_cannot_cross_are_an_error(sandbox: SandboxManager) -> None:
     with pytest.raises(InvalidInputError, match="not JSON values"):
         await sandbox.run("1", inputs={"function": print})
 
 
-async def test_a_result_tells_the_whole_story_gr_23_rg_09(
+@pytest.mark.promise("GR-23", "RG-09")
+async def test_a_result_tells_the_whole_story(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
     code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n[1]"
@@ -153,12 +156,14 @@ async def test_a_result_tells_the_whole_story_gr_23_rg_09(
     assert result.backend == backend.options["backend"]
 
 
-async def test_the_exit_code_is_kept_rg_11(sandbox: SandboxManager) -> None:
+@pytest.mark.promise("RG-11")
+async def test_the_exit_code_is_kept(sandbox: SandboxManager) -> None:
     result = await sandbox.run("print('out'); raise SystemExit(41)")
 
     assert (result.status, result.exit_code, result.stdout) == ("exit", 41, "out\n")
 
 
+@pytest.mark.promise("RG-13")
 @pytest.mark.parametrize(
     ("code", "value"),
     [
@@ -169,7 +174,7 @@ async def test_the_exit_code_is_kept_rg_11(sandbox: SandboxManager) -> None:
         ("def f():\n    return 1\nf()", 1),
     ],
 )
-async def test_the_last_expression_is_the_value_rg_13(
+async def test_the_last_expression_is_the_value(
     sandbox: SandboxManager, code: str, value: Any
 ) -> None:
     result = await sandbox.run(code)
@@ -177,15 +182,15 @@ async def test_the_last_expression_is_the_value_rg_13(
     assert (result.status, result.value) == ("ok", value)
 
 
-async def test_a_value_that_is_not_json_is_described_rg_13(
-    sandbox: SandboxManager,
-) -> None:
+@pytest.mark.promise("RG-13")
+async def test_a_value_that_is_not_json_is_described(sandbox: SandboxManager) -> None:
     result = await sandbox.run("{1, 2}")
 
     assert result.value == OpaqueValue(type="set", repr="{1, 2}")
 
 
-async def test_a_large_program_runs_and_is_on_no_command_line_rg_30(
+@pytest.mark.promise("RG-30")
+async def test_a_large_program_runs_and_is_on_no_command_line(
     sandbox: SandboxManager,
 ) -> None:
     code = "needle = 'f3a9'\n" + "total = 1  # padding\n" * 15_000
@@ -196,7 +201,8 @@ async def test_a_large_program_runs_and_is_on_no_command_line_rg_30(
     assert (result.status, result.value) == ("ok", [False])
 
 
-async def test_output_is_capped_and_bad_bytes_spoil_nothing_rg_19(
+@pytest.mark.promise("RG-19")
+async def test_output_is_capped_and_bad_bytes_spoil_nothing(
     sandbox: SandboxManager,
 ) -> None:
     code = """
@@ -218,9 +224,8 @@ os.write(1, b"last")
 # --- the configuration ----------------------------------------------------------
 
 
-async def test_the_image_is_a_choice_and_may_be_pinned_rg_02(
-    backend: BackendRow,
-) -> None:
+@pytest.mark.promise("RG-02")
+async def test_the_image_is_a_choice_and_may_be_pinned(backend: BackendRow) -> None:
     assert SandboxConfig().image == "python:3.12-slim"
     if backend.options["backend"] != "docker":
         return
@@ -236,9 +241,8 @@ async def test_the_image_is_a_choice_and_may_be_pinned_rg_02(
             pass
 
 
-async def test_there_is_no_network_on_any_backend_rg_03(
-    sandbox: SandboxManager,
-) -> None:
+@pytest.mark.promise("RG-03")
+async def test_there_is_no_network_on_any_backend(sandbox: SandboxManager) -> None:
     with pytest.raises(ConfigError):
         SandboxConfig.model_validate({"network_enabled": True})
     code = """
@@ -258,7 +262,8 @@ except OSError as error:
     )
 
 
-async def test_memory_is_held_on_every_backend_rg_04_rg_15_ro_09(
+@pytest.mark.promise("RG-04", "RG-15", "RO-09")
+async def test_memory_is_held_on_every_backend(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
     code = "import os\ndata = b'x' * (200 << 20)\nprint('held')"
@@ -269,9 +274,8 @@ async def test_memory_is_held_on_every_backend_rg_04_rg_15_ro_09(
     assert result.usage.enforced_by["memory_mib"] == holder
 
 
-async def test_cpu_time_is_held_on_every_backend_rg_05_rg_15(
-    sandbox: SandboxManager,
-) -> None:
+@pytest.mark.promise("RG-05", "RG-15")
+async def test_cpu_time_is_held_on_every_backend(sandbox: SandboxManager) -> None:
     limits = Limits(cpu_seconds=0.5)
     result = await sandbox.run("while True: pass", limits=limits)
 
@@ -279,9 +283,8 @@ async def test_cpu_time_is_held_on_every_backend_rg_05_rg_15(
     assert 400 <= result.usage.cpu_ms <= 8000
 
 
-async def test_the_deadline_is_kept_inside_rg_06_ro_12(
-    sandbox: SandboxManager,
-) -> None:
+@pytest.mark.promise("RG-06", "RO-12")
+async def test_the_deadline_is_kept_inside(sandbox: SandboxManager) -> None:
     code = """
 import signal
 for number in range(1, 64):
@@ -300,20 +303,23 @@ while True: pass
     assert result.stdout == "deaf\n"
 
 
-def test_the_default_deadline_is_30_seconds_rg_06_x_11() -> None:
+@pytest.mark.promise("RG-06", "X-11")
+def test_the_default_deadline_is_30_seconds() -> None:
     assert Limits().wall_seconds == 30
     assert SandboxConfig().limits == Limits()
 
 
-async def test_a_run_narrows_the_deadline_and_never_widens_it_x_11(
+@pytest.mark.promise("X-11")
+async def test_a_run_narrows_the_deadline_and_never_widens_it(
     sandbox: SandboxManager,
 ) -> None:
     with pytest.raises(InvalidInputError, match="wall_seconds"):
         await sandbox.run("1", limits=Limits(wall_seconds=61))
 
 
+@pytest.mark.promise("RG-07")
 @pytest.mark.parametrize("model", [SandboxConfig, Limits])
-def test_no_field_is_dead_rg_07(model: type[BaseModel]) -> None:
+def test_no_field_is_dead(model: type[BaseModel]) -> None:
     with pytest.raises(ConfigError, match="allowed_paths"):
         SandboxConfig.model_validate({"allowed_paths": ["data"]})
     source = "".join(
@@ -326,7 +332,8 @@ def test_no_field_is_dead_rg_07(model: type[BaseModel]) -> None:
     assert [name for name in fields if not re.search(rf"\.{name}\b", source)] == []
 
 
-def test_making_a_manager_asks_nobody_rg_10() -> None:
+@pytest.mark.promise("RG-10")
+def test_making_a_manager_asks_nobody() -> None:
     script = f"""
 import sys
 from toolcell.sandbox import SandboxConfig, SandboxManager
@@ -339,7 +346,8 @@ assert "docker" not in sys.modules
     assert (done.returncode, done.stderr) == (0, "")
 
 
-async def test_sessions_and_a_pool_rg_10(backend: BackendRow) -> None:
+@pytest.mark.promise("RG-10")
+async def test_sessions_and_a_pool(backend: BackendRow) -> None:
     async with SandboxManager(backend.config(pool=1)) as sandbox:
         async with sandbox.session() as session:
             await session.run("open('note', 'w').write('kept')", fresh=True)
@@ -350,10 +358,11 @@ async def test_sessions_and_a_pool_rg_10(backend: BackendRow) -> None:
     assert alone.value == ["main.py"]
 
 
+@pytest.mark.promise("RO-11")
 @pytest.mark.parametrize(
     ("size", "fits"), [(100, True), (101, False)], ids=["at-limit", "over"]
 )
-async def test_code_has_a_size_limit_ro_11(
+async def test_code_has_a_size_limit(
     sandbox: SandboxManager, size: int, fits: bool
 ) -> None:
     limits = Limits(code_bytes=100)
@@ -368,6 +377,7 @@ async def test_code_has_a_size_limit_ro_11(
 # --- one suite, one model, one face --------------------------------------------------
 
 
+@pytest.mark.promise("RG-50", "RO-12")
 @pytest.mark.parametrize(
     ("code", "status", "stdout", "stderr"),
     [
@@ -380,7 +390,7 @@ async def test_code_has_a_size_limit_ro_11(
         ("import math, json\nprint(json.dumps(math.tau > 6))", "ok", "true\n", ""),
     ],
 )
-async def test_the_same_suite_holds_on_every_backend_rg_50_ro_12(
+async def test_the_same_suite_holds_on_every_backend(
     sandbox: SandboxManager, code: str, status: str, stdout: str, stderr: str
 ) -> None:
     result = await sandbox.run(code)
@@ -390,9 +400,8 @@ async def test_the_same_suite_holds_on_every_backend_rg_50_ro_12(
     assert bool(stderr) is bool(result.stderr)
 
 
-async def test_a_result_survives_the_trip_through_json_rg_50_x_10(
-    sandbox: SandboxManager,
-) -> None:
+@pytest.mark.promise("RG-50", "X-10")
+async def test_a_result_survives_the_trip_through_json(sandbox: SandboxManager) -> None:
     result = await sandbox.run("print('ö')\n1/0")
     there = json.loads(json.dumps(result.to_json()))
 
@@ -411,7 +420,8 @@ def public_models(face: Any) -> list[type[BaseModel]]:
     ]
 
 
-def test_values_are_one_kind_of_model_x_10() -> None:
+@pytest.mark.promise("X-10")
+def test_values_are_one_kind_of_model() -> None:
     models = public_models(core) + public_models(room)
 
     assert {"ToolCall", "Message", "ExecutionResult", "SandboxConfig"} <= {

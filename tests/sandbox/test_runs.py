@@ -26,6 +26,7 @@ from ..conftest import BackendRow
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.promise("GR-21", "RG-12", "A-03")
 @pytest.mark.smoke
 async def test_inputs_become_variables(sandbox: SandboxManager) -> None:
     """GR-21, RG-12, A-03: the same values on every backend."""
@@ -46,6 +47,7 @@ async def test_inputs_become_variables_of_bash(sandbox: SandboxManager) -> None:
     assert result.stdout == inputs["text"] + '|{"a": [1, true]}'
 
 
+@pytest.mark.promise("RG-13")
 @pytest.mark.parametrize(
     ("expression", "kind"),
     [
@@ -78,6 +80,7 @@ async def test_a_deeply_nested_value_is_described(sandbox: SandboxManager) -> No
     assert isinstance(result.value, OpaqueValue)
 
 
+@pytest.mark.promise("RG-19")
 async def test_bytes_that_are_no_text_survive(sandbox: SandboxManager) -> None:
     """RG-19: a bad byte costs nothing."""
     data = bytes(range(256)) + b"\x1b[31mred\x00"
@@ -136,6 +139,7 @@ async def test_output_arrives_while_the_program_runs(sandbox: SandboxManager) ->
     assert pieces == [("stdout", b"early\n")]
 
 
+@pytest.mark.promise("RG-30")
 async def test_200_kb_of_code_runs(sandbox: SandboxManager) -> None:
     """RG-30: the code does not travel on a command line."""
     code = "\n".join(f"x{i} = {i}" for i in range(20_000)) + "\nx19999"
@@ -157,6 +161,7 @@ async def test_usage_is_measured_from_outside(sandbox: SandboxManager) -> None:
     assert result.usage.peak_memory_bytes > 5 << 20
 
 
+@pytest.mark.promise("RG-04", "RG-15")
 async def test_each_limit_names_its_enforcer(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
@@ -251,6 +256,7 @@ def _uses_a_lock() -> None:
     _LOCK.acquire()
 
 
+@pytest.mark.promise("RG-18")
 async def test_cancelling_kills_the_tree_before_control_returns(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:

@@ -44,8 +44,8 @@ async def at_work(session: Session) -> AsyncIterator[None]:
         over.set()
 
 
-@pytest.mark.smoke
 @pytest.mark.promise("P-01")
+@pytest.mark.smoke
 async def test_variables_imports_folder_and_files_persist(
     sandbox: SandboxManager,
 ) -> None:
@@ -134,7 +134,7 @@ async def test_a_stopped_interpreter_costs_its_state_and_not_the_session(
     assert (after.value, after.state) == (42, "kept")
 
 
-@pytest.mark.promise("P-05")
+@pytest.mark.promise("P-05", "cluster-21")
 async def test_interrupt_ends_the_run_as_cancelled(sandbox: SandboxManager) -> None:
     begun = anyio.Event()
     results = []
@@ -156,6 +156,7 @@ async def test_interrupt_ends_the_run_as_cancelled(sandbox: SandboxManager) -> N
         assert await value(session, "x") == 5
 
 
+@pytest.mark.promise("P-07")
 @pytest.mark.parametrize(
     ("code", "status"),
     [
@@ -164,7 +165,6 @@ async def test_interrupt_ends_the_run_as_cancelled(sandbox: SandboxManager) -> N
         ("import ctypes; ctypes.string_at(0)", "crashed"),
     ],
 )
-@pytest.mark.promise("P-07")
 async def test_a_lost_interpreter_says_so(
     sandbox: SandboxManager, code: str, status: str
 ) -> None:
@@ -234,8 +234,8 @@ async def test_processes_of_the_program_live_on_and_daemons_do_not(
         assert await value(session, PROCESSES) == before
 
 
+@pytest.mark.promise("P-11", "cluster-21")
 @pytest.mark.smoke
-@pytest.mark.promise("P-11")
 async def test_a_fork_goes_its_own_way(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         await session.run("x = [1]\nopen('f', 'w').write('old')")
@@ -278,8 +278,8 @@ async def test_live_threads_refuse_a_fork_unless_allowed(
     assert "the thread busy was lost" in branch.warnings
 
 
+@pytest.mark.promise("P-15", "cluster-21")
 @pytest.mark.smoke
-@pytest.mark.promise("P-15")
 async def test_a_checkpoint_can_be_gone_back_to_again(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         await session.run("x = 1\nopen('f', 'w').write('1')")

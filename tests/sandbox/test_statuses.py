@@ -10,6 +10,7 @@ from toolcell.sandbox import Limits, SandboxManager
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.promise("cluster-01")
 @pytest.mark.smoke
 async def test_a_program_that_ends_is_ok(sandbox: SandboxManager) -> None:
     result = await sandbox.run("print('hello')\n6 * 7")
@@ -116,6 +117,7 @@ async def test_a_deadline_before_the_first_line_is_a_timeout(
         assert (result.status, result.signal) == ("timeout", "SIGKILL")
 
 
+@pytest.mark.promise("cluster-02")
 @pytest.mark.parametrize("code", ["1", "object()", "1 / 0", "print('x' * 100)"])
 async def test_a_result_has_all_its_fields(sandbox: SandboxManager, code: str) -> None:
     result = await sandbox.run(code, limits=Limits(output_bytes=10))

@@ -18,7 +18,7 @@ from ..conftest import apart
 CONFIG = SandboxConfig(backend="subprocess")
 
 
-@pytest.mark.finding("N13")
+@pytest.mark.promise("N13")
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
 def test_a_program_runs_inside_a_running_loop(library: str) -> None:
     async def cell_of_a_notebook() -> list[object]:
@@ -29,7 +29,7 @@ def test_a_program_runs_inside_a_running_loop(library: str) -> None:
     assert values == [42, 42]
 
 
-@pytest.mark.finding("N13")
+@pytest.mark.promise("N13")
 def test_its_callbacks_are_called_before_it_returns() -> None:
     heard: list[bytes] = []
 

@@ -44,7 +44,7 @@ def documented(column: str) -> dict[str, str]:
     return {row[0]: row[place] for row in rows[2:]}
 
 
-@pytest.mark.attack(36, 39, 41, 42)
+@pytest.mark.promise("E-36", "E-39", "E-41", "E-42")
 @pytest.mark.parametrize(
     ("column", "row", "options"),
     [

@@ -67,7 +67,7 @@ def leaving(kind: str) -> tuple[str, str]:
     return f"{kind}MARK = {mark!r}\n{DAEMON}", mark
 
 
-@pytest.mark.attack(41, 42)
+@pytest.mark.promise("E-41", "E-42")
 @pytest.mark.parametrize("kind", [SLEEP, CHAIN], ids=["sleepers", "chains"])
 async def test_daemons_end_with_their_run(kind: str) -> None:
     code, mark = leaving(kind)
@@ -81,7 +81,7 @@ async def test_daemons_end_with_their_run(kind: str) -> None:
     assert (result.status, left, left_in_session) == ("ok", [], [])
 
 
-@pytest.mark.attack(41)
+@pytest.mark.promise("E-41")
 @pytest.mark.parametrize("victim", ["host", "launcher", "supervisor"])
 async def test_daemons_end_with_who_is_killed(victim: str) -> None:
     code, mark = leaving(SLEEP)

@@ -64,7 +64,7 @@ def reached(port: int) -> bool:
         return False
 
 
-@pytest.mark.attack(67)
+@pytest.mark.promise("E-67")
 async def test_only_its_cell_comes_to_a_server(manager: SandboxManager) -> None:
     async with manager.session() as session, manager.session() as other:
         real = await said(session, SERVE)
@@ -75,7 +75,7 @@ async def test_only_its_cell_comes_to_a_server(manager: SandboxManager) -> None:
             pass
 
 
-@pytest.mark.attack(67)
+@pytest.mark.promise("E-67")
 @pytest.mark.parametrize("end", ["server.shutdown(2)", "server.close()", ""])
 async def test_nobody_takes_the_place_of_a_server(
     manager: SandboxManager, end: str
@@ -103,7 +103,7 @@ def binds(server: socket.socket, port: int) -> bool:
     return True
 
 
-@pytest.mark.attack(67)
+@pytest.mark.promise("E-67")
 async def test_what_a_server_cannot_change(manager: SandboxManager) -> None:
     async with manager.session() as session:
         await said(session, SERVE)

@@ -54,7 +54,9 @@ def our_containers(engine: Any) -> list[dict[str, Any]]:
     return [engine.inspect_container(each["Id"]) for each in found]
 
 
-@pytest.mark.attack(14, 16, 17, 18, 19, 20, 24, 25, 47, 59)
+@pytest.mark.promise(
+    "E-14", "E-16", "E-17", "E-18", "E-19", "E-20", "E-24", "E-25", "E-47", "E-59"
+)
 async def test_the_engine_was_told_to_give_nothing(
     cell: Session, backend: BackendRow, engine: Any
 ) -> None:
@@ -122,8 +124,8 @@ def identity() -> dict[str, Any]:
     }
 
 
+@pytest.mark.promise("E-14", "E-17", "E-18")
 @pytest.mark.smoke
-@pytest.mark.attack(14, 17, 18)
 async def test_programs_have_no_rights(cell: Session) -> None:
     said = await value_of(cell, program(identity, attempt))
 
@@ -157,7 +159,7 @@ def setuid_programs() -> dict[str, str]:
     return said
 
 
-@pytest.mark.attack(18)
+@pytest.mark.promise("E-18")
 async def test_setuid_programs_keep_the_uid(cell: Session) -> None:
     said = await value_of(cell, program(setuid_programs))
 
@@ -181,8 +183,8 @@ def writable_folders() -> list[str]:
     )
 
 
+@pytest.mark.promise("E-16", "E-19")
 @pytest.mark.smoke
-@pytest.mark.attack(16, 19)
 async def test_only_scratch_space_can_be_written(
     cell: Session, backend: BackendRow
 ) -> None:
@@ -249,8 +251,8 @@ def kernel_files() -> dict[str, str]:
     return said
 
 
+@pytest.mark.promise("E-21")
 @pytest.mark.smoke
-@pytest.mark.attack(21)
 async def test_kernel_files_are_closed(cell: Session, backend: BackendRow) -> None:
     said = await value_of(cell, program(kernel_files, attempt))
 
@@ -281,8 +283,8 @@ SHARED: dict[str, set[str]] = {
 }
 
 
+@pytest.mark.promise("E-20")
 @pytest.mark.smoke
-@pytest.mark.attack(20)
 async def test_namespaces_are_not_the_hosts(cell: Session, backend: BackendRow) -> None:
     said = await value_of(cell, program(namespaces))
 
@@ -291,7 +293,7 @@ async def test_namespaces_are_not_the_hosts(cell: Session, backend: BackendRow) 
     assert {"pid", "net", "user"} <= said.keys()
 
 
-@pytest.mark.attack(20)
+@pytest.mark.promise("E-20")
 async def test_no_wall_is_claimed_that_does_not_stand(cell: Session) -> None:
     result = await cell.run(program(namespaces), fresh=True)
 
@@ -322,8 +324,8 @@ def engine_doors(paths: list[str]) -> dict[str, str]:
     return said
 
 
+@pytest.mark.promise("E-15")
 @pytest.mark.smoke
-@pytest.mark.attack(15)
 async def test_no_engine_can_be_reached(cell: Session) -> None:
     code = program(engine_doors, attempt)
     said = await value_of(cell, code, paths=list(ENGINE_SOCKETS))
@@ -331,7 +333,7 @@ async def test_no_engine_can_be_reached(cell: Session) -> None:
     assert "done" not in said.values(), said
 
 
-@pytest.mark.attack(22)
+@pytest.mark.promise("E-22")
 @pytest.mark.parametrize("field", ["workdir", "cwd", "mounts", "volumes"])
 def test_nobody_chooses_a_working_folder_or_a_mount(field: str) -> None:
     options: dict[str, Any] = {field: "/proc/self/fd/8"}
@@ -339,7 +341,7 @@ def test_nobody_chooses_a_working_folder_or_a_mount(field: str) -> None:
         SandboxConfig(**options)
 
 
-@pytest.mark.attack(22)
+@pytest.mark.promise("E-22")
 async def test_the_working_folder_is_the_cells_own(cell: Session) -> None:
     said = await value_of(
         cell, "import os\n[os.getcwd(), os.readlink('/proc/self/cwd')]"
@@ -348,7 +350,7 @@ async def test_the_working_folder_is_the_cells_own(cell: Session) -> None:
     assert said == ["/work", "/work"]
 
 
-@pytest.mark.attack(23)
+@pytest.mark.promise("E-23")
 async def test_the_runtimes_binary_stays_as_it_is(sandbox: SandboxManager) -> None:
     binaries = [path for name in ("runc", "runsc") if (path := shutil.which(name))]
     before = {path: stamp(path) for path in binaries}
@@ -373,7 +375,7 @@ def stamp(path: str) -> tuple[int, int, int]:
     return info.st_ino, info.st_size, info.st_mtime_ns
 
 
-@pytest.mark.attack(25)
+@pytest.mark.promise("E-25")
 @pytest.mark.parametrize(
     ("version", "fixed"),
     [
@@ -394,7 +396,7 @@ def test_the_doctor_warns_of_an_old_runtime(version: str, fixed: bool) -> None:
     assert fixed or "CVE-2025-52881" in check.fix
 
 
-@pytest.mark.attack(26)
+@pytest.mark.promise("E-26")
 def test_an_image_build_takes_nothing_from_a_program() -> None:
     import inspect
 
@@ -403,7 +405,7 @@ def test_an_image_build_takes_nothing_from_a_program() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.attack(26, 27)
+@pytest.mark.promise("E-26", "E-27")
 async def test_the_engine_never_sees_a_programs_text(
     sandbox: SandboxManager, backend: BackendRow, engine: Any
 ) -> None:
@@ -418,8 +420,8 @@ async def test_the_engine_never_sees_a_programs_text(
     assert "marker-471" not in seen
 
 
+@pytest.mark.promise("E-36")
 @pytest.mark.smoke
-@pytest.mark.attack(36)
 async def test_two_cells_do_not_see_each_other(sandbox: SandboxManager) -> None:
     code = "import os\nsorted(int(p) for p in os.listdir('/proc') if p.isdigit())"
     async with sandbox.session() as first, sandbox.session() as second:

@@ -47,8 +47,8 @@ def forbid(*_: object, **__: object) -> Any:
     raise AssertionError("the host did what a payload asked for")
 
 
+@pytest.mark.promise("E-90")
 @pytest.mark.corpus
-@pytest.mark.attack(90)
 async def test_payloads_come_back_as_bytes(
     cell: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +98,7 @@ def loads_and_runs(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.attack(90, 91)
+@pytest.mark.promise("E-90", "E-91")
 def test_the_host_has_no_loader_that_runs_code() -> None:
     files = [
         path
@@ -117,7 +117,7 @@ def test_the_host_has_no_loader_that_runs_code() -> None:
     )
 
 
-@pytest.mark.attack(91)
+@pytest.mark.promise("E-91")
 async def test_text_that_is_code_stays_text(cell: Session) -> None:
     texts = [
         "__import__('os').system('touch /tmp/x')",
@@ -131,8 +131,8 @@ async def test_text_that_is_code_stays_text(cell: Session) -> None:
     assert result.value == texts
 
 
+@pytest.mark.promise("E-92")
 @pytest.mark.corpus
-@pytest.mark.attack(92)
 async def test_there_is_one_strict_decoder(cell: Session) -> None:
     word = b'{"outcome":"ok","value":{"json":%s}}'
     for case in cases("json_parsing"):
@@ -166,8 +166,8 @@ def reads(data: bytes) -> bool:
     return True
 
 
+@pytest.mark.promise("E-52")
 @pytest.mark.corpus
-@pytest.mark.attack(52)
 async def test_naughty_strings_survive(cell: Session) -> None:
     path = CORPORA / "naughty_strings" / "blns.json"
     if not path.is_file():

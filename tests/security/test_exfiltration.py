@@ -77,7 +77,7 @@ def listeners(tmp_path: Path) -> Iterator[Listeners]:
     assert found.heard == []
 
 
-@pytest.mark.attack(65, 66, 67, 69)
+@pytest.mark.promise("E-65", "E-66", "E-67", "E-69")
 async def test_no_byte_leaves_over_a_network(
     cell: Session, listeners: Listeners
 ) -> None:
@@ -93,7 +93,7 @@ async def test_no_byte_leaves_over_a_network(
     assert {name: how for name, how in said.items() if how == "done"} == {}
 
 
-@pytest.mark.attack(65, 67)
+@pytest.mark.promise("E-65", "E-67")
 async def test_a_cell_has_only_its_own_loopback(
     cell: Session, backend: BackendRow
 ) -> None:
@@ -159,7 +159,7 @@ def search(paths: list[str], secret_head: str, folders: list[str]) -> dict[str, 
     }
 
 
-@pytest.mark.attack(38, 41, 70)
+@pytest.mark.promise("E-38", "E-41", "E-70")
 async def test_the_hosts_files_and_variables_are_not_there(
     sandbox: SandboxManager, planted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +196,7 @@ async def test_the_hosts_files_and_variables_are_not_there(
         assert interpreter.startswith(path) or path.startswith("/etc/"), path
 
 
-@pytest.mark.attack(70)
+@pytest.mark.promise("E-70")
 async def test_the_interpreters_folder_shows_no_packages_secrets(
     cell: Session, backend: BackendRow
 ) -> None:
@@ -213,7 +213,7 @@ found
     assert await value_of(cell, code) == []
 
 
-@pytest.mark.attack(103)
+@pytest.mark.promise("E-103")
 async def test_errors_tell_nothing_of_the_host(
     sandbox: SandboxManager, cell: Session
 ) -> None:

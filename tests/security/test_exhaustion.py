@@ -26,8 +26,8 @@ async def innocent(sandbox: SandboxManager) -> None:
     assert (await sandbox.run("6 * 7")).value == 42
 
 
+@pytest.mark.promise("E-45")
 @pytest.mark.smoke
-@pytest.mark.attack(45)
 async def test_a_fork_bomb_meets_the_limit(sandbox: SandboxManager) -> None:
     code = f"""{IN_A_CELL}
 import signal
@@ -59,7 +59,7 @@ for _ in range(1000):
     assert after.value == 2
 
 
-@pytest.mark.attack(45, 55, 56)
+@pytest.mark.promise("E-45", "E-55", "E-56")
 async def test_children_that_breed_end_at_the_deadline(sandbox: SandboxManager) -> None:
     code = f"""{IN_A_CELL}
 import signal
@@ -86,8 +86,8 @@ MEMORY = {
 }
 
 
+@pytest.mark.promise("E-46", "E-63")
 @pytest.mark.parametrize("name", MEMORY)
-@pytest.mark.attack(46, 63)
 async def test_a_memory_bomb_is_out_of_memory(
     sandbox: SandboxManager, backend: BackendRow, name: str
 ) -> None:
@@ -100,7 +100,7 @@ async def test_a_memory_bomb_is_out_of_memory(
     assert after.value == "alive"
 
 
-@pytest.mark.attack(46, 63)
+@pytest.mark.promise("E-46", "E-63")
 async def test_memory_of_many_processes_is_summed(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
@@ -125,7 +125,7 @@ time.sleep(600)
     assert after.value == "alive"
 
 
-@pytest.mark.attack(58)
+@pytest.mark.promise("E-58")
 async def test_what_the_kernel_counts_by_user_is_not_the_hosts(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
@@ -151,7 +151,7 @@ locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
         assert used <= most
 
 
-@pytest.mark.attack(63)
+@pytest.mark.promise("E-63")
 async def test_programs_go_before_the_host(sandbox: SandboxManager) -> None:
     result = await sandbox.run("int(open('/proc/self/oom_score_adj').read())")
 
@@ -178,7 +178,7 @@ sizes
 """
 
 
-@pytest.mark.attack(19, 47, 48)
+@pytest.mark.promise("E-19", "E-47", "E-48")
 async def test_scratch_space_is_capped(sandbox: SandboxManager) -> None:
     result = await sandbox.run(FILL)
 
@@ -189,7 +189,7 @@ async def test_scratch_space_is_capped(sandbox: SandboxManager) -> None:
     assert all(0 < filled <= whole <= 64 for filled, whole in sizes.values()), sizes
 
 
-@pytest.mark.attack(48)
+@pytest.mark.promise("E-48")
 async def test_reserved_space_is_capped(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
@@ -217,7 +217,7 @@ said
     await innocent(sandbox)
 
 
-@pytest.mark.attack(49)
+@pytest.mark.promise("E-49")
 async def test_a_million_files_meet_the_limit(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
@@ -239,6 +239,7 @@ made
         assert result.value <= 64 * 256
 
 
+@pytest.mark.promise("E-50", "E-51", "E-52")
 @pytest.mark.parametrize(
     "code",
     [
@@ -249,7 +250,6 @@ made
         "import sys\nsys.stdout.write('\\udcff' * (4 << 20))",
     ],
 )
-@pytest.mark.attack(50, 51, 52)
 async def test_a_flood_is_cut_and_counted(sandbox: SandboxManager, code: str) -> None:
     result = await sandbox.run(code)
 
@@ -260,11 +260,11 @@ async def test_a_flood_is_cut_and_counted(sandbox: SandboxManager, code: str) ->
     assert len(result.stderr_bytes) <= cap
 
 
+@pytest.mark.promise("E-52")
 @pytest.mark.parametrize(
     "data",
     [b"\0" * 1000, b"\xff\xfe\x80", b"\xed\xa0\x80", b"\r\n\x1b[2J", b"no newline"],
 )
-@pytest.mark.attack(52)
 async def test_odd_bytes_come_back_as_they_were(
     sandbox: SandboxManager, data: bytes
 ) -> None:
@@ -296,8 +296,8 @@ STUBBORN = {
 }
 
 
+@pytest.mark.promise("E-53", "E-54", "E-55")
 @pytest.mark.parametrize("name", STUBBORN)
-@pytest.mark.attack(53, 54, 55)
 async def test_the_deadline_is_kept_from_outside(
     sandbox: SandboxManager, name: str
 ) -> None:
@@ -323,8 +323,8 @@ print("parent ends")
 """
 
 
+@pytest.mark.promise("E-56", "E-57")
 @pytest.mark.parametrize("close", [0, 64])
-@pytest.mark.attack(56, 57)
 async def test_a_daemon_does_not_outlive_its_run(
     sandbox: SandboxManager, close: int
 ) -> None:
@@ -342,7 +342,7 @@ async def test_a_daemon_does_not_outlive_its_run(
     assert after.value == 2
 
 
-@pytest.mark.attack(58)
+@pytest.mark.promise("E-58")
 async def test_descriptors_are_capped(sandbox: SandboxManager) -> None:
     code = """
 import os, socket
@@ -367,8 +367,8 @@ except OSError as error:
     assert isinstance(held, int) and held < 256
 
 
+@pytest.mark.promise("E-59")
 @pytest.mark.smoke
-@pytest.mark.attack(59)
 async def test_threads_count_as_processes(sandbox: SandboxManager) -> None:
     code = """
 import threading
@@ -390,7 +390,7 @@ len(made)
     await innocent(sandbox)
 
 
-@pytest.mark.attack(60)
+@pytest.mark.promise("E-60")
 async def test_one_too_many_waits_and_then_is_refused(backend: BackendRow) -> None:
     config = backend.config(max_concurrency=2, max_queue=1)
     async with SandboxManager(config) as manager:
@@ -411,7 +411,7 @@ async def test_one_too_many_waits_and_then_is_refused(backend: BackendRow) -> No
     assert done == ["in turn"]
 
 
-@pytest.mark.attack(64)
+@pytest.mark.promise("E-64")
 @pytest.mark.parametrize("wish", ["resource.RLIM_INFINITY", "0"])
 async def test_a_crash_leaves_no_core(sandbox: SandboxManager, wish: str) -> None:
     code = f"""

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 DEAD_ENGINE = "tcp://127.0.0.1:9"
 
 
-@pytest.mark.attack(39)
+@pytest.mark.promise("E-39")
 async def test_descriptors_of_the_host_are_not_inherited(
     backend: BackendRow, tmp_path: Path
 ) -> None:
@@ -51,7 +51,7 @@ async def test_descriptors_of_the_host_are_not_inherited(
     assert kinds == ["pipe", "pipe", "socket"]
 
 
-@pytest.mark.attack(40)
+@pytest.mark.promise("E-40")
 async def test_a_container_that_was_asked_for_is_never_replaced() -> None:
     for options in (
         {"backend": "docker"},
@@ -66,7 +66,7 @@ async def test_a_container_that_was_asked_for_is_never_replaced() -> None:
         SandboxConfig(backend="subprocess", minimum_isolation="container")
 
 
-@pytest.mark.attack(40)
+@pytest.mark.promise("E-40")
 async def test_a_downgrade_is_said_and_shown() -> None:
     config = SandboxConfig(backend="auto", docker_host=DEAD_ENGINE)
     async with SandboxManager(config) as manager:
@@ -91,7 +91,7 @@ def signals() -> dict[str, str]:
     return said
 
 
-@pytest.mark.attack(42)
+@pytest.mark.promise("E-42")
 async def test_signals_reach_no_one(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         said = await session.run(program(signals, attempt), fresh=True)
@@ -134,7 +134,7 @@ def raise_limits() -> dict[str, Any]:
     return said
 
 
-@pytest.mark.attack(43, 58, 64)
+@pytest.mark.promise("E-43", "E-58", "E-64")
 async def test_limits_cannot_be_raised(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
@@ -157,7 +157,7 @@ async def test_limits_cannot_be_raised(
     assert "done" not in flat, said
 
 
-@pytest.mark.attack(44)
+@pytest.mark.promise("E-44")
 def test_hosts_with_many_threads_start_cells(backend: BackendRow) -> None:
     """Each thread opens a manager of its own: forks in the midst of threads."""
     if backend.name != "subprocess":
@@ -172,7 +172,7 @@ def test_hosts_with_many_threads_start_cells(backend: BackendRow) -> None:
     assert values == list(range(64))
 
 
-@pytest.mark.attack(44, 60)
+@pytest.mark.promise("E-44", "E-60")
 async def test_64_starts_at_once(sandbox: SandboxManager, backend: BackendRow) -> None:
     # gVisor's own kernel starts for each: half a second of two CPUs.
     count = 16 if backend.name == "runsc" else 64
@@ -230,7 +230,7 @@ def run_as_nobody(code: str) -> dict[str, Any]:
     pytest.skip("there is no interpreter that an ordinary user may start")
 
 
-@pytest.mark.attack(36, 41, 42, 73)
+@pytest.mark.promise("E-36", "E-41", "E-42", "E-73")
 def test_the_supervisor_of_an_ordinary_user_is_out_of_reach() -> None:
     result = run_as_nobody(program(reach_supervisor, attempt, system_call))
 
@@ -241,7 +241,7 @@ def test_the_supervisor_of_an_ordinary_user_is_out_of_reach() -> None:
     assert reached - asked <= {"priority", "affinity"}, result["value"]
 
 
-@pytest.mark.attack(42)
+@pytest.mark.promise("E-42")
 def test_signals_of_an_ordinary_users_program_change_nothing() -> None:
     result = run_as_nobody("import os\nos.kill(1, 9), os.kill(1, 19)\n'alive'")
 

@@ -71,8 +71,8 @@ class Relay:
             each.close()
 
 
+@pytest.mark.promise("E-138")
 @pytest.mark.docker
-@pytest.mark.attack(138)
 async def test_an_engine_that_vanishes_costs_one_run(
     backend: BackendRow, tmp_path: Path
 ) -> None:
@@ -110,8 +110,8 @@ async def slam_once(started: anyio.Event, relay: Relay) -> None:
     await anyio.to_thread.run_sync(relay.slam)
 
 
+@pytest.mark.promise("E-138")
 @pytest.mark.docker
-@pytest.mark.attack(138)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -133,7 +133,7 @@ async def test_an_engine_that_cannot_is_a_typed_error(
     assert caught.value.hint
 
 
-@pytest.mark.attack(138)
+@pytest.mark.promise("E-138")
 async def test_a_full_disk_harms_one_run(sandbox: SandboxManager) -> None:
     fill = "with open('big', 'wb') as f:\n    while True: f.write(bytes(1 << 20))"
     async with sandbox.session() as session:
@@ -162,9 +162,9 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 
 
 # To the command gVisor is but an option of the engine.
+@pytest.mark.promise("E-139")
 @pytest.mark.parametrize("backend", BACKENDS[:2], indirect=True)
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-@pytest.mark.attack(139)
 def test_the_command_runs_in_odd_environments(backend: BackendRow, name: str) -> None:
     options = ["--backend", str(backend.options["backend"]), "--json"]
     for option in ("image", "runtime"):
@@ -225,7 +225,7 @@ async def many_runs(manager: SandboxManager, count: int) -> None:
         assert result.value == number
 
 
-@pytest.mark.attack(58, 140)
+@pytest.mark.promise("E-58", "E-140")
 async def test_many_runs_leave_the_host_as_it_was(backend: BackendRow) -> None:
     count = {"subprocess": 300, "confined": 100, "docker": 30, "runsc": 15}
     async with SandboxManager(backend.config()) as manager:
@@ -234,9 +234,9 @@ async def test_many_runs_leave_the_host_as_it_was(backend: BackendRow) -> None:
             await many_runs(manager, count[backend.name])
 
 
+@pytest.mark.promise("E-140")
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-@pytest.mark.attack(140)
 async def test_10_000_runs_leave_the_host_as_it_was(backend: BackendRow) -> None:
     count = {"docker": 1_000, "runsc": 300}.get(backend.name, 10_000)
     async with SandboxManager(backend.config()) as manager:
@@ -267,7 +267,7 @@ def namespaces_of(pids: Iterable[int]) -> set[object]:
     return found
 
 
-@pytest.mark.attack(56, 133)
+@pytest.mark.promise("E-56", "E-133")
 async def test_cancelling_stops_the_program_and_has_one_outcome(
     backend: BackendRow,
 ) -> None:
@@ -307,7 +307,7 @@ time.sleep(600)
     assert cells & after == set()
 
 
-@pytest.mark.attack(133)
+@pytest.mark.promise("E-133")
 async def test_closing_the_manager_ends_runs_as_cancelled(backend: BackendRow) -> None:
     outcomes: list[str] = []
     begun = anyio.Event()

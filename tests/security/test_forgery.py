@@ -35,7 +35,7 @@ async def run(cell: Session, code: str) -> ExecutionResult:
     return await cell.run(code, fresh=True)
 
 
-@pytest.mark.attack(72)
+@pytest.mark.promise("E-72")
 async def test_frames_on_stdout_are_text(cell: Session) -> None:
     frame = encode({"type": "finished", "reason": "timeout"}, b"x")
     result = await run(cell, f"import os\nos.write(1, {frame!r})\n'mine'")
@@ -44,6 +44,7 @@ async def test_frames_on_stdout_are_text(cell: Session) -> None:
     assert result.stdout_bytes == frame
 
 
+@pytest.mark.promise("E-73")
 @pytest.mark.parametrize(
     "forged",
     [
@@ -56,7 +57,6 @@ async def test_frames_on_stdout_are_text(cell: Session) -> None:
         '{"outcome":"exit"}\n',
     ],
 )
-@pytest.mark.attack(73)
 async def test_a_second_result_drops_the_value(cell: Session, forged: str) -> None:
     result = await run(cell, f"import os\nos.write(3, {forged.encode()!r})\n'mine'")
 
@@ -66,7 +66,7 @@ async def test_a_second_result_drops_the_value(cell: Session, forged: str) -> No
     assert len(result.warnings) == 1 and "result channel" in result.warnings[0]
 
 
-@pytest.mark.attack(73)
+@pytest.mark.promise("E-73")
 async def test_a_late_result_of_a_child_is_dropped(cell: Session) -> None:
     code = f"""
 import os
@@ -86,7 +86,7 @@ os.read(read, 1)
     assert (after.status, after.value, after.warnings) == ("ok", "innocent", ())
 
 
-@pytest.mark.attack(73, 74)
+@pytest.mark.promise("E-73", "E-74")
 async def test_one_forged_frame_does_not_change_the_status(cell: Session) -> None:
     line = f"import os\nos.write(3, {(GOOD + chr(10)).encode()!r})\n"
     endings = {
@@ -102,7 +102,7 @@ async def test_one_forged_frame_does_not_change_the_status(cell: Session) -> Non
         assert result.value is None
 
 
-@pytest.mark.attack(73)
+@pytest.mark.promise("E-73")
 async def test_closing_the_result_pipe_is_no_success(cell: Session) -> None:
     result = await run(cell, "import os\nos.close(3)\n'mine'")
 
@@ -111,6 +111,7 @@ async def test_closing_the_result_pipe_is_no_success(cell: Session) -> None:
     assert (result.value, result.ok) == (None, False)
 
 
+@pytest.mark.promise("E-74")
 @pytest.mark.parametrize(
     "code",
     [
@@ -120,14 +121,13 @@ async def test_closing_the_result_pipe_is_no_success(cell: Session) -> None:
         "import sys, os; sys.excepthook = lambda *_: os._exit(0); os._exit(0)",
     ],
 )
-@pytest.mark.attack(74)
 async def test_exit_0_without_a_result_is_no_success(cell: Session, code: str) -> None:
     result = await run(cell, code)
 
     assert (result.status, result.ok, result.value) == ("exit", False, None)
 
 
-@pytest.mark.attack(75)
+@pytest.mark.promise("E-75")
 async def test_a_patched_runner_fools_only_itself(cell: Session) -> None:
     code = """
 import builtins, json, os, sys, time
@@ -147,7 +147,7 @@ os.write = lambda fd, data, write=os.write: write(fd, data) and len(data)
     assert after.value == '"whole"'
 
 
-@pytest.mark.attack(75)
+@pytest.mark.promise("E-75")
 async def test_shapes_and_sizes_are_checked_by_the_host(cell: Session) -> None:
     words = [
         '{"outcome":"ok","value":{"json":1},"outcome":"ok"}',
@@ -168,7 +168,7 @@ async def test_shapes_and_sizes_are_checked_by_the_host(cell: Session) -> None:
         assert result.warnings, word[:80]
 
 
-@pytest.mark.attack(61)
+@pytest.mark.promise("E-61")
 async def test_a_flood_on_the_result_pipe_is_cut(cell: Session) -> None:
     code = "import os\nfor _ in range(64): os.write(3, bytes(1 << 20))\n'mine'"
     result = await run(cell, code)
@@ -176,7 +176,7 @@ async def test_a_flood_on_the_result_pipe_is_cut(cell: Session) -> None:
     assert (result.status, result.value, len(result.warnings)) == ("exit", None, 1)
 
 
-@pytest.mark.attack(61)
+@pytest.mark.promise("E-61")
 async def test_huge_and_deep_values_are_described(cell: Session) -> None:
     deep = "x = []\nfor _ in range(100_000): x = [x]\nx"
     for code in ("'x' * (64 << 20)", deep, "list(range(10**6))", "{(1, 2): 3}"):
@@ -185,8 +185,8 @@ async def test_huge_and_deep_values_are_described(cell: Session) -> None:
         assert len(result.value.repr) <= 1024
 
 
+@pytest.mark.promise("E-75")
 @pytest.mark.parametrize("value", ["1e999", "[-1e999]", "[" * 900 + "]" * 900])
-@pytest.mark.attack(75)
 async def test_a_value_that_json_cannot_say_again_is_dropped(
     cell: Session, value: str
 ) -> None:
@@ -199,7 +199,7 @@ async def test_a_value_that_json_cannot_say_again_is_dropped(
     assert result.to_json()["value"] is None
 
 
-@pytest.mark.attack(76)
+@pytest.mark.promise("E-76")
 async def test_what_was_said_cannot_be_taken_back(cell: Session) -> None:
     code = """
 import os
@@ -217,7 +217,7 @@ said
     assert (await run(cell, code)).value == ["refused", "refused"]
 
 
-@pytest.mark.attack(76)
+@pytest.mark.promise("E-76")
 async def test_time_of_children_that_nobody_waits_for_is_counted(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
@@ -239,6 +239,7 @@ os.read(read, 1)
     assert result.usage.cpu_ms >= 250
 
 
+@pytest.mark.promise("E-75")
 @pytest.mark.parametrize(
     "word",
     [
@@ -249,7 +250,6 @@ os.read(read, 1)
         r'{"pid": OWN, "warnings": ["\ud800"]}',
     ],
 )
-@pytest.mark.attack(75)
 async def test_a_forks_first_word_is_not_believed(
     sandbox: SandboxManager, word: str
 ) -> None:
@@ -268,7 +268,7 @@ live.fork = fork
         assert (await session.run("1")).state == "kept"
 
 
-@pytest.mark.attack(76)
+@pytest.mark.promise("E-76")
 async def test_usage_is_measured_from_outside(cell: Session) -> None:
     code = """
 import os, resource, time
@@ -289,8 +289,8 @@ os.wait()
     assert usage.peak_memory_bytes >= 40 << 20
 
 
+@pytest.mark.promise("E-77", "cluster-01")
 @pytest.mark.parametrize("code", [124, 137, 139, 143, 255, 130])
-@pytest.mark.attack(77)
 async def test_exit_codes_forge_no_status(cell: Session, code: int) -> None:
     python = await run(cell, f"import sys; sys.exit({code})")
     bash = await cell.run(f"exit {code}", fresh=True, language="bash")
@@ -300,7 +300,7 @@ async def test_exit_codes_forge_no_status(cell: Session, code: int) -> None:
         assert (result.signal, result.self_reported) == (None, False)
 
 
-@pytest.mark.attack(77)
+@pytest.mark.promise("E-77")
 async def test_a_raised_memory_error_is_marked_as_a_claim(
     cell: Session, backend: BackendRow
 ) -> None:
@@ -309,7 +309,7 @@ async def test_a_raised_memory_error_is_marked_as_a_claim(
     assert (result.status, result.self_reported) == ("out_of_memory", True)
 
 
-@pytest.mark.attack(78)
+@pytest.mark.promise("E-78")
 def test_a_terminal_sees_no_escapes(tmp_path: Path) -> None:
     program = tmp_path / "escapes.py"
     marks = "\x1b[2J\x1b]0;title\x07\r\x9b31m\u202e\u2066\x08\x7f"
@@ -338,14 +338,14 @@ def test_a_terminal_sees_no_escapes(tmp_path: Path) -> None:
     assert "\r" not in text.replace("\r\n", "")
 
 
-@pytest.mark.attack(87)
+@pytest.mark.promise("E-87")
 def test_a_length_is_refused_before_anything_is_kept() -> None:
     decoder = FrameDecoder()
     with pytest.raises(FrameError, match="refused"):
         decoder.feed(b"\xff\xff\xff\xff\xff\xff\xff\xff")
 
 
-@pytest.mark.attack(87)
+@pytest.mark.promise("E-87")
 def test_a_frame_may_come_byte_by_byte() -> None:
     decoder = FrameDecoder()
     data = encode({"type": "a"}, b"payload") + encode({"type": "b"})
@@ -356,6 +356,7 @@ def test_a_frame_may_come_byte_by_byte() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.promise("E-87")
 @pytest.mark.parametrize(
     "sent",
     [
@@ -367,7 +368,6 @@ def test_a_frame_may_come_byte_by_byte() -> None:
         b"\xff" * 64,
     ],
 )
-@pytest.mark.attack(87)
 async def test_half_a_frame_is_a_lost_cell(sent: bytes) -> None:
     import socket
 
@@ -380,7 +380,7 @@ async def test_half_a_frame_is_a_lost_cell(sent: bytes) -> None:
     channel.close()
 
 
-@pytest.mark.attack(72)
+@pytest.mark.promise("E-72")
 def test_the_frames_of_a_cell_are_json() -> None:
     header = encode({"type": "x"})
 

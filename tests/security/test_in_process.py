@@ -140,7 +140,7 @@ def talk_out(secret_path: str, touched: str) -> list[str]:
     return said
 
 
-@pytest.mark.attack(1, 2, 4, 5, 6, 9)
+@pytest.mark.promise("E-1", "E-2", "E-4", "E-5", "E-6", "E-9")
 @pytest.mark.parametrize("escape", [walk_out, talk_out])
 async def test_ways_out_of_the_language_end_in_the_cell(
     sandbox: SandboxManager, canary: Canary, escape: Callable[[str, str], list[str]]
@@ -231,8 +231,8 @@ FILTERED = {
 }
 
 
+@pytest.mark.promise("E-1", "E-2", "E-3", "E-4", "E-5", "E-6", "E-7", "E-8")
 @pytest.mark.parametrize("name", FILTERED)
-@pytest.mark.attack(1, 2, 3, 4, 5, 6, 7, 8)
 async def test_the_filter_of_last_resort_stops_it(
     last_resort: SandboxManager, canary: Canary, name: str
 ) -> None:
@@ -244,7 +244,7 @@ async def test_the_filter_of_last_resort_stops_it(
     assert canary.secret not in f"{result.value}{result.stdout}{result.stderr}"
 
 
-@pytest.mark.attack(2)
+@pytest.mark.promise("E-2")
 async def test_allowed_modules_lead_to_no_other(last_resort: SandboxManager) -> None:
     parts = ["found = []"]
     for name in code_policy.LAST_RESORT_IMPORTS:
@@ -268,8 +268,7 @@ async def test_allowed_modules_lead_to_no_other(last_resort: SandboxManager) -> 
     assert result.value == []
 
 
-@pytest.mark.attack(2)
-@pytest.mark.finding("R45")
+@pytest.mark.promise("E-2", "R45")
 @pytest.mark.parametrize(
     "code",
     [
@@ -296,7 +295,7 @@ async def test_a_module_below_an_allowed_one_is_not_allowed(
     assert kept.value is True
 
 
-@pytest.mark.attack(40)
+@pytest.mark.promise("E-40")
 async def test_the_last_resort_says_what_it_is(last_resort: SandboxManager) -> None:
     result = await last_resort.run("6 * 7")
 
@@ -306,7 +305,7 @@ async def test_the_last_resort_says_what_it_is(last_resort: SandboxManager) -> N
     assert len(last_resort.notices) == 1
 
 
-@pytest.mark.attack(10)
+@pytest.mark.promise("E-10")
 async def test_no_object_of_a_program_lives_in_the_host(
     sandbox: SandboxManager,
 ) -> None:
@@ -330,7 +329,7 @@ Bomb()
     assert not {name for name in set(sys.modules) - modules if "main" in name}
 
 
-@pytest.mark.attack(11)
+@pytest.mark.promise("E-11")
 def test_checking_a_source_runs_none_of_it(canary: Canary) -> None:
     touch = f"open({str(canary.touched)!r}, 'w')"
     source = f"@{touch}.write\ndef f(x={touch}, *, y: {touch} = 1): pass\n{touch}"
@@ -340,7 +339,7 @@ def test_checking_a_source_runs_none_of_it(canary: Canary) -> None:
     code_policy.compile_restricted(source)
 
 
-@pytest.mark.attack(11)
+@pytest.mark.promise("E-11")
 async def test_a_refused_program_does_not_run(sandbox: SandboxManager) -> None:
     config = sandbox.config.model_copy(update={"code_policy": CodePolicy()})
     async with SandboxManager(config) as manager:
@@ -364,8 +363,8 @@ BOMBS = {
 }
 
 
+@pytest.mark.promise("E-12")
 @pytest.mark.parametrize("name", BOMBS)
-@pytest.mark.attack(12)
 async def test_a_parser_bomb_is_the_programs_own_failure(
     sandbox: SandboxManager, name: str
 ) -> None:
@@ -375,8 +374,8 @@ async def test_a_parser_bomb_is_the_programs_own_failure(
     assert result.usage.wall_ms < 30_000
 
 
+@pytest.mark.promise("E-12")
 @pytest.mark.parametrize("name", BOMBS)
-@pytest.mark.attack(12)
 def test_a_parser_bomb_does_not_harm_the_host(name: str) -> None:
     assert code_policy.find_violations(BOMBS[name], CodePolicy()) == ()
     try:
@@ -385,6 +384,7 @@ def test_a_parser_bomb_does_not_harm_the_host(name: str) -> None:
         assert "compiled" in error.message
 
 
+@pytest.mark.promise("E-13")
 @pytest.mark.parametrize(
     ("code", "statuses"),
     [
@@ -394,7 +394,6 @@ def test_a_parser_bomb_does_not_harm_the_host(name: str) -> None:
         ("-(10 ** 4299)", {"ok"}),
     ],
 )
-@pytest.mark.attack(13)
 async def test_an_integer_bomb_stays_in_the_cell(
     sandbox: SandboxManager, code: str, statuses: set[str]
 ) -> None:

@@ -126,7 +126,7 @@ def hosts_inside(port: int) -> list[str]:
     return [f"{host}:{port}" for host in (*loopback, *metadata)]
 
 
-@pytest.mark.attack(66, 67, 68)
+@pytest.mark.promise("E-66", "E-67", "E-68", "cluster-36")
 async def test_no_spelling_of_an_inner_address_gets_through(
     cell: Session, world: World
 ) -> None:
@@ -147,7 +147,7 @@ async def test_no_spelling_of_an_inner_address_gets_through(
     assert world.asked == []
 
 
-@pytest.mark.attack(66)
+@pytest.mark.promise("E-66")
 async def test_names_that_are_not_allowed_are_never_looked_up(
     cell: Session, world: World
 ) -> None:
@@ -159,7 +159,7 @@ async def test_names_that_are_not_allowed_are_never_looked_up(
     assert world.asked == []
 
 
-@pytest.mark.attack(67, 68)
+@pytest.mark.promise("E-67", "E-68")
 @pytest.mark.parametrize(
     "addresses",
     [
@@ -187,7 +187,7 @@ async def test_a_name_that_leads_inside_is_refused(
     assert "not on the public internet" in result.connections[0].reason
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_a_name_is_looked_up_once_for_each_connection(
     cell: Session, world: World
 ) -> None:
@@ -202,7 +202,7 @@ async def test_a_name_is_looked_up_once_for_each_connection(
     assert next(answers) == ["127.0.0.1"]
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_redirects_start_from_the_beginning(cell: Session, world: World) -> None:
     port = world.forbidden.port
     targets = [f"http://127.0.0.1:{port}/", f"http://{NAME}:{port}/"]
@@ -223,7 +223,7 @@ said
     assert result.value == [403, 403, 400, 403]
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_headers_do_not_lead_elsewhere(cell: Session, world: World) -> None:
     """Host header, user@host, a second request, absolute form in a tunnel."""
     here, there = f"{NAME}:{world.site.port}", f"evil.test:{world.site.port}"
@@ -278,7 +278,7 @@ def say_in_tunnels(where: str, tunnels: list[list[str]]) -> None:
                 pass
 
 
-@pytest.mark.finding("A21")
+@pytest.mark.promise("A21")
 async def test_no_target_and_no_prefix_leads_to_another_virtual_host(
     cell: Session, world: World
 ) -> None:
@@ -300,7 +300,7 @@ async def test_no_target_and_no_prefix_leads_to_another_virtual_host(
     assert [each.verdict for each in result.connections] == ["refused"] * len(tunnels)
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_http_in_pieces_does_not_lead_elsewhere(
     cell: Session, world: World
 ) -> None:
@@ -324,7 +324,7 @@ async def test_http_in_pieces_does_not_lead_elsewhere(
     assert [each.verdict for each in result.connections] == ["refused"] * len(tunnels)
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_tls_calls_for_the_host_of_its_tunnel(
     cell: Session, world: World
 ) -> None:
@@ -357,8 +357,8 @@ def call(name):
     assert [each.bytes_out for each in result.connections[2:]] == [0, 0, 0]
 
 
+@pytest.mark.promise("E-65", "E-66", "E-67", "E-69")
 @pytest.mark.smoke
-@pytest.mark.attack(65, 66, 67, 69)
 async def test_there_is_no_way_out_beside_the_proxy(
     cell: Session, tmp_path: Path
 ) -> None:
@@ -389,7 +389,7 @@ async def test_there_is_no_way_out_beside_the_proxy(
     assert result.connections == ()
 
 
-@pytest.mark.attack(65, 67)
+@pytest.mark.promise("E-65", "E-67")
 async def test_slow_and_endless_bodies_end_with_the_run(
     reaching: SandboxManager, world: World
 ) -> None:
@@ -416,7 +416,7 @@ sum(len(piece) for piece in iter(lambda: answer.read(65536), b""))
     assert "network_bytes" in endless.warnings[0]
 
 
-@pytest.mark.attack(65, 68)
+@pytest.mark.promise("E-65", "E-68")
 async def test_a_flood_of_connections_holds_up_nobody(
     reaching: SandboxManager, world: World
 ) -> None:

@@ -100,20 +100,23 @@ def deny_all() -> ActionGuard:
     return ActionGuard([AgentPolicy(agent_id="a", allow=["*"], deny=["drop"])])
 
 
+@pytest.mark.promise("RG-39")
 @pytest.mark.parametrize("face", RUN_TOOLS, ids=lambda face: face.__name__)
-def test_every_way_in_is_listed_rg_39(face: type) -> None:
+def test_every_way_in_is_listed(face: type) -> None:
     public = {name for name in dir(face) if not name.startswith("_")}
 
     assert public == RUN_TOOLS[face] | DO_NOT[face]
 
 
-def test_every_way_of_an_executor_is_tried_rg_39() -> None:
+@pytest.mark.promise("RG-39")
+def test_every_way_of_an_executor_is_tried() -> None:
     assert {way.__name__ for way in WAYS} == RUN_TOOLS[ToolExecutor]
 
 
+@pytest.mark.promise("RG-39")
 @pytest.mark.parametrize("kind", [ConcurrentExecutor, SequentialExecutor])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-async def test_an_executor_asks_the_guard_rg_39(
+async def test_an_executor_asks_the_guard(
     kind: Any, way: Way, dropped: Dropped
 ) -> None:
     result = await way(kind(dropped.registry, guard=deny_all()))
@@ -124,7 +127,8 @@ async def test_an_executor_asks_the_guard_rg_39(
     assert (free.status, dropped.runs) == ("ok", 1)
 
 
-async def test_a_program_asks_the_guard_rg_39(
+@pytest.mark.promise("RG-39")
+async def test_a_program_asks_the_guard(
     sandbox: SandboxManager, dropped: Dropped
 ) -> None:
     code = CodeExecutor(sandbox, dropped.registry, guard=deny_all())
@@ -135,7 +139,8 @@ async def test_a_program_asks_the_guard_rg_39(
     assert dropped.runs == 0
 
 
-async def test_a_host_asks_the_guard_rg_39(tmp_path: Path) -> None:
+@pytest.mark.promise("RG-39")
+async def test_a_host_asks_the_guard(tmp_path: Path) -> None:
     path = tmp_path / "toolcell.toml"
     path.write_text(
         '[tools]\nbuiltin = ["arithmetic"]\ntell_remaining = true\n'
@@ -175,6 +180,7 @@ def callers_of(*names: str) -> set[str]:
     return found
 
 
+@pytest.mark.promise("RG-39")
 @pytest.mark.parametrize(
     ("name", "where"),
     [
@@ -189,5 +195,5 @@ def callers_of(*names: str) -> set[str]:
         ("invoke", {"tools/conformance.py"}),
     ],
 )
-def test_a_tool_is_run_at_one_place_rg_39(name: str, where: set[str]) -> None:
+def test_a_tool_is_run_at_one_place(name: str, where: set[str]) -> None:
     assert callers_of(name) == where

@@ -50,7 +50,7 @@ def every_file(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.attack(16)
+@pytest.mark.promise("E-16")
 async def test_a_layer_cannot_be_written_from_a_cell(packed: SandboxManager) -> None:
     place = await packed.install(["kind"])
     here = layer_store.LayerStore(packed.config.package_rules.folder).layers
@@ -80,7 +80,7 @@ async def test_a_program_finds_no_layer_but_its_own(packed: SandboxManager) -> N
     assert result.value == ["PermissionError", False], result.stderr
 
 
-@pytest.mark.attack(79)
+@pytest.mark.promise("E-79")
 async def test_a_package_runs_nothing_at_start(packed: SandboxManager) -> None:
     code = "import os\nsorted(os.listdir())"
     for package in ("startup", "site"):

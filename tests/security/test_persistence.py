@@ -56,7 +56,7 @@ def plant() -> list[str]:
     return written
 
 
-@pytest.mark.attack(79, 83)
+@pytest.mark.promise("E-79", "E-83")
 async def test_nothing_stays_for_another_cell(sandbox: SandboxManager) -> None:
     first = await sandbox.run(program(plant, attempt))
     second = await sandbox.run(program(plant, attempt))
@@ -68,7 +68,7 @@ async def test_nothing_stays_for_another_cell(sandbox: SandboxManager) -> None:
         assert str(path).startswith(("/tmp/", "/work/", "/dev/shm/")), path
 
 
-@pytest.mark.attack(80)
+@pytest.mark.promise("E-80")
 async def test_modules_in_the_work_dir_do_not_reach_the_runner(
     sandbox: SandboxManager,
 ) -> None:
@@ -91,7 +91,7 @@ with open(os.environ["HOME"] + "/.bashrc", "w") as file:
     assert bash.stdout == "clean\n"
 
 
-@pytest.mark.attack(80)
+@pytest.mark.promise("E-80")
 async def test_variables_of_the_host_do_not_reach_the_runner(
     backend: BackendRow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -106,7 +106,7 @@ async def test_variables_of_the_host_do_not_reach_the_runner(
     assert (result.status, result.value) == ("ok", 42)
 
 
-@pytest.mark.attack(81)
+@pytest.mark.promise("E-81")
 async def test_a_ready_cell_is_used_once(backend: BackendRow) -> None:
     look = """
 import os
@@ -129,7 +129,7 @@ mine = str(os.getpid())
         assert isinstance(others, list) and len(others) == 2
 
 
-@pytest.mark.attack(83)
+@pytest.mark.promise("E-83")
 async def test_sessions_share_nothing(sandbox: SandboxManager) -> None:
     async with sandbox.session() as first, sandbox.session() as second:
         await first.run("name = 1\nopen('file', 'w')", fresh=True)
@@ -169,7 +169,7 @@ def driver(options: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
             process.send_signal(signal.SIGKILL)
 
 
-@pytest.mark.attack(82)
+@pytest.mark.promise("E-82")
 async def test_a_killed_host_leaves_nothing(backend: BackendRow) -> None:
     import docker
 
@@ -194,8 +194,8 @@ async def test_a_killed_host_leaves_nothing(backend: BackendRow) -> None:
         assert groups_of(name) == []
 
 
+@pytest.mark.promise("E-82")
 @pytest.mark.docker
-@pytest.mark.attack(82)
 async def test_the_sweep_takes_only_what_is_ours_and_dead() -> None:
     if why := why_no_docker(None):
         missing(why)
@@ -231,7 +231,7 @@ async def test_the_sweep_takes_only_what_is_ours_and_dead() -> None:
         client.close()
 
 
-@pytest.mark.attack(82)
+@pytest.mark.promise("E-82")
 async def test_cells_end_with_their_launcher(backend: BackendRow) -> None:
     if backend.name != "subprocess":
         pytest.skip("only this backend has a launcher")

@@ -42,7 +42,7 @@ async def serve(session: Session, name: bytes) -> None:
     assert await anext(server.output()) == ("stdout", b"listening\n")
 
 
-@pytest.mark.attack(67)
+@pytest.mark.promise("E-67")
 async def test_a_connection_never_leads_to_the_host(manager: SandboxManager) -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         async with manager.session() as session:
@@ -51,7 +51,7 @@ async def test_a_connection_never_leads_to_the_host(manager: SandboxManager) -> 
             assert caught.value.details["reason"] == "missing"
 
 
-@pytest.mark.attack(67)
+@pytest.mark.promise("E-67")
 async def test_a_connection_leads_to_its_own_session(manager: SandboxManager) -> None:
     async with manager.session() as one, manager.session() as two:
         await serve(one, b"one")
@@ -83,7 +83,7 @@ async def test_no_port_of_the_host_opens(manager: SandboxManager) -> None:
         assert not [each for each in opened if each.endswith(f":{8000:04X}")]
 
 
-@pytest.mark.attack(67)
+@pytest.mark.promise("E-67")
 async def test_an_open_connection_is_no_way_out(manager: SandboxManager) -> None:
     code = """
 import socket

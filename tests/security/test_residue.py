@@ -149,9 +149,9 @@ PLACES = [
 ROWS = [pytest.param(kind, id=kind.name) for kind in KINDS]
 
 
+@pytest.mark.promise("E-79", "E-81")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", ROWS)
-@pytest.mark.attack(79, 81)
 def test_nothing_is_left_for_the_next_program(kind: Kind, place: Place) -> None:
     place.require_kind(kind)
     row = found(place)[kind.name]
@@ -250,9 +250,8 @@ whole["value"]
 """
 
 
+@pytest.mark.promise("E-79", "R52")
 @pytest.mark.anyio
-@pytest.mark.attack(79)
-@pytest.mark.finding("R52")
 @pytest.mark.parametrize("hidden", [True, False])
 async def test_no_memory_of_the_next_program_has_a_word_of_the_last_one(
     backend: BackendRow, hidden: bool, monkeypatch: pytest.MonkeyPatch

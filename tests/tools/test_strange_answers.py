@@ -44,7 +44,7 @@ CUT: list[tuple[bytes, dict[str, str]]] = [
 ]
 
 
-@pytest.mark.finding("R20")
+@pytest.mark.promise("R20")
 @pytest.mark.parametrize(("body", "headers"), CUT)
 async def test_half_an_answer_is_an_error(body: bytes, headers: dict[str, str]) -> None:
     with web_api() as api:
@@ -70,7 +70,7 @@ async def test_a_whole_answer_is_none() -> None:
         assert (await called(api, "delete")).ok
 
 
-@pytest.mark.finding("R49")
+@pytest.mark.promise("R49")
 @pytest.mark.parametrize(
     "charset", ["punycode", "idna", "unicode_escape", "utf-7", "hex", "x" * 5_000]
 )

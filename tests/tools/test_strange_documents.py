@@ -12,7 +12,7 @@ from toolcell.sandbox.results.html_tables import table_as_markdown
 from toolcell.tools.openapi.document import read_document
 
 
-@pytest.mark.finding("R62")
+@pytest.mark.promise("R62")
 @pytest.mark.parametrize(
     "value",
     ["!!int " + "59:" * 200_000 + "1", "!!float " + "59:" * 9_999 + "1", "!!binary aa"],
@@ -25,7 +25,7 @@ def test_a_tag_of_yaml_costs_nothing(value: str) -> None:
     assert read_document("openapi: 3.1.0\nx: !!str 1")["x"] == "1"
 
 
-@pytest.mark.finding("R73", "R74")
+@pytest.mark.promise("R73", "R74")
 @pytest.mark.parametrize(
     "text", ["a." * 40_000 + "b = 1", "[" + "a." * 40_000 + "b]", "#" * 100_001]
 )
@@ -38,7 +38,7 @@ def test_a_pyproject_of_a_stranger_costs_little(text: str) -> None:
     assert read_build_system(many).backend
 
 
-@pytest.mark.finding("R44")
+@pytest.mark.promise("R44")
 @pytest.mark.parametrize("number", ["9" * 5_000, "x" + "f" * 5_000])
 def test_a_number_that_is_no_character_leaves_the_table_readable(number: str) -> None:
     shown = table_as_markdown(

@@ -114,6 +114,7 @@ async def batch(
     directory.close()
 
 
+@pytest.mark.promise("cluster-40")
 @pytest.mark.timeout(1200)
 async def test_a_killed_driver_loses_no_program_and_runs_few_twice(
     batch: tuple[Batch, int, int],

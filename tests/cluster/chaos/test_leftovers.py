@@ -52,6 +52,7 @@ async def use(sandbox: Sandbox, ready: anyio.Event) -> None:
             )
 
 
+@pytest.mark.promise("cluster-05")
 async def test_no_process_and_no_group_of_a_killed_node_is_left(
     processes: ClusterProcesses,
 ) -> None:
@@ -82,6 +83,7 @@ async def test_no_process_and_no_group_of_a_killed_node_is_left(
     directory.close()
 
 
+@pytest.mark.promise("cluster-05")
 async def test_files_on_their_way_to_a_killed_node_go_with_the_next_one(
     processes: ClusterProcesses,
 ) -> None:

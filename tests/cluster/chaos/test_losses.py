@@ -54,6 +54,7 @@ async def sandbox(processes: ClusterProcesses) -> AsyncIterator[ClusterSandbox]:
     directory.close()
 
 
+@pytest.mark.promise("cluster-04", "cluster-07", "cluster-08")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_lost_node_costs_its_own_runs_alone(
     processes: ClusterProcesses, sandbox: ClusterSandbox, how: signal.Signals
@@ -108,6 +109,7 @@ async def test_a_node_that_is_back_is_used_again(
     assert (await sandbox.run("6 * 7")).value == 42
 
 
+@pytest.mark.promise("cluster-12", "cluster-15")
 async def test_without_a_node_runs_end_and_say_so(
     redis_server: RedisServer, processes: ClusterProcesses
 ) -> None:
@@ -132,6 +134,7 @@ async def test_without_a_node_runs_end_and_say_so(
     directory.close()
 
 
+@pytest.mark.promise("cluster-12")
 async def test_what_waits_when_the_last_node_goes_ends(
     processes: ClusterProcesses,
 ) -> None:
@@ -157,6 +160,7 @@ async def test_what_waits_when_the_last_node_goes_ends(
     directory.close()
 
 
+@pytest.mark.promise("cluster-09")
 async def test_a_dead_driver_leaves_nothing(processes: ClusterProcesses) -> None:
     node = processes.node("two", max_concurrency=4)
     idle = (await at_rest(node.process.pid)).processes
@@ -178,6 +182,7 @@ async def test_a_dead_driver_leaves_nothing(processes: ClusterProcesses) -> None
     directory.close()
 
 
+@pytest.mark.promise("cluster-09")
 async def test_a_dead_driver_costs_others_nothing(processes: ClusterProcesses) -> None:
     limits = {"wall_seconds": 600}
     node = processes.node("two", max_concurrency=4, pool=2, limits=limits)
@@ -235,6 +240,7 @@ def line_of(node: NodeProcess, seconds: str) -> dict[int, str]:
     return line
 
 
+@pytest.mark.promise("cluster-10")
 async def test_a_stopped_driver_leaves_nothing(processes: ClusterProcesses) -> None:
     node = processes.node("two", max_concurrency=4)
     idle = (await at_rest(node.process.pid)).processes

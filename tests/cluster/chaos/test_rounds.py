@@ -134,6 +134,7 @@ async def two_nodes(
     directory.close()
 
 
+@pytest.mark.promise("cluster-12")
 @pytest.mark.parametrize(
     "rounds",
     [

@@ -150,6 +150,7 @@ def held(ray: RayProcesses, survivor: int) -> dict[str, float]:
     }
 
 
+@pytest.mark.promise("cluster-51")
 async def test_runs_and_kills_let_nothing_grow(ray: RayProcesses) -> None:
     for _ in range(2):
         await ray.ask("add", slots=SLOTS)

@@ -34,6 +34,7 @@ def ray(tmp_path: Path, free_tcp_port: int) -> Iterator[RayProcesses]:
         yield started
 
 
+@pytest.mark.promise("cluster-13", "cluster-14")
 async def test_runs_go_on_without_the_head_and_new_machines_are_seen_once_it_is_back(
     ray: RayProcesses,
 ) -> None:

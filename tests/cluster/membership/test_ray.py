@@ -135,6 +135,7 @@ async def test_programs_run_on_the_machines_of_ray(
     assert len(ray.actors("NodeActor")) == 2
 
 
+@pytest.mark.promise("cluster-22")
 async def test_a_timeout_keeps_the_state_of_a_session(sandbox: ClusterSandbox) -> None:
     """Ray blocks SIGINT in its threads; a node must not inherit that."""
     async with sandbox.session() as session:
@@ -144,6 +145,7 @@ async def test_a_timeout_keeps_the_state_of_a_session(sandbox: ClusterSandbox) -
         assert (await session.run("x")).value == 42
 
 
+@pytest.mark.promise("cluster-36")
 async def test_programs_see_nothing_of_ray(sandbox: ClusterSandbox) -> None:
     code = f"""
 import os
@@ -157,6 +159,7 @@ any('RAY_' in each or {TOKEN!r} in each for each in seen)
     assert result.value is False, result.stderr
 
 
+@pytest.mark.promise("cluster-32")
 async def test_what_runs_are_given_is_not_in_ray(
     sandbox: ClusterSandbox, ray: RayProcesses
 ) -> None:
@@ -187,6 +190,7 @@ def memory_has(pid: int, marker: bytes) -> bool:
     return False
 
 
+@pytest.mark.promise("cluster-47")
 async def test_a_killed_keeper_comes_back_and_starts_no_second_node(
     ray: RayProcesses, sandbox: ClusterSandbox
 ) -> None:
@@ -210,6 +214,7 @@ async def test_a_killed_keeper_comes_back_and_starts_no_second_node(
     assert ray.actors("NodeActor") == nodes
 
 
+@pytest.mark.promise("cluster-04", "cluster-05")
 async def test_a_killed_node_costs_its_own_runs_alone_and_comes_back(
     ray: RayProcesses, sandbox: ClusterSandbox
 ) -> None:
@@ -257,6 +262,7 @@ async def groups(ray: RayProcesses, name: str) -> list[tuple[str, float]]:
     ]
 
 
+@pytest.mark.promise("cluster-45")
 async def test_what_is_busy_is_held_and_what_waits_is_asked_for(
     ray: RayProcesses, sandbox: ClusterSandbox
 ) -> None:
@@ -277,6 +283,7 @@ async def test_what_is_busy_is_held_and_what_waits_is_asked_for(
     assert await groups(ray, "toolcell-held")
 
 
+@pytest.mark.promise("cluster-06")
 async def test_a_dead_machine_costs_its_own_runs_alone_and_a_new_one_is_used(
     ray: RayProcesses, sandbox: ClusterSandbox, machines: list[str]
 ) -> None:
@@ -292,6 +299,7 @@ async def test_a_dead_machine_costs_its_own_runs_alone_and_a_new_one_is_used(
     await have_nodes(ray, 2)
 
 
+@pytest.mark.promise("cluster-28")
 async def test_a_drained_node_stays_away(
     ray: RayProcesses, token: str, machines: list[str]
 ) -> None:
@@ -350,6 +358,7 @@ async def test_the_commands_of_the_cluster_work_on_ray(
     assert "other settings" in refused["error"]["message"]
 
 
+@pytest.mark.promise("cluster-48")
 async def test_down_ends_our_nodes_and_leaves_ray_alone(
     ray: RayProcesses, token: str, command: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -426,6 +435,7 @@ async def test_where_nobody_listens_that_is_said(
         RayDirectory("ray://host:10001")
 
 
+@pytest.mark.promise("cluster-35")
 async def test_an_open_cluster_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,6 +450,7 @@ async def test_an_open_cluster_is_refused(
         opened.end()
 
 
+@pytest.mark.promise("cluster-13")
 async def test_links_outlive_the_head_of_ray(
     ray: RayProcesses, sandbox: ClusterSandbox, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ class Victims:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.promise("cluster-12")
 @pytest.mark.parametrize(
     "rounds", [len(KINDS), pytest.param(40, marks=pytest.mark.full)]
 )

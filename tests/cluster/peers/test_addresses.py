@@ -113,7 +113,7 @@ async def test_a_node_that_listens_anywhere_needs_a_host_for_drivers(host: str) 
         assert agent.record.host == "localhost"
 
 
-@pytest.mark.finding("QL5")
+@pytest.mark.promise("QL5")
 async def test_drivers_come_to_the_port_that_is_published() -> None:
     with socket.create_server(("127.0.0.1", 0)) as router:
         published = router.getsockname()[1]

@@ -53,6 +53,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.promise("cluster-43")
 @pytest.mark.parametrize("op", ["run", "stream"])
 @pytest.mark.parametrize("name", NUMBERS)
 async def test_no_limit_of_a_node_can_be_widened(
@@ -63,6 +64,7 @@ async def test_no_limit_of_a_node_can_be_widened(
     assert name in message
 
 
+@pytest.mark.promise("cluster-43")
 @pytest.mark.parametrize(
     "name",
     ["env", "mounts", "image", "python", "work_dir", "limits", "network", "calls"],
@@ -75,6 +77,7 @@ async def test_what_is_the_node_s_cannot_be_sent(
     assert name in message
 
 
+@pytest.mark.promise("cluster-43")
 async def test_the_network_of_a_node_cannot_be_widened(
     link: Link, sandbox: ClusterSandbox
 ) -> None:

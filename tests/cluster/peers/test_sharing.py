@@ -35,6 +35,7 @@ class Noting(NullSandbox):
         return await super().run(code, **options)
 
 
+@pytest.mark.promise("cluster-46")
 async def test_drivers_with_other_limits_share_a_node_within_its_slots() -> None:
     cells = Noting()
     wanted: dict[str, dict[str, Any]] = {

@@ -66,11 +66,13 @@ async def works(record: NodeRecord) -> bool:
         return (await sandbox.run("6 * 7")).value == 42
 
 
+@pytest.mark.promise("cluster-33")
 async def test_a_wrong_token_is_refused(agent: NodeAgent) -> None:
     assert "refused this token" in await why_not(agent.record, new_token())
     assert await works(agent.record)
 
 
+@pytest.mark.promise("cluster-33")
 async def test_a_node_with_another_certificate_is_refused(agent: NodeAgent) -> None:
     other = agent.record.model_copy(update={"fingerprint": new_identity().fingerprint})
     assert "another certificate" in await why_not(other, TOKEN)
@@ -85,6 +87,7 @@ async def test_a_node_without_the_token_is_refused() -> None:
         assert "refused this token" in await why_not(false.record, TOKEN)
 
 
+@pytest.mark.promise("cluster-33")
 async def test_a_proof_is_for_one_certificate_only(agent: NodeAgent) -> None:
     async with connection(agent) as secure:
         with pytest.raises(Exception, match="refused this token"):
@@ -110,6 +113,7 @@ async def is_closed(read: Callable[[], Awaitable[bytes]]) -> bool:
     return True
 
 
+@pytest.mark.promise("cluster-33")
 async def test_a_stranger_is_cut_off(agent: NodeAgent) -> None:
     async with await anyio.connect_tcp(agent.record.host, agent.record.port) as plain:
         await plain.send(os.urandom(200))
@@ -122,6 +126,7 @@ async def test_a_stranger_is_cut_off(agent: NodeAgent) -> None:
     assert await works(agent.record)
 
 
+@pytest.mark.promise("cluster-34")
 @pytest.mark.parametrize(
     "frame",
     [
@@ -209,6 +214,7 @@ async def test_an_odd_request_is_answered_by_an_error(
         assert (await sandbox.run("6 * 7")).value == 42
 
 
+@pytest.mark.promise("cluster-24", "cluster-25", "cluster-46")
 async def test_two_drivers_share_the_slots(agent: NodeAgent) -> None:
     nodes = FixedNodes([agent.record])
     async with ClusterSandbox(nodes, token=TOKEN) as first:
@@ -231,6 +237,7 @@ async def test_two_drivers_share_the_slots(agent: NodeAgent) -> None:
                     group.cancel_scope.cancel()
 
 
+@pytest.mark.promise("cluster-28")
 async def test_a_drained_node_takes_nothing_new(agent: NodeAgent) -> None:
     async with (
         SandboxManager(SUBPROCESS.config()) as sandbox,

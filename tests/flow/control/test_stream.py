@@ -66,6 +66,7 @@ def kinds(events: Sequence[FlowEvent]) -> list[str]:
     return [type(each).__name__ for each in events]
 
 
+@pytest.mark.promise("flow-42")
 async def test_events_come_in_order_and_are_not_emitted_twice() -> None:
     flow_ = flow(calls_and_asks, executor=executor(twice))
     first = await read(flow_.stream({}, "t"))
@@ -127,6 +128,7 @@ class Gated(MemoryCheckpointer):
         await super().commit(*args, **options)
 
 
+@pytest.mark.promise("flow-42")
 async def test_a_commit_is_told_after_it_was_stored() -> None:
     store = Gated()
     seen: list[FlowEvent] = []
@@ -160,6 +162,7 @@ class Slow(MemoryCheckpointer):
         await super().append(*args, **options)
 
 
+@pytest.mark.promise("flow-42")
 async def test_a_question_is_told_after_it_was_stored() -> None:
     def asks(state: Log) -> None:
         interrupt("go on?")
@@ -184,6 +187,7 @@ def lambda_node(state: Log) -> dict[str, Any]:
     return said("x")
 
 
+@pytest.mark.promise("flow-42")
 async def test_leaving_early_cancels_the_run_which_can_be_resumed() -> None:
     cancelled, gate = anyio.Event(), anyio.Event()
 
@@ -215,6 +219,7 @@ async def test_the_reader_s_own_error_goes_on_as_it_is() -> None:
                 raise LookupError("mine")
 
 
+@pytest.mark.promise("flow-42")
 async def test_a_slow_reader_slows_the_thread() -> None:
     """The node has emitted what the buffer holds, and no more."""
     emitted: list[int] = []

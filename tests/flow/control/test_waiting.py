@@ -107,6 +107,7 @@ async def _set(gate: anyio.Event) -> None:
     gate.set()
 
 
+@pytest.mark.promise("flow-43")
 async def test_a_thread_is_cancelled_where_it_runs() -> None:
     """Its node and its call are stopped, its own caller is told, and it stays so."""
     inside, store = anyio.Event(), MemoryCheckpointer()

@@ -46,6 +46,7 @@ class Counter:
         return n * 10
 
 
+@pytest.mark.promise("flow-34")
 async def test_nothing_is_done_twice_after_a_question() -> None:
     """Calls, values, chance and time are the same when the node runs again."""
     counter = Counter()
@@ -98,6 +99,7 @@ async def test_a_value_without_a_json_form_is_refused() -> None:
     assert "no JSON form" in result.error.message
 
 
+@pytest.mark.promise("flow-35")
 async def test_another_operation_in_the_same_place_is_an_error_not_a_guess() -> None:
     counter = Counter()
     asked = "a?"
@@ -128,6 +130,7 @@ async def test_another_operation_in_the_same_place_is_an_error_not_a_guess() -> 
     assert counter.made == [1]
 
 
+@pytest.mark.promise("flow-35")
 async def test_a_survived_failure_stays_when_other_code_went_another_way() -> None:
     counter = Counter(failures=1)
     asked = "a?"
@@ -147,6 +150,7 @@ async def test_a_survived_failure_stays_when_other_code_went_another_way() -> No
     assert counter.made == [1]
 
 
+@pytest.mark.promise("flow-36")
 async def test_operations_in_a_task_group_are_known_by_key() -> None:
     """In any order: each run has another schedule, and trio shuffles its tasks."""
     counter, schedule = Counter(), random.Random(0)
@@ -221,6 +225,7 @@ async def test_a_failed_call_is_a_result() -> None:
     assert done.unwrap().log == ("error", "ok")
 
 
+@pytest.mark.promise("flow-37")
 async def test_a_retry_repeats_the_failures_at_the_end_alone() -> None:
     """What succeeded is replayed; a failure that the node survived stays."""
     counter = Counter(failures=1)
@@ -271,6 +276,7 @@ async def test_a_failed_thread_is_resumed_where_it_failed() -> None:
     assert counter.made == [1]
 
 
+@pytest.mark.promise("flow-38")
 async def test_a_timeout_fails_the_attempt_and_the_call_is_seen_through() -> None:
     gate = anyio.Event()
     made: list[int] = []
@@ -296,6 +302,7 @@ async def test_a_timeout_fails_the_attempt_and_the_call_is_seen_through() -> Non
     assert made == [1]
 
 
+@pytest.mark.promise("flow-38")
 async def test_a_call_that_runs_when_its_node_asks_ends_and_is_recorded() -> None:
     """So does one whose sibling asks: neither is in doubt, or made again."""
     counter, asked = Counter(), anyio.Event()
@@ -343,6 +350,7 @@ async def test_a_call_that_runs_when_its_node_asks_ends_and_is_recorded() -> Non
     assert sorted(counter.made) == [1, 2]
 
 
+@pytest.mark.promise("flow-38")
 @pytest.mark.parametrize(
     ("answer", "made", "log"),
     [
@@ -471,6 +479,7 @@ async def test_a_harmless_call_that_was_cut_off_is_made_again() -> None:
     assert (await calls.resume("t")).unwrap().log == ("text",)
 
 
+@pytest.mark.promise("flow-20")
 async def test_a_large_result_is_cut_and_its_status_stays() -> None:
     @tool
     async def large() -> str:

@@ -39,7 +39,10 @@ from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
 from ...support.flow.graphs import Log, chain, said
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.promise("LC-29 flow-22 flow-26 flow-29 flow-30 flow-41"),
+]
 
 
 class Office:
@@ -125,7 +128,7 @@ async def pay(state: Log, ctx: NodeContext) -> dict[str, Any]:
         (Reject(approver="anna", reason="no"), "denied: no"),
     ],
 )
-async def test_a_question_is_answered_among_the_approvals_lc_29(
+async def test_a_question_is_answered_among_the_approvals(
     reply: ApprovalReply, log: str, office: Office
 ) -> None:
     """The reply of another process is what the node goes on with."""
@@ -218,9 +221,7 @@ async def test_the_first_answer_counts_wherever_it_is_given(office: Office) -> N
     assert (await office.flow(ask).resume("t")).unwrap().log == ("mine",)
 
 
-async def test_a_call_that_needs_a_person_pauses_the_thread_lc_29(
-    office: Office,
-) -> None:
+async def test_a_call_that_needs_a_person_pauses_the_thread(office: Office) -> None:
     """No process waits; once approved it is made once, in another process."""
     paused = await office.flow(pay).run({}, "t")
     [waiting] = paused.interrupts

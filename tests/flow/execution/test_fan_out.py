@@ -49,7 +49,8 @@ def batched(worker: Any, count: int, **options: Any) -> Graph[Log]:
     return graph
 
 
-async def test_a_thousand_sends_are_bounded_and_in_order_lc_36_37_38_rl_19() -> None:
+@pytest.mark.promise("LC-36", "LC-37", "LC-38", "RL-19", "flow-17")
+async def test_a_thousand_sends_are_bounded_and_in_order() -> None:
     running = peak = 0
 
     async def worker(n: int) -> int:
@@ -90,7 +91,8 @@ async def test_a_node_may_have_a_lower_bound_of_its_own() -> None:
     assert peak == 2
 
 
-async def test_one_failed_worker_fails_the_step_and_runs_again_alone_lc_37() -> None:
+@pytest.mark.promise("LC-37", "flow-18")
+async def test_one_failed_worker_fails_the_step_and_runs_again_alone() -> None:
     ran: list[int] = []
 
     def worker(n: int) -> int:
@@ -109,7 +111,8 @@ async def test_one_failed_worker_fails_the_step_and_runs_again_alone_lc_37() -> 
     assert ran[100:] == [3]
 
 
-async def test_failures_can_be_collected_lc_37_38_44() -> None:
+@pytest.mark.promise("LC-37", "LC-38", "LC-44", "flow-18")
+async def test_failures_can_be_collected() -> None:
     def worker(n: int) -> int:
         if n == 3:
             raise ValueError
@@ -121,7 +124,8 @@ async def test_failures_can_be_collected_lc_37_38_44() -> None:
     assert state.log == ("flow.node",)
 
 
-async def test_too_few_successes_fail_and_are_tried_again_lc_44() -> None:
+@pytest.mark.promise("LC-44", "flow-18")
+async def test_too_few_successes_fail_and_are_tried_again() -> None:
     broken = True
 
     def worker(n: int) -> int:
@@ -139,7 +143,8 @@ async def test_too_few_successes_fail_and_are_tried_again_lc_44() -> None:
     assert len((await flow.resume("t")).unwrap().items) == 100
 
 
-async def test_a_worker_that_asks_loses_nobodys_result_lc_28_rl_16_rl_19() -> None:
+@pytest.mark.promise("LC-28", "RL-16", "RL-19", "flow-19")
+async def test_a_worker_that_asks_loses_nobodys_result() -> None:
     ran: list[int] = []
 
     def worker(n: int) -> Any:
@@ -158,7 +163,8 @@ async def test_a_worker_that_asks_loses_nobodys_result_lc_28_rl_16_rl_19() -> No
     assert ran.count(0) == ran.count(2) == 1
 
 
-async def test_nothing_to_fan_out_over_still_aggregates_lc_42() -> None:
+@pytest.mark.promise("LC-42", "flow-04")
+async def test_nothing_to_fan_out_over_still_aggregates() -> None:
     def worker(n: int) -> int:
         return n
 
@@ -166,7 +172,8 @@ async def test_nothing_to_fan_out_over_still_aggregates_lc_42() -> None:
     assert state.items == []
 
 
-async def test_an_empty_list_of_sends_goes_the_normal_way_lc_42() -> None:
+@pytest.mark.promise("LC-42", "flow-04")
+async def test_an_empty_list_of_sends_goes_the_normal_way() -> None:
     graph = Graph(Log, name="g")
 
     @graph.node
@@ -181,7 +188,8 @@ async def test_an_empty_list_of_sends_goes_the_normal_way_lc_42() -> None:
     assert (await Flow(graph).run({})).unwrap().log == ("after",)
 
 
-async def test_plain_sends_are_ordinary_tasks_lc_36_41() -> None:
+@pytest.mark.promise("LC-36", "LC-41")
+async def test_plain_sends_are_ordinary_tasks() -> None:
     graph = Graph(Log, name="g")
 
     @graph.node
@@ -201,6 +209,7 @@ async def test_plain_sends_are_ordinary_tasks_lc_36_41() -> None:
     assert state.log == ("a0/2", "b1/2", "after")
 
 
+@pytest.mark.promise("LC-36")
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
@@ -209,7 +218,7 @@ async def test_plain_sends_are_ordinary_tasks_lc_36_41() -> None:
         ({"n": 1, "m": 2}, "takes no 'm'"),
     ],
 )
-async def test_a_payload_has_to_fit_the_worker_lc_36(payload: Any, why: str) -> None:
+async def test_a_payload_has_to_fit_the_worker(payload: Any, why: str) -> None:
     graph = Graph(Log, name="g")
 
     @graph.node
@@ -226,10 +235,9 @@ async def test_a_payload_has_to_fit_the_worker_lc_36(payload: Any, why: str) -> 
     assert why in result.error.message
 
 
+@pytest.mark.promise("LC-37")
 @pytest.mark.parametrize("output", [goto("fan"), Send("worker", {"n": 1})])
-async def test_a_worker_of_a_batch_gives_no_commands_lc_37(
-    output: Command | Send,
-) -> None:
+async def test_a_worker_of_a_batch_gives_no_commands(output: Command | Send) -> None:
     def worker(n: int) -> Any:
         return output
 
@@ -239,7 +247,8 @@ async def test_a_worker_of_a_batch_gives_no_commands_lc_37(
     assert "returned a command" in result.error.message
 
 
-async def test_ids_of_sends_are_the_same_in_every_run_lc_36() -> None:
+@pytest.mark.promise("LC-36")
+async def test_ids_of_sends_are_the_same_in_every_run() -> None:
     found: list[list[str]] = []
     for _ in range(2):
         graph = Graph(Log, name="g")

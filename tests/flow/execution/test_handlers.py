@@ -42,7 +42,8 @@ class Answers(InterruptHandler):
         return self.answer
 
 
-async def test_a_handler_answers_without_leaving_run_lc_34() -> None:
+@pytest.mark.promise("LC-34", "flow-31")
+async def test_a_handler_answers_without_leaving_run() -> None:
     def ask(state: Log) -> dict[str, Any]:
         return said(interrupt("a?"), interrupt("b?"))
 
@@ -56,7 +57,8 @@ async def test_a_handler_answers_without_leaving_run_lc_34() -> None:
     assert {each.how for each in answers} == {"handler:Answers"}
 
 
-async def test_a_swallowed_question_is_answered_in_the_same_run_lc_30() -> None:
+@pytest.mark.promise("LC-30", "flow-23")
+async def test_a_swallowed_question_is_answered_in_the_same_run() -> None:
     """The output that the node made without the answer is not taken."""
 
     def swallows(state: Log) -> dict[str, Any]:
@@ -69,17 +71,19 @@ async def test_a_swallowed_question_is_answered_in_the_same_run_lc_30() -> None:
     assert done.unwrap().log == ("x",)
 
 
+@pytest.mark.promise("LC-34", "flow-31")
 @pytest.mark.parametrize(
     "handler", [Answers("x", likes="never"), Answers(ValueError("no")), Answers(5)]
 )
-async def test_silence_leaves_the_thread_paused_lc_34(handler: Answers) -> None:
+async def test_silence_leaves_the_thread_paused(handler: Answers) -> None:
     def ask(state: Log) -> dict[str, Any]:
         return said(interrupt("a?", answer=str))
 
     assert only(await flow(ask, handler=handler).run({})).payload == "a?"
 
 
-async def test_several_questions_are_handed_over_at_once_lc_34() -> None:
+@pytest.mark.promise("LC-34", "flow-31")
+async def test_several_questions_are_handed_over_at_once() -> None:
     both = anyio.Event()
 
     class Meets(Answers):
@@ -100,7 +104,8 @@ async def test_several_questions_are_handed_over_at_once_lc_34() -> None:
     assert done.unwrap().log == ("x", "x")
 
 
-async def test_the_first_answer_counts_also_before_the_handler_s_lc_34() -> None:
+@pytest.mark.promise("LC-34")
+async def test_the_first_answer_counts_also_before_the_handler_s() -> None:
     class Late(Answers):
         async def handle(self, interrupt: InterruptValue) -> Any:
             await asks.answer("t", interrupt.interrupt_id, "first", by="anna")
@@ -113,7 +118,8 @@ async def test_the_first_answer_counts_also_before_the_handler_s_lc_34() -> None
     assert (await asks.run({}, "t")).unwrap().log == ("first",)
 
 
-async def test_a_slow_handler_is_stopped_lc_34() -> None:
+@pytest.mark.promise("LC-34")
+async def test_a_slow_handler_is_stopped() -> None:
     class Slow(InterruptHandler):
         async def handle(self, interrupt: InterruptValue) -> Any:
             await anyio.sleep_forever()
@@ -124,7 +130,8 @@ async def test_a_slow_handler_is_stopped_lc_34() -> None:
     only(await flow(ask, handler=Slow(), handler_seconds=0.01).run({}))
 
 
-async def test_auto_approval_is_for_development_and_is_logged_lc_35_a_18(
+@pytest.mark.promise("LC-35", "A-18", "flow-31")
+async def test_auto_approval_is_for_development_and_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def ask(state: Log) -> dict[str, Any]:
@@ -142,7 +149,8 @@ async def test_auto_approval_is_for_development_and_is_logged_lc_35_a_18(
     assert (await asks.history("t", 1))[0].answers[0].how == "auto:ci"
 
 
-async def test_a_handler_without_an_answer_is_no_handler_lc_34() -> None:
+@pytest.mark.promise("LC-34")
+async def test_a_handler_without_an_answer_is_no_handler() -> None:
     question = only(await flow(_asks).run({}))
 
     with pytest.raises(NotImplementedError):

@@ -107,6 +107,7 @@ LIMITS = [
 ]
 
 
+@pytest.mark.promise("flow-20")
 @pytest.mark.parametrize(("made", "limit", "enough", "why"), LIMITS)
 async def test_a_limit_holds_at_its_value_and_can_be_raised(
     made: Any, limit: str, enough: int, why: str

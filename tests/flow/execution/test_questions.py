@@ -32,7 +32,8 @@ from ...support.sample_tools import executor
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_thread_pauses_and_goes_on_with_the_answer_lc_28_29() -> None:
+@pytest.mark.promise("LC-28", "LC-29", "flow-24")
+async def test_a_thread_pauses_and_goes_on_with_the_answer() -> None:
     """The reference's cycle: it is caught, kept and handed out; then answered."""
 
     def ask(state: Log) -> dict[str, Any]:
@@ -52,7 +53,8 @@ async def test_a_thread_pauses_and_goes_on_with_the_answer_lc_28_29() -> None:
     assert done.unwrap().log == ("x",)
 
 
-async def test_each_question_of_a_node_gets_its_own_answer_lc_28_rl_15() -> None:
+@pytest.mark.promise("LC-28", "RL-15", "flow-21")
+async def test_each_question_of_a_node_gets_its_own_answer() -> None:
     """Three in one node, one of them in a loop that asks until it gets a number."""
     runs: list[int] = []
 
@@ -73,7 +75,8 @@ async def test_each_question_of_a_node_gets_its_own_answer_lc_28_rl_15() -> None
     assert len(runs) == 5
 
 
-async def test_parallel_questions_are_open_at_once_and_apart_lc_28_32() -> None:
+@pytest.mark.promise("LC-28", "LC-32", "flow-22", "flow-33")
+async def test_parallel_questions_are_open_at_once_and_apart() -> None:
     graph = Graph(Log, name="g")
     ran: list[str] = []
     for name in ("a", "b", "c"):
@@ -100,7 +103,8 @@ async def test_parallel_questions_are_open_at_once_and_apart_lc_28_32() -> None:
     assert sorted(ran) == ["a", "a", "b", "c", "c"]
 
 
-async def test_none_and_false_are_answers_rl_17() -> None:
+@pytest.mark.promise("RL-17")
+async def test_none_and_false_are_answers() -> None:
     def ask(state: Log) -> dict[str, Any]:
         return {"items": [interrupt("a?"), interrupt("b?")]}
 
@@ -112,7 +116,8 @@ async def test_none_and_false_are_answers_rl_17() -> None:
     assert done.unwrap().items == [None, False]
 
 
-async def test_swallowing_a_question_does_not_help_lc_30_rl_14() -> None:
+@pytest.mark.promise("LC-30", "RL-14", "flow-23")
+async def test_swallowing_a_question_does_not_help() -> None:
     ran: list[str] = []
 
     @tool
@@ -142,7 +147,8 @@ async def test_swallowing_a_question_does_not_help_lc_30_rl_14() -> None:
     assert not issubclass(InterruptException, Exception)
 
 
-async def test_a_question_in_a_task_group_arrives_with_a_key_lc_30() -> None:
+@pytest.mark.promise("LC-30", "flow-23")
+async def test_a_question_in_a_task_group_arrives_with_a_key() -> None:
     async def ask(state: Log) -> dict[str, Any]:
         found: list[Any] = []
 
@@ -164,6 +170,7 @@ async def test_a_question_in_a_task_group_arrives_with_a_key_lc_30() -> None:
     assert done.unwrap().log == ("A", "B")
 
 
+@pytest.mark.promise("flow-36")
 async def test_a_question_in_a_task_group_needs_a_key() -> None:
     async def ask(state: Log) -> None:
         async def inner() -> None:
@@ -178,7 +185,8 @@ async def test_a_question_in_a_task_group_needs_a_key() -> None:
     assert "needs a key" in result.error.message
 
 
-async def test_helpers_in_threads_may_ask_rl_15() -> None:
+@pytest.mark.promise("RL-15", "flow-24")
+async def test_helpers_in_threads_may_ask() -> None:
     async def ask(state: Log) -> dict[str, Any]:
         return said(await run_sync(interrupt, "a?"))
 
@@ -188,7 +196,8 @@ async def test_helpers_in_threads_may_ask_rl_15() -> None:
     assert (await asks.resume("t", {question.interrupt_id: "A"})).unwrap().log == ("A",)
 
 
-async def test_only_nodes_may_ask_lc_28_rl_14() -> None:
+@pytest.mark.promise("LC-28", "RL-14", "flow-25")
+async def test_only_nodes_may_ask() -> None:
     heard: list[str] = []
 
     @tool
@@ -212,7 +221,8 @@ async def test_only_nodes_may_ask_lc_28_rl_14() -> None:
         pool.submit(interrupt, "a?").result()
 
 
-async def test_an_answer_has_to_fit_and_is_of_its_type_lc_28() -> None:
+@pytest.mark.promise("LC-28", "flow-26")
+async def test_an_answer_has_to_fit_and_is_of_its_type() -> None:
     def ask(state: Log) -> dict[str, Any]:
         when = interrupt("when?", answer=datetime)
         return said(str(when.year), type(when).__name__)
@@ -226,7 +236,8 @@ async def test_an_answer_has_to_fit_and_is_of_its_type_lc_28() -> None:
     assert done.unwrap().log == ("2026", "datetime")
 
 
-async def test_a_bad_answer_changes_nothing_lc_29() -> None:
+@pytest.mark.promise("LC-29", "flow-26")
+async def test_a_bad_answer_changes_nothing() -> None:
     def ask(state: Log) -> dict[str, Any]:
         return said(str(interrupt("a?", answer=int)), str(interrupt("b?")))
 
@@ -246,6 +257,7 @@ async def test_a_bad_answer_changes_nothing_lc_29() -> None:
         await asks.resume("t", {question.interrupt_id: 2})
 
 
+@pytest.mark.promise("flow-26")
 async def test_one_command_answers_one_question() -> None:
     graph = Graph(Log, name="g")
     for name in ("a", "b"):
@@ -258,7 +270,8 @@ async def test_one_command_answers_one_question() -> None:
         await asks.resume("t", resume_with("x"))
 
 
-async def test_an_answer_may_come_with_an_update_lc_25() -> None:
+@pytest.mark.promise("LC-25")
+async def test_an_answer_may_come_with_an_update() -> None:
     seen: list[str] = []
 
     def ask(state: Log) -> dict[str, Any]:
@@ -294,6 +307,7 @@ async def test_the_first_answer_counts() -> None:
     assert (answer.by, answer.how, answer.node) == ("anna", "answer", "ask")
 
 
+@pytest.mark.promise("flow-28")
 async def test_a_refusal_and_an_expiry_raise_in_the_node() -> None:
     now = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -341,7 +355,8 @@ async def test_a_question_is_json_of_bounded_size(payload: Any) -> None:
     assert result.error.kind in ("invalid_input", "flow.limit")
 
 
-async def test_unwrap_raises_with_all_that_is_needed_lc_32_33() -> None:
+@pytest.mark.promise("LC-32", "LC-33", "flow-33")
+async def test_unwrap_raises_with_all_that_is_needed() -> None:
     def ask(state: Log) -> None:
         interrupt("a?")
 
@@ -357,7 +372,8 @@ async def test_unwrap_raises_with_all_that_is_needed_lc_32_33() -> None:
     assert caught.value.details["interrupts"] == [state.interrupt.interrupt_id]
 
 
-def test_what_is_shown_cannot_act_on_a_terminal_lc_31() -> None:
+@pytest.mark.promise("LC-31", "flow-32")
+def test_what_is_shown_cannot_act_on_a_terminal() -> None:
     value = InterruptValue(
         interrupt_id="int_1",
         payload={"text\x1b[2J": ["\x1b]0;owned\x07", 5]},

@@ -53,7 +53,8 @@ async def log_of(graph: Graph[Log], **state: Any) -> list[str]:
     return list(result.unwrap().log)
 
 
-async def test_a_command_goes_before_a_route_before_an_edge_lc_21() -> None:
+@pytest.mark.promise("LC-21", "flow-10")
+async def test_a_command_goes_before_a_route_before_an_edge() -> None:
     graph = Graph(Log, name="g")
     speakers(graph, "edge", "route", "command")
 
@@ -68,7 +69,8 @@ async def test_a_command_goes_before_a_route_before_an_edge_lc_21() -> None:
     assert await log_of(graph, note="command") == ["command"]
 
 
-async def test_targets_run_in_parallel_each_once_and_sends_each_lc_21_36() -> None:
+@pytest.mark.promise("LC-21", "LC-36", "flow-10")
+async def test_targets_run_in_parallel_each_once_and_sends_each() -> None:
     graph = Graph(Log, name="g")
     speakers(graph, "x", "y")
 
@@ -91,6 +93,7 @@ async def test_targets_run_in_parallel_each_once_and_sends_each_lc_21_36() -> No
     assert await log_of(graph) == ["y", "x", "w1", "w1"]
 
 
+@pytest.mark.promise("flow-10")
 async def test_two_ways_to_one_node_run_it_once() -> None:
     graph = Graph(Log, name="g")
     speakers(graph, "a", "b", "c")
@@ -99,6 +102,7 @@ async def test_two_ways_to_one_node_run_it_once() -> None:
     assert await log_of(graph) == ["a", "b", "c"]
 
 
+@pytest.mark.promise("flow-11")
 async def test_a_join_waits_for_branches_of_different_length() -> None:
     graph = Graph(Log, name="g")
     speakers(graph, "short", "long1", "long2")
@@ -115,7 +119,8 @@ async def test_a_join_waits_for_branches_of_different_length() -> None:
     assert await log_of(graph) == once * 2
 
 
-async def test_end_drops_the_ways_of_siblings_and_keeps_their_updates_lc_22() -> None:
+@pytest.mark.promise("LC-22", "flow-12")
+async def test_end_drops_the_ways_of_siblings_and_keeps_their_updates() -> None:
     graph = Graph(Log, name="g")
     speakers(graph, "never")
 
@@ -131,7 +136,8 @@ async def test_end_drops_the_ways_of_siblings_and_keeps_their_updates_lc_22() ->
     assert await log_of(graph) == ["stop", "sibling"]
 
 
-async def test_end_as_a_target_ends_that_branch_alone_lc_22() -> None:
+@pytest.mark.promise("LC-22", "flow-12")
+async def test_end_as_a_target_ends_that_branch_alone() -> None:
     graph = Graph(Log, name="g")
     speakers(graph, "next")
 
@@ -146,8 +152,9 @@ async def test_end_as_a_target_ends_that_branch_alone_lc_22() -> None:
     assert await log_of(graph) == ["stop", "next"]
 
 
+@pytest.mark.promise("LC-45", "LC-47", "flow-13")
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
-async def test_merging_follows_the_tasks_never_their_ends_lc_45_47(
+async def test_merging_follows_the_tasks_never_their_ends(
     order: tuple[int, ...],
 ) -> None:
     graph = Graph(Log, name="g")
@@ -168,7 +175,8 @@ async def test_merging_follows_the_tasks_never_their_ends_lc_45_47(
     assert await log_of(graph) == ["0", "1", "2", "3"]
 
 
-async def test_two_writers_of_a_plain_field_are_a_conflict_lc_47() -> None:
+@pytest.mark.promise("LC-47", "flow-14")
+async def test_two_writers_of_a_plain_field_are_a_conflict() -> None:
     def make(*, fixed: bool) -> Graph[Log]:
         graph = Graph(Log, name="g")
 
@@ -198,6 +206,7 @@ async def test_two_writers_of_a_plain_field_are_a_conflict_lc_47() -> None:
     assert fixed.unwrap() == Log(log=("one", "two"), note="same")
 
 
+@pytest.mark.promise("flow-15")
 async def test_no_task_sees_or_spoils_what_another_has() -> None:
     seen: list[Any] = []
     graph = Graph(Log, name="g")
@@ -225,6 +234,7 @@ async def test_no_task_sees_or_spoils_what_another_has() -> None:
     assert (await flow.state("t", "0")).items == [{"x": 1}]
 
 
+@pytest.mark.promise("LC-27", "flow-16")
 @pytest.mark.parametrize(
     ("update", "why"),
     [
@@ -238,9 +248,7 @@ async def test_no_task_sees_or_spoils_what_another_has() -> None:
         (Command(resume=1), "returned an answer"),
     ],
 )
-async def test_what_does_not_fit_is_refused_by_name_lc_27(
-    update: Any, why: str
-) -> None:
+async def test_what_does_not_fit_is_refused_by_name(update: Any, why: str) -> None:
     def wrong(state: Log) -> Any:
         return update
 
@@ -318,6 +326,7 @@ async def test_a_reducer_that_raises_names_field_and_task() -> None:
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+@pytest.mark.promise("flow-20")
 async def test_too_many_tasks_are_refused_before_any_runs() -> None:
     ran: list[int] = []
 

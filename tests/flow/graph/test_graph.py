@@ -43,6 +43,7 @@ def problems(graph: Graph[Any]) -> list[str]:
     return found
 
 
+@pytest.mark.promise("flow-09")
 def test_all_that_is_wrong_is_told_at_once() -> None:
     graph = Graph(Log, name="wrong")
     for node in (a, b, needs):
@@ -133,6 +134,7 @@ def test_a_node_that_cannot_be_called_is_refused() -> None:
 def _with_a_graph(state: Log, graph: Graph[Log]) -> None: ...
 
 
+@pytest.mark.promise("flow-09")
 def test_a_state_has_to_be_a_model_of_json() -> None:
     class Open(BaseModel):
         model_config = {"arbitrary_types_allowed": True}

@@ -125,7 +125,7 @@ class Odd(BaseModel):
 Growing = Annotated[int, AfterValidator(lambda n: n + 1)]
 
 
-@pytest.mark.finding("T5")
+@pytest.mark.promise("T5")
 @pytest.mark.parametrize(
     ("type_", "value"),
     [
@@ -145,7 +145,7 @@ def test_a_value_is_read_as_it_was(type_: Any, value: Any) -> None:
     assert field.decode_update(field.encode_update(value)) == value
 
 
-@pytest.mark.finding("T5")
+@pytest.mark.promise("T5")
 @pytest.mark.parametrize(
     ("type_", "value"),
     [
@@ -170,7 +170,7 @@ def test_a_value_that_would_be_read_as_another_is_refused(
     assert "no number" not in str(caught.value)
 
 
-@pytest.mark.finding("T5")
+@pytest.mark.promise("T5")
 @pytest.mark.parametrize("type_", [SecretStr, list[SecretStr], SecretStr | None])
 def test_a_secret_is_no_part_of_a_state(type_: Any) -> None:
     class State(BaseModel):

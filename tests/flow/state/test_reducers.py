@@ -42,7 +42,8 @@ def total(current: int, update: Any) -> Any:
     return current + sum(update)
 
 
-def test_a_reducer_is_found_wherever_it_stands_lc_46() -> None:
+@pytest.mark.promise("LC-46", "flow-07")
+def test_a_reducer_is_found_wherever_it_stands() -> None:
     assert get_reducer(Annotated[str, "text", joined]) is joined
     assert get_reducer(Annotated[str, joined, Field(max_length=9)]) is joined
     assert get_reducer(Annotated[str, Field(max_length=9)]) is None
@@ -52,7 +53,8 @@ def test_a_reducer_is_found_wherever_it_stands_lc_46() -> None:
         get_reducer(Annotated[str, joined, last_value])
 
 
-def test_a_plain_function_is_a_reducer_lc_45() -> None:
+@pytest.mark.promise("LC-45")
+def test_a_plain_function_is_a_reducer() -> None:
     def longest(current: str, update: str) -> str:
         return max(current, update, key=len)
 
@@ -60,7 +62,8 @@ def test_a_plain_function_is_a_reducer_lc_45() -> None:
     assert get_reducer(Annotated[str, named]) is longest
 
 
-def test_updates_are_reduced_or_replace_lc_47() -> None:
+@pytest.mark.promise("LC-47", "flow-08")
+def test_updates_are_reduced_or_replace() -> None:
     current, update = {"a": [1], "b": 1}, {"a": [2], "b": 2, "c": [3]}
     merged = apply_reducers(current, update, {"a": append_list, "c": append_list})
 
@@ -72,7 +75,8 @@ def message(text: str, name: str | None = None) -> Message:
     return Message(role=Role.USER, content=text, id=name)
 
 
-def test_messages_are_appended_or_replaced_by_id_lc_48_rl_18() -> None:
+@pytest.mark.promise("LC-48", "RL-18")
+def test_messages_are_appended_or_replaced_by_id() -> None:
     known = (message("a", "1"), message("b"))
 
     merged = add_messages(known, [message("A", "1"), message("c", "2")])
@@ -90,8 +94,9 @@ messages = st.builds(message, st.text(max_size=3), ids)
 batches = st.lists(st.one_of(messages, st.just(REMOVE_ALL_MESSAGES)), max_size=4)
 
 
+@pytest.mark.promise("LC-48")
 @given(batches, batches, batches)
-def test_messages_of_batches_are_those_of_one_lc_48(
+def test_messages_of_batches_are_those_of_one(
     first: list[Any], second: list[Any], third: list[Any]
 ) -> None:
     apart = add_messages(add_messages(add_messages((), first), second), third)
@@ -100,8 +105,9 @@ def test_messages_of_batches_are_those_of_one_lc_48(
     assert add_messages(apart, []) == apart
 
 
+@pytest.mark.promise("LC-48")
 @given(st.lists(messages, max_size=8))
-def test_messages_are_those_of_a_dict_by_id_lc_48(batch: list[Message]) -> None:
+def test_messages_are_those_of_a_dict_by_id(batch: list[Message]) -> None:
     by_id: dict[Any, str] = {}
     for place, each in enumerate(batch):
         by_id[place if each.id is None else each.id] = each.content
@@ -127,10 +133,9 @@ LAWS: list[tuple[Any, Any, str]] = [
 ]
 
 
+@pytest.mark.promise("LC-48", "RL-18")
 @pytest.mark.parametrize(("merge", "values", "laws"), LAWS)
-def test_reducers_keep_their_laws_lc_48_rl_18(
-    merge: Any, values: Any, laws: str
-) -> None:
+def test_reducers_keep_their_laws(merge: Any, values: Any, laws: str) -> None:
     """`a`: associative, `c`: commutative, `i`: merging twice changes nothing."""
 
     @given(values, values, values)
@@ -145,7 +150,8 @@ def test_reducers_keep_their_laws_lc_48_rl_18(
     law()
 
 
-def test_unique_values_stand_where_they_first_were_rl_18() -> None:
+@pytest.mark.promise("RL-18")
+def test_unique_values_stand_where_they_first_were() -> None:
     once = unique_append_list((3, 1), [1, 2, 3])
 
     assert once == (3, 1, 2)
@@ -154,7 +160,8 @@ def test_unique_values_stand_where_they_first_were_rl_18() -> None:
     assert unique_append_list([], [1, True, 1.0]) == [1, True, 1.0]
 
 
-def test_what_is_nested_is_merged_rl_18() -> None:
+@pytest.mark.promise("RL-18")
+def test_what_is_nested_is_merged() -> None:
     current = {"a": {"x": 1, "y": {"z": 1}}, "b": 1}
 
     merged = deep_merge_dict(current, {"a": {"y": {"w": 2}}, "b": {"c": 3}})
@@ -162,7 +169,8 @@ def test_what_is_nested_is_merged_rl_18() -> None:
     assert current == {"a": {"x": 1, "y": {"z": 1}}, "b": 1}
 
 
-def test_numbers_are_added_rl_18() -> None:
+@pytest.mark.promise("RL-18")
+def test_numbers_are_added() -> None:
     assert add_numbers(1, 2) == 3
     assert add_numbers(Decimal("0.1"), Decimal("0.2")) == Decimal("0.3")
     assert total(1, [2, 3]) == 6

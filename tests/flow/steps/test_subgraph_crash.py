@@ -96,6 +96,7 @@ async def to_the_end(flow: Flow[Log], effects: list[str]) -> FlowResult[Log]:
     return result
 
 
+@pytest.mark.promise("flow-44")
 @pytest.mark.parametrize("after", [False, True])
 async def test_nothing_inside_is_lost_or_done_twice(after: bool) -> None:
     lost_at = 1

@@ -125,6 +125,7 @@ async def test_a_graph_may_be_the_worker_of_a_batch() -> None:
     )
 
 
+@pytest.mark.promise("flow-44")
 async def test_a_question_in_the_innermost_is_one_of_the_thread() -> None:
     """What was done before it, in any of the graphs, is not done again."""
     ran: list[str] = []
@@ -155,6 +156,7 @@ async def test_a_question_in_the_innermost_is_one_of_the_thread() -> None:
     assert [(each.node, each.by) for each in commit.answers] == [("asks", "b")]
 
 
+@pytest.mark.promise("flow-44")
 async def test_nothing_of_the_inner_graph_is_left_after_the_outer_commit() -> None:
     store = MemoryCheckpointer()
     graph = nested(chain(one, two, name="c"), "b", "a")
@@ -190,6 +192,7 @@ async def test_questions_of_several_graphs_are_open_at_once() -> None:
     assert result.unwrap().log == ("left l", "right r")
 
 
+@pytest.mark.promise("flow-44")
 async def test_a_failure_in_the_innermost_is_tried_again_alone() -> None:
     ran: list[str] = []
     wrong = [True]
@@ -220,6 +223,7 @@ async def test_a_failure_in_the_innermost_is_tried_again_alone() -> None:
     assert ran == ["first", "fails"]
 
 
+@pytest.mark.promise("flow-44")
 @pytest.mark.parametrize("level", ["c", "b", "a"])
 async def test_a_command_may_be_for_any_of_the_graphs(level: str) -> None:
     """It ends the graphs inside of that one, and is the output of its node there."""

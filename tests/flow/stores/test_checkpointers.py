@@ -40,9 +40,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[Checkpointer]:
         yield open_one()
 
 
-async def test_a_checkpointer_keeps_the_contract_lc_06_07_08_09(
-    store: Checkpointer,
-) -> None:
+@pytest.mark.promise("LC-06", "LC-07", "LC-08", "LC-09")
+async def test_a_checkpointer_keeps_the_contract(store: Checkpointer) -> None:
     """The protocol of `toolcell.core`, by the suite that others can run."""
     async with store:
         await check_checkpointer(store)
@@ -54,9 +53,8 @@ async def test_a_checkpointer_keeps_the_contract_lc_06_07_08_09(
         assert await store.load("new") is None
 
 
-async def test_a_flows_threads_are_no_saved_states_lc_07_08(
-    store: Checkpointer,
-) -> None:
+@pytest.mark.promise("LC-07", "LC-08")
+async def test_a_flows_threads_are_no_saved_states(store: Checkpointer) -> None:
     def one(state: Log) -> dict[str, Any]:
         return said("one")
 
@@ -69,7 +67,8 @@ async def test_a_flows_threads_are_no_saved_states_lc_07_08(
         assert len(await flow(one, checkpointer=store).threads()) == 1
 
 
-async def test_a_saved_state_that_was_changed_is_an_error_lc_08(tmp_path: Path) -> None:
+@pytest.mark.promise("LC-08")
+async def test_a_saved_state_that_was_changed_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     async with SQLiteCheckpointer(path, power_safe=False) as store:
         await store.save({"n": "good"}, "t")

@@ -239,8 +239,9 @@ BROKEN_WORDS = [
 ]
 
 
+@pytest.mark.promise("RL-20")
 @pytest.mark.parametrize("kind", BROKEN_WORDS)
-async def test_a_broken_word_is_found_rl_20(kind: type[MemoryCheckpointer]) -> None:
+async def test_a_broken_word_is_found(kind: type[MemoryCheckpointer]) -> None:
     class Broken(kind):  # type: ignore[misc, valid-type]
         async def aclose(self) -> None:
             """Stay open: it dies with its instance."""
@@ -251,8 +252,9 @@ async def test_a_broken_word_is_found_rl_20(kind: type[MemoryCheckpointer]) -> N
             await check(lambda: store)
 
 
+@pytest.mark.promise("RL-20")
 @pytest.mark.parametrize("name", ["memory", "quick"])
-async def test_a_copy_that_fails_is_no_thread_that_goes_on_rl_20(name: str) -> None:
+async def test_a_copy_that_fails_is_no_thread_that_goes_on(name: str) -> None:
     class Full(Exception):
         pass
 

@@ -77,7 +77,7 @@ async def test_on_a_full_disk_a_thread_stops_and_goes_on_later(
         assert history == ["3", "2", "1", "0"]
 
 
-@pytest.mark.finding("T33")
+@pytest.mark.promise("T33")
 @pytest.mark.parametrize("power_safe", [True, False])
 async def test_a_file_that_was_busy_leaves_its_threads_to_all(
     power_safe: bool, tmp_path: Path

@@ -147,6 +147,7 @@ async def test_an_owner_that_thaws_after_a_theft_writes_nothing(tmp_path: Path) 
             assert await store.read("t") == before
 
 
+@pytest.mark.promise("flow-27")
 async def test_of_processes_that_answer_at_once_one_wins(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     async with SQLiteCheckpointer(path, busy_seconds=60) as store:
@@ -167,6 +168,7 @@ async def test_of_processes_that_answer_at_once_one_wins(tmp_path: Path) -> None
     assert list(said.values()) == [state.by]
 
 
+@pytest.mark.promise("flow-27")
 async def test_each_of_many_questions_has_one_answer_of_two_processes(
     tmp_path: Path,
 ) -> None:
@@ -192,6 +194,7 @@ async def test_each_of_many_questions_has_one_answer_of_two_processes(
             assert f'"value":{winner}'.encode() in kept
 
 
+@pytest.mark.promise("flow-43")
 async def test_a_process_ends_the_thread_of_another_in_the_midst_of_a_call(
     tmp_path: Path,
 ) -> None:

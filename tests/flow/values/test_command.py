@@ -31,7 +31,8 @@ class Part(BaseModel):
     b: int = 0
 
 
-def test_a_command_holds_update_target_answer_and_graph_lc_21() -> None:
+@pytest.mark.promise("LC-21")
+def test_a_command_holds_update_target_answer_and_graph() -> None:
     command = Command(update={"a": 1}, goto=["x", Send("y")], resume=None, graph="g")
 
     assert (command.has_update, command.has_goto, command.has_resume) == (True,) * 3
@@ -45,13 +46,15 @@ def test_a_command_holds_update_target_answer_and_graph_lc_21() -> None:
         Command.model_validate({"unknown": 1})
 
 
-def test_none_is_an_answer_and_no_answer_is_not_none_rl_17() -> None:
+@pytest.mark.promise("RL-17", "flow-01")
+def test_none_is_an_answer_and_no_answer_is_not_none() -> None:
     assert resume_with(None).has_resume
     assert not Command().has_resume
     assert not Command().has_goto
 
 
-def test_end_and_continue_take_no_other_way_lc_22() -> None:
+@pytest.mark.promise("LC-22")
+def test_end_and_continue_take_no_other_way() -> None:
     assert End(update={"a": 1}).goto == END
     assert Continue(update={"a": 1}).goto is None
     with pytest.raises(InvalidInputError, match="use Command"):
@@ -60,6 +63,7 @@ def test_end_and_continue_take_no_other_way_lc_22() -> None:
         Continue(goto="x")
 
 
+@pytest.mark.promise("LC-23", "LC-24", "LC-25", "flow-01")
 @pytest.mark.parametrize(
     ("made", "update", "target", "answer"),
     [
@@ -71,18 +75,20 @@ def test_end_and_continue_take_no_other_way_lc_22() -> None:
         (resume_with(None, {"value": 1}), {"value": 1}, None, True),
     ],
 )
-def test_the_short_forms_build_commands_lc_23_24_25(
+def test_the_short_forms_build_commands(
     made: Command, update: dict[str, int], target: str | None, answer: bool
 ) -> None:
     assert (made.update, made.goto, made.has_resume) == (update, target, answer)
 
 
-def test_only_commands_are_commands_lc_26() -> None:
+@pytest.mark.promise("LC-26")
+def test_only_commands_are_commands() -> None:
     assert is_command(End())
     assert is_command(goto("x"))
     assert not is_command({"goto": "x"})
 
 
+@pytest.mark.promise("LC-27", "flow-02")
 @pytest.mark.parametrize(
     ("output", "update"),
     [
@@ -93,16 +99,18 @@ def test_only_commands_are_commands_lc_26() -> None:
         (Part(b=2), {"b": 2}),
     ],
 )
-def test_any_output_is_an_update_lc_27(output: Any, update: dict[str, Any]) -> None:
+def test_any_output_is_an_update(output: Any, update: dict[str, Any]) -> None:
     assert normalize_node_output(output, State) == (update, None)
 
 
-def test_a_command_is_its_update_and_itself_lc_27() -> None:
+@pytest.mark.promise("LC-27", "flow-02")
+def test_a_command_is_its_update_and_itself() -> None:
     command = goto("x", a=1)
 
     assert normalize_node_output(command) == ({"a": 1}, command)
 
 
-def test_the_state_itself_is_no_update_lc_27() -> None:
+@pytest.mark.promise("LC-27", "flow-02")
+def test_the_state_itself_is_no_update() -> None:
     with pytest.raises(InvalidInputError, match="the state itself"):
         normalize_node_output(State(a=1), State)

@@ -35,7 +35,8 @@ def result(number: int, value: Any = None, *, success: bool = True) -> SendResul
     )
 
 
-def test_a_send_may_be_made_by_position_lc_36_rl_19() -> None:
+@pytest.mark.promise("LC-36", "RL-19", "flow-03")
+def test_a_send_may_be_made_by_position() -> None:
     made = Send("worker", {"a": 1}, metadata={"by": "test"})
 
     assert (made.node, made.payload, made.metadata) == (
@@ -51,7 +52,8 @@ def test_a_send_may_be_made_by_position_lc_36_rl_19() -> None:
         Send("w", {"a": object()})
 
 
-def test_what_the_caller_keeps_does_not_change_a_send_lc_36() -> None:
+@pytest.mark.promise("LC-36")
+def test_what_the_caller_keeps_does_not_change_a_send() -> None:
     payload: dict[str, Any] = {"a": [1]}
     made = Send("w", payload)
     payload["a"].append(2)
@@ -59,12 +61,14 @@ def test_what_the_caller_keeps_does_not_change_a_send_lc_36() -> None:
     assert made.payload == {"a": [1]}
 
 
-def test_send_takes_names_that_are_taken_lc_39() -> None:
+@pytest.mark.promise("LC-39", "flow-03")
+def test_send_takes_names_that_are_taken() -> None:
     assert send("w", a=1).payload == {"a": 1}
     assert send("w", {"node": 1}, a=2).payload == {"node": 1, "a": 2}
 
 
-def test_broadcast_gives_all_the_same_lc_40() -> None:
+@pytest.mark.promise("LC-40", "flow-03")
+def test_broadcast_gives_all_the_same() -> None:
     made = broadcast(["a", "b"], {"x": 1})
 
     assert [(each.node, each.payload) for each in made] == [
@@ -75,7 +79,8 @@ def test_broadcast_gives_all_the_same_lc_40() -> None:
     assert broadcast([]) == []
 
 
-def test_scatter_numbers_its_items_lc_41() -> None:
+@pytest.mark.promise("LC-41", "flow-03")
+def test_scatter_numbers_its_items() -> None:
     made = scatter("w", ["x", "y"])
 
     assert [each.payload for each in made] == [
@@ -88,7 +93,8 @@ def test_scatter_numbers_its_items_lc_41() -> None:
         scatter("w", [1], key="index")
 
 
-def test_a_batch_knows_its_targets_lc_37() -> None:
+@pytest.mark.promise("LC-37")
+def test_a_batch_knows_its_targets() -> None:
     sends = [Send("a"), Send("b"), Send("a")]
     batch = SendBatch(sends=sends, source_node="s", aggregator_node="g")
 
@@ -96,7 +102,8 @@ def test_a_batch_knows_its_targets_lc_37() -> None:
     assert batch.group_by_node() == {"a": [sends[0], sends[2]], "b": [sends[1]]}
 
 
-def test_sends_are_told_from_all_else_lc_42() -> None:
+@pytest.mark.promise("LC-42", "flow-04")
+def test_sends_are_told_from_all_else() -> None:
     one = Send("w")
 
     assert is_send(one)
@@ -111,7 +118,8 @@ def test_sends_are_told_from_all_else_lc_42() -> None:
     assert normalize_sends({"a": one}) is None
 
 
-def test_results_are_taken_by_field_or_by_key_lc_38_43_rl_19() -> None:
+@pytest.mark.promise("LC-38", "LC-43", "RL-19", "flow-05")
+def test_results_are_taken_by_field_or_by_key() -> None:
     results = [result(1, {"x": 10}), result(2, {"x": 20})]
 
     assert extract_send_results(results) == {"s1": {"x": 10}, "s2": {"x": 20}}
@@ -121,7 +129,8 @@ def test_results_are_taken_by_field_or_by_key_lc_38_43_rl_19() -> None:
         extract_send_results(results, "y")
 
 
-def test_failed_sends_are_never_dropped_silently_lc_43_rl_19() -> None:
+@pytest.mark.promise("LC-43", "RL-19", "flow-05")
+def test_failed_sends_are_never_dropped_silently() -> None:
     results = [result(1, 1), result(2, success=False)]
 
     with pytest.raises(InvalidInputError, match="1 of 2 sends failed: s2"):
@@ -134,7 +143,8 @@ def test_failed_sends_are_never_dropped_silently_lc_43_rl_19() -> None:
     }
 
 
-def test_results_are_listed_or_folded_lc_44() -> None:
+@pytest.mark.promise("LC-44", "flow-06")
+def test_results_are_listed_or_folded() -> None:
     results = [result(n, n) for n in (1, 2, 3)]
 
     assert aggregate_send_results(results) == [1, 2, 3]
@@ -143,10 +153,9 @@ def test_results_are_listed_or_folded_lc_44() -> None:
     assert aggregate_send_results([], operator.add) is None
 
 
+@pytest.mark.promise("LC-44", "flow-06")
 @pytest.mark.parametrize(("least", "enough"), [(2, True), (3, False), (0.5, True)])
-def test_failures_are_an_error_unless_skipped_lc_44(
-    least: int | float, enough: bool
-) -> None:
+def test_failures_are_an_error_unless_skipped(least: int | float, enough: bool) -> None:
     results = [result(1, 1), result(2, success=False), result(3, 3)]
 
     with pytest.raises(InvalidInputError) as caught:
@@ -161,7 +170,8 @@ def test_failures_are_an_error_unless_skipped_lc_44(
             aggregate_send_results(results, on_failure="skip", min_success=least)
 
 
-def test_a_share_of_one_is_all_of_them_lc_44() -> None:
+@pytest.mark.promise("LC-44", "flow-06")
+def test_a_share_of_one_is_all_of_them() -> None:
     results = [result(1, 1), result(2, success=False)]
 
     with pytest.raises(InvalidInputError, match=r"1\.0 have to"):

@@ -30,7 +30,10 @@ from toolcell.guard import (
 
 from ...support.guard.builders import FREE, FakeClock, call, facts, refusal, spend
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.promise("RG-21 RG-22 RG-23 RG-24 RG-25 RG-27"),
+]
 
 
 def guard_with(clock: FakeClock | None = None, **fields: Any) -> ActionGuard:
@@ -50,7 +53,7 @@ async def left(guard: ActionGuard, known: CallFacts = FREE) -> dict[str, Any]:
     return dict((await guard.decide(call(), known)).remaining)
 
 
-async def test_a_decision_says_all_that_a_caller_needs_rg_21() -> None:
+async def test_a_decision_says_all_that_a_caller_needs() -> None:
     clock = FakeClock()
     guard = guard_with(clock, rate_limits=["2/minute"], budgets=[usd("2.00")])
 
@@ -84,7 +87,7 @@ async def test_a_decision_says_all_that_a_caller_needs_rg_21() -> None:
     assert (await guard.decide(call(), FREE)).allowed
 
 
-async def test_a_decision_explained_consumes_nothing_rg_22() -> None:
+async def test_a_decision_explained_consumes_nothing() -> None:
     guard = guard_with(
         rate_limits=["1/minute"], budgets=[{"unit": "calls", "limit": 1}]
     )
@@ -97,7 +100,7 @@ async def test_a_decision_explained_consumes_nothing_rg_22() -> None:
     assert {**told.to_json(), "tried": []} == {**refused, "tried": []}
 
 
-async def test_a_refusal_consumes_nothing_anywhere_rg_23() -> None:
+async def test_a_refusal_consumes_nothing_anywhere() -> None:
     guard = guard_with(
         rate_limits=["5/minute", {"limit": "5/hour", "algorithm": "bucket"}],
         max_concurrency=5,
@@ -111,7 +114,7 @@ async def test_a_refusal_consumes_nothing_anywhere_rg_23() -> None:
     assert await left(guard) == before
 
 
-async def test_the_budget_is_part_of_the_decision_rg_22_rg_24() -> None:
+async def test_the_budget_is_part_of_the_decision() -> None:
     guard = guard_with(budgets=[usd("1.00")])
 
     await spend(guard, call(), facts(usd="0.999999"), usd="0.999999")
@@ -191,7 +194,7 @@ async def test_slots_are_free_again_when_calls_end() -> None:
     assert await left(guard) == {"a max_concurrency": 2}
 
 
-async def test_a_permit_is_for_one_call_and_settles_once_rg_23() -> None:
+async def test_a_permit_is_for_one_call_and_settles_once() -> None:
     guard = guard_with(budgets=[usd("1")])
     permit = guard.admit(call(), facts(usd="0.5"))
     with pytest.raises(InvalidInputError, match="not been admitted"):
@@ -206,7 +209,7 @@ async def test_a_permit_is_for_one_call_and_settles_once_rg_23() -> None:
     assert await left(guard) == {"a usd/total": "0.90"}
 
 
-@pytest.mark.attack(115)
+@pytest.mark.promise("E-115")
 @pytest.mark.parametrize("error", [None, ValueError("x"), ToolTimeoutError("x")])
 @pytest.mark.parametrize(("rule", "rest"), [("charge", "0.40"), ("refund", "1.00")])
 async def test_a_call_that_never_says_is_charged_by_rule(
@@ -223,7 +226,7 @@ async def test_a_call_that_never_says_is_charged_by_rule(
     assert await left(guard) == {"a usd/total": rest}
 
 
-@pytest.mark.attack(115)
+@pytest.mark.promise("E-115")
 async def test_a_failing_call_pays_for_what_it_used() -> None:
     guard = guard_with(budgets=[{"unit": "cpu_ms", "limit": 1000}])
 
@@ -293,7 +296,7 @@ async def test_shared_counters_of_a_family_are_charged_once() -> None:
     await spend(guard, call("add", "boss"))
 
 
-async def test_calls_in_a_row_are_stopped_rg_27() -> None:
+async def test_calls_in_a_row_are_stopped() -> None:
     guard = guard_with(max_consecutive_calls=2)
 
     await spend(guard, call("poll"))
@@ -353,7 +356,7 @@ async def test_policies_are_replaced_as_a_whole_and_the_last_good_are_kept() -> 
     )
 
 
-async def test_a_reset_is_an_act_of_a_person_and_recorded_rg_25(tmp_path: Path) -> None:
+async def test_a_reset_is_an_act_of_a_person_and_recorded(tmp_path: Path) -> None:
     with AuditLog(tmp_path / "audit.jsonl") as audit:
         policy = AgentPolicy(agent_id="a", allow=["*"], budgets=[usd("1")])
         guard = ActionGuard([policy], audit=audit)
@@ -437,7 +440,7 @@ async def test_a_fault_of_the_guard_is_a_refusal(caplog: Any) -> None:
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.mark.attack(89)
+@pytest.mark.promise("E-89")
 async def test_what_was_checked_is_what_runs() -> None:
     path = {"under": "/data"}
     policy = AgentPolicy(
@@ -463,7 +466,7 @@ async def test_a_call_that_is_cancelled_is_settled() -> None:
     assert await left(guard) == {"a max_concurrency": 1, "a usd/total": "0.50"}
 
 
-@pytest.mark.attack(118)
+@pytest.mark.promise("E-118")
 async def test_a_million_keys_do_not_fill_the_memory_nor_forgive() -> None:
     clock = FakeClock()
     store = MemoryStore(clock=clock, max_keys=100)

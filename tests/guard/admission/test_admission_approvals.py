@@ -99,7 +99,8 @@ async def test_an_agent_cannot_approve_for_another_however_it_is_written() -> No
     assert (await refusal(guard, pay(), FACTS))["reason"] == "approval_denied"
 
 
-async def test_nobody_there_is_a_refusal_ra_06() -> None:
+@pytest.mark.promise("RA-06")
+async def test_nobody_there_is_a_refusal() -> None:
     silent, _ = answering(None)
     for approvals in (None, Approvals(), Approvals(handler=silent)):
         guard = ActionGuard([policy()], approvals=approvals)
@@ -115,7 +116,8 @@ async def test_a_call_in_a_cell_that_may_not_wait_asks_nobody() -> None:
     assert asked == []
 
 
-async def test_what_is_refused_anyway_is_not_asked_ra_04() -> None:
+@pytest.mark.promise("RA-04")
+async def test_what_is_refused_anyway_is_not_asked() -> None:
     handler, asked = answering(ANNA)
     guard = ActionGuard(
         [policy(budgets=[Budget(unit="usd", limit="0.05")], deny=["pay2"])],
@@ -189,7 +191,8 @@ async def test_no_agent_approves_for_another_or_itself() -> None:
         assert refused["reason"] in ("approval_denied", "approval_unavailable")
 
 
-async def test_a_grant_spares_the_next_question_and_no_check_ra_07() -> None:
+@pytest.mark.promise("RA-07")
+async def test_a_grant_spares_the_next_question_and_no_check() -> None:
     grant = Grant(arguments=(), seconds=600)
     handler, asked = answering(Approve(approver="anna", grant=grant))
     guard = ActionGuard(
@@ -228,7 +231,7 @@ async def test_calls_of_a_batch_wait_side_by_side() -> None:
     assert ended == {0: "ran", 1: "approval_denied", 2: "ran", 3: "approval_denied"}
 
 
-@pytest.mark.attack(108)
+@pytest.mark.promise("E-108")
 async def test_what_cannot_be_recorded_does_not_run(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.jsonl")
     handler, asked = answering(ANNA)

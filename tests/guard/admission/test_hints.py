@@ -28,7 +28,7 @@ def test_the_time_to_wait_is_never_told_too_short(seconds: float, told: str) -> 
     assert error.details["retry_after"] == seconds
 
 
-@pytest.mark.finding("JA5")
+@pytest.mark.promise("JA5")
 @pytest.mark.parametrize(
     ("now", "seconds", "told"),
     [
@@ -46,8 +46,8 @@ def test_a_long_wait_is_told_as_a_time_of_the_day(
     assert decision.to_error().hint == f"try again {told}"
 
 
+@pytest.mark.promise("JA4")
 @pytest.mark.anyio
-@pytest.mark.finding("JA4")
 async def test_a_refusal_by_a_budget_says_what_is_used_held_and_asked() -> None:
     budget = {"unit": "cpu_ms", "limit": 60_000, "window": "day"}
     policy = AgentPolicy(agent_id="a", allow=["*"], budgets=[budget])

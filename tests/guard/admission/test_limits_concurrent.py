@@ -125,7 +125,7 @@ def test_a_store_serves_both_kinds_of_loop(make_store: StoreMaker) -> None:
     assert won == ["admitted"] * 3 + ["budget_exceeded"]
 
 
-@pytest.mark.attack(113)
+@pytest.mark.promise("E-113")
 def test_many_threads_spend_one_remaining_unit(make_store: StoreMaker) -> None:
     guard = guard_on(make_store(FakeClock()), budgets=[{"unit": "tokens", "limit": 7}])
     won: list[str] = []
@@ -153,6 +153,7 @@ def test_threads_are_admitted_to_the_last_one(make_store: StoreMaker) -> None:
     assert told.remaining == {"a 10000 calls/86400 s": 9800, "a tokens/total": 0}
 
 
+@pytest.mark.promise("RG-37", "RG-51")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -162,7 +163,7 @@ def test_threads_are_admitted_to_the_last_one(make_store: StoreMaker) -> None:
         {"budgets": [{"unit": "tokens", "limit": 30, "per": "agent_tool"}]},
     ],
 )
-async def test_tasks_are_admitted_to_the_last_one_rg_37_rg_51(
+async def test_tasks_are_admitted_to_the_last_one(
     make_store: StoreMaker, fields: dict[str, Any]
 ) -> None:
     store = make_store(FakeClock())
@@ -211,7 +212,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
     server.kill()
 
 
-@pytest.mark.attack(113)
+@pytest.mark.promise("E-113")
 def test_processes_are_admitted_to_the_last_one(shared: tuple[str, str]) -> None:
     with (
         worker(*shared, "settle", 10) as one,
@@ -241,7 +242,7 @@ async def used_in(path: Path) -> int:
     return used
 
 
-@pytest.mark.attack(114)
+@pytest.mark.promise("E-114")
 async def test_a_killed_process_gives_up_what_it_held(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with worker("sqlite", path, "hold", 1) as process:
@@ -258,7 +259,7 @@ async def test_a_killed_process_gives_up_what_it_held(tmp_path: Path) -> None:
     assert not [each for each in tmp_path.iterdir() if "-owner-" in each.name]
 
 
-@pytest.mark.attack(114)
+@pytest.mark.promise("E-114")
 @pytest.mark.parametrize("lines", [1, 2, 5, 9, 16, 30])
 async def test_kills_at_any_moment_charge_no_call_twice_or_never(
     tmp_path: Path, lines: int

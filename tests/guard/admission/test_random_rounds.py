@@ -57,21 +57,21 @@ def play_deadly(name: str, rounds: int, crew: Processes, *, reaps: bool) -> None
         now = one.now
 
 
-@pytest.mark.attack(113)
+@pytest.mark.promise("E-113", "RG-37")
 @pytest.mark.parametrize("rounds", sizes(30, 5000, 3600))
 @pytest.mark.parametrize("crew", [tasks, threads], ids=["tasks", "threads"])
 @pytest.mark.parametrize("name", STORES)
-def test_calls_at_once_are_answered_as_in_one_order_rg_37(
+def test_calls_at_once_are_answered_as_in_one_order(
     name: str, crew: Crew, rounds: int
 ) -> None:
     with store_places(name) as place, crew(place()) as burst:
         play(name, rounds, burst)
 
 
-@pytest.mark.attack(113)
+@pytest.mark.promise("E-113", "RG-23", "RG-37")
 @pytest.mark.parametrize("rounds", sizes(20, 2000, 3600))
 @pytest.mark.parametrize("name", SHARED)
-def test_processes_are_answered_as_in_one_order_rg_23_rg_37(
+def test_processes_are_answered_as_in_one_order(
     tmp_path: Path, name: str, rounds: int
 ) -> None:
     with (
@@ -81,7 +81,7 @@ def test_processes_are_answered_as_in_one_order_rg_23_rg_37(
         play(name, rounds, crew.burst)
 
 
-@pytest.mark.attack(114)
+@pytest.mark.promise("E-114")
 @pytest.mark.parametrize("rounds", sizes(8, 1000, 3600))
 @pytest.mark.parametrize("name", SHARED)
 def test_processes_that_are_killed_with_open_holds_leave_an_exact_account(

@@ -81,10 +81,10 @@ def guard_with(store: Store, clock: FakeClock, **fields: object) -> ActionGuard:
     return ActionGuard([policy], store=store, clock=clock)
 
 
-@pytest.mark.attack(119)
+@pytest.mark.promise("E-119", "RG-26")
 @pytest.mark.parametrize("name", TRACES)
 @REPLAYS
-async def test_no_window_of_a_trace_holds_too_many_rg_26(
+async def test_no_window_of_a_trace_holds_too_many(
     own_store: Store, clock: FakeClock, name: str, records: int
 ) -> None:
     limits = {60: 50, 7: 9}

@@ -124,7 +124,7 @@ class AwayStore:
     peek = settle = reset = aclose = reserve
 
 
-@pytest.mark.attack(113)
+@pytest.mark.promise("E-113")
 def test_all_threads_share_what_local_admits() -> None:
     for _ in range(80):
         guard, said = guard_on(AwayStore(), "local(1)"), list[str]()

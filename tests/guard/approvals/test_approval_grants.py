@@ -66,7 +66,8 @@ async def stands(approvals: Approvals, call: ToolCall, **facts: Any) -> bool:
     return True
 
 
-async def test_this_exact_call_for_an_hour_ra_07() -> None:
+@pytest.mark.promise("RA-07")
+async def test_this_exact_call_for_an_hour() -> None:
     approvals = await granted(Grant(), write())
 
     assert await stands(approvals, write(id="other"))
@@ -77,7 +78,8 @@ async def test_this_exact_call_for_an_hour_ra_07() -> None:
     )
 
 
-async def test_this_tool_with_this_path_for_an_hour_ra_07() -> None:
+@pytest.mark.promise("RA-07")
+async def test_this_tool_with_this_path_for_an_hour() -> None:
     approvals = await granted(Grant(arguments=("path",)), write())
 
     assert await stands(approvals, write(text="anything"))
@@ -126,6 +128,7 @@ async def test_a_grant_is_of_one_agent_and_one_definition(
     assert not await stands(approvals, call, **facts)
 
 
+@pytest.mark.promise("RA-07")
 @pytest.mark.parametrize(
     ("name", "arguments", "tags"),
     [
@@ -141,7 +144,7 @@ async def test_a_grant_is_of_one_agent_and_one_definition(
         ("helper", {"x": 1}, ("Shell",)),
     ],
 )
-async def test_a_shell_is_granted_by_the_exact_call_only_ra_07(
+async def test_a_shell_is_granted_by_the_exact_call_only(
     name: str, arguments: dict[str, Any], tags: tuple[str, ...]
 ) -> None:
     call = ToolCall(id="c", name=name, arguments=arguments, agent_id="a")

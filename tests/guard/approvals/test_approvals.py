@@ -230,9 +230,8 @@ async def test_a_handler_that_takes_too_long_is_stopped() -> None:
     assert stopped.is_set()
 
 
-async def test_nobody_reachable_is_a_refusal_at_once_ra_06(
-    store: ApprovalStore,
-) -> None:
+@pytest.mark.promise("RA-06")
+async def test_nobody_reachable_is_a_refusal_at_once(store: ApprovalStore) -> None:
     approvals = Approvals(store)
     answer = await approvals.ask(CALL, FACTS, ASKED)
 
@@ -406,7 +405,8 @@ async def test_what_cannot_be_recorded_does_not_happen(
     assert await approvals.use(answer)
 
 
-async def test_an_auto_approval_is_named_and_logged_a_18(
+@pytest.mark.promise("A-18")
+async def test_an_auto_approval_is_named_and_logged(
     store: ApprovalStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for profile in ({}, {"profile": "production"}):
@@ -439,7 +439,7 @@ async def test_nobody_can_pose_as_an_auto_approval(
     assert (await approvals.ask(CALL, FACTS, ASKED)).status == "unanswered"
 
 
-@pytest.mark.attack(78, 106)
+@pytest.mark.promise("E-78", "E-106")
 @pytest.mark.corpus
 def test_what_a_person_is_shown_cannot_act_on_a_terminal() -> None:
     texts = [*naughty_strings(), "\x1b[2J\r", "\u202e", "\x7f\x9b", "a\nrule: none"]

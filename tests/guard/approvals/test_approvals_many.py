@@ -20,7 +20,7 @@ from toolcell.guard import (
 
 from ...support.guard.builders import FREE, call
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("F5")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("F5")]
 
 CALLS = 1000
 

@@ -23,7 +23,7 @@ from toolcell.guard import (
     Redactor,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("A19")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("A19")]
 
 ASKED = Decision(verdict="ask", reason="approval_required", rule="a.ask[0]")
 FACTS = CallFacts(run_id="r", version="1", definition_hash="d" * 64)

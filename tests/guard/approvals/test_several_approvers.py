@@ -78,7 +78,6 @@ async def test_a_forecast_knows_who_has_approved(desk: Desk) -> None:
     assert told == [("ask", 2), ("ask", 2), ("allow", 1)]
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize("name", ["anna", "Anna", " anna.", "ａｎｎａ"])
 async def test_the_same_person_counts_once(desk: Desk, name: str) -> None:
     request = await desk.ask()
@@ -91,7 +90,6 @@ async def test_the_same_person_counts_once(desk: Desk, name: str) -> None:
     assert waiting.approved_by == ("anna",)
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize(
     "reply",
     [
@@ -112,7 +110,6 @@ async def test_other_approvals_do_not_count(desk: Desk, reply: Approve) -> None:
     assert found.approved_by == ("anna",)
 
 
-@pytest.mark.attack
 async def test_an_automatic_handler_is_none_of_them(path: Path) -> None:
     auto = AutoApprove(by="ci")
     desk = Desk(path, handler=auto, profile="development")
@@ -178,7 +175,6 @@ async def test_hidden_parts_are_opened_by_each(desk: Desk) -> None:
     assert found is not None and found.status == "approved"
 
 
-@pytest.mark.attack
 async def test_what_one_person_allowed_is_not_enough_later(desk: Desk) -> None:
     def asking(approvers: int) -> list[AgentPolicy]:
         rule = Rule(tools=["pay"], approvers=approvers)
@@ -194,7 +190,6 @@ async def test_what_one_person_allowed_is_not_enough_later(desk: Desk) -> None:
     assert await desk.ask(sum=2) not in (granted, approved)
 
 
-@pytest.mark.attack
 async def test_an_edit_does_not_get_around_the_second_person(path: Path) -> None:
     large = Rule(tools=["pay"], when={"sum": {"min": 11}}, approvers=2)
     desk = Desk(path, Rule(tools=["pay"]), large)
@@ -208,7 +203,6 @@ async def test_an_edit_does_not_get_around_the_second_person(path: Path) -> None
     assert told["detail"] == "2 people have to approve this call"
 
 
-@pytest.mark.attack
 async def test_an_answer_of_an_older_version_is_not_enough(
     desk: Desk, path: Path
 ) -> None:

@@ -61,7 +61,6 @@ def records(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize("name", ["anna", "Anna", " anna.", "ａｎｎａ"])
 async def test_a_vote_counts_no_longer(place: Path | None, name: str) -> None:
     with opened(place) as desk:
@@ -77,7 +76,6 @@ async def test_a_vote_counts_no_longer(place: Path | None, name: str) -> None:
         assert await desk.state(request) == ("approved", ("berta", "anna"))
 
 
-@pytest.mark.attack
 async def test_an_approval_that_was_not_used_waits_again(place: Path | None) -> None:
     with opened(place, ONE) as desk:
         plain, edited = await desk.ask(sum=1), await desk.ask(sum=2)
@@ -98,7 +96,6 @@ async def test_an_approval_that_was_not_used_waits_again(place: Path | None) -> 
     assert {each and each[1:5] for each in answers} == {("pending", None, None, None)}
 
 
-@pytest.mark.attack
 async def test_of_several_the_others_still_count(place: Path | None) -> None:
     with opened(place, Rule(tools=["pay"], approvers=3)) as desk:
         request = await desk.ask()
@@ -111,7 +108,6 @@ async def test_of_several_the_others_still_count(place: Path | None) -> None:
         await desk.ran()
 
 
-@pytest.mark.attack
 async def test_grants_end(place: Path | None) -> None:
     with opened(place, ONE) as desk:
         for number, name in enumerate(("anna", "berta")):
@@ -186,7 +182,6 @@ async def test_one_record_says_it_all(tmp_path: Path, path: Path) -> None:
     assert record["kept_agents"] == ["b"]
 
 
-@pytest.mark.attack
 async def test_nothing_is_withdrawn_unrecorded(tmp_path: Path, path: Path) -> None:
     with (
         AuditLog(tmp_path / "audit.jsonl") as audit,
@@ -200,10 +195,7 @@ async def test_nothing_is_withdrawn_unrecorded(tmp_path: Path, path: Path) -> No
         assert await desk.state(request) == ("pending", ("anna",))
 
 
-@pytest.mark.attack
-async def test_an_answer_is_stored_within_what_allows_it(
-    place: Path | None,
-) -> None:
+async def test_an_answer_is_stored_within_what_allows_it(place: Path | None) -> None:
     @contextmanager
     def refusing() -> Iterator[None]:
         raise InvalidInputError("you may not", hint="ask")
@@ -231,7 +223,6 @@ async def test_an_answer_is_stored_within_what_allows_it(
     assert seen == [(), ("anna",)]
 
 
-@pytest.mark.attack
 async def test_no_grant_ends_while_its_use_is_recorded(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +243,6 @@ async def test_no_grant_ends_while_its_use_is_recorded(
         assert not desk.store.use_grant(grant.id, grant.expires_at - 1, record)
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize("grant", [None, Grant()], ids=["approval", "grant"])
 def test_a_use_or_the_withdrawal_comes_first(
     tmp_path: Path, path: Path, grant: Grant | None
@@ -310,7 +300,6 @@ print(len(anyio.run(main).requests))
 """
 
 
-@pytest.mark.attack
 async def test_processes_withdraw_once(path: Path) -> None:
     with opened(path) as desk:
         requests = [await desk.ask(sum=number) for number in range(3)]
@@ -345,7 +334,6 @@ anyio.run(main)
 """
 
 
-@pytest.mark.attack
 async def test_a_process_that_dies_withdraws_all_or_nothing(
     tmp_path: Path, path: Path
 ) -> None:

@@ -214,7 +214,7 @@ def test_no_handling_of_lines_goes_unseen(tmp_path: Path, data: st.DataObject) -
     assert report.ok is (order == [0, 1, 2, 3, 4, 5])
 
 
-@pytest.mark.attack(107)
+@pytest.mark.promise("E-107")
 def test_lines_that_look_like_records_do_not_verify(tmp_path: Path) -> None:
     """What the log says, the guard has said."""
     path, head = written(tmp_path, key=KEY)
@@ -236,7 +236,7 @@ def test_lines_that_look_like_records_do_not_verify(tmp_path: Path) -> None:
     assert set(kinds(path, key=b"another key 1234")) == {"edited"}
 
 
-@pytest.mark.attack(106)
+@pytest.mark.promise("E-106")
 @pytest.mark.corpus
 def test_an_event_is_one_line_whatever_it_says(tmp_path: Path) -> None:
     texts = [*naughty_strings(), '"}\n{"seq":2', "\x1b[2J", "\u202e\u2066", "\x7f\x85"]
@@ -259,7 +259,7 @@ def test_an_event_is_one_line_whatever_it_says(tmp_path: Path) -> None:
         assert record["b"] == plain({text: [text]})
 
 
-@pytest.mark.attack(106)
+@pytest.mark.promise("E-106")
 def test_a_name_of_an_agent_cannot_break_a_line(tmp_path: Path) -> None:
     hostile = 'a"}\n{"\u202e\x1b[31m\x7f'
     call = ToolCall(id=hostile, name=hostile, agent_id=hostile, parent_id=hostile)
@@ -283,7 +283,7 @@ def test_a_name_of_an_agent_cannot_break_a_line(tmp_path: Path) -> None:
     assert path.read_text().replace("\n", "").isprintable()
 
 
-@pytest.mark.attack(108)
+@pytest.mark.promise("E-108")
 def test_no_secret_is_written_at_any_level(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -317,7 +317,7 @@ def test_no_secret_is_written_at_any_level(
     assert verify_audit(path).ok
 
 
-@pytest.mark.finding("R55")
+@pytest.mark.promise("R55")
 def test_a_run_that_had_its_records_goes_on_in_the_next_hour(tmp_path: Path) -> None:
     now = [1_700_000_000.0]
     with AuditLog(tmp_path / "a", run_records=2, clock=lambda: now[0]) as log:
@@ -330,7 +330,7 @@ def test_a_run_that_had_its_records_goes_on_in_the_next_hour(tmp_path: Path) -> 
             now[0] += 3600
 
 
-@pytest.mark.attack(109)
+@pytest.mark.promise("E-109")
 def test_a_run_cannot_flood_the_log(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     call = ToolCall(id="c", name="t", agent_id="a")

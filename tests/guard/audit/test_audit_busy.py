@@ -20,7 +20,7 @@ from toolcell.guard.audit import locked_file
 from ...support.guard.builders import FREE, call, in_threads, spend
 from ...support.polling import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("F4")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("F4")]
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_a_log_is_checked_between_two_writes(
     assert [each.kind for each in verify_audit(path).problems] == ["torn"]
 
 
-@pytest.mark.attack(107)
+@pytest.mark.promise("E-107")
 def test_a_running_log_refuses_what_it_did_not_write(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with AuditLog(path) as log:

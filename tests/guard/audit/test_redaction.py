@@ -211,7 +211,7 @@ def test_odd_values_become_json_of_bounded_size() -> None:
     assert "nested too deeply" in redact.json(deep)
 
 
-@pytest.mark.attack(106)
+@pytest.mark.promise("E-106")
 @pytest.mark.corpus
 def test_naughty_strings_come_back_as_they_were() -> None:
     for text in naughty_strings():

@@ -202,7 +202,7 @@ OPEN = JSONSchemaTool(
 )
 
 
-@pytest.mark.finding("A17", "A18")
+@pytest.mark.promise("A17", "A18")
 @settings(max_examples=700, derandomize=True)
 @given(st.sampled_from(["allow", "ask", "deny"]), paths, conditions, objects)
 def test_a_rule_holds_as_the_oracle_says(
@@ -216,7 +216,7 @@ def test_a_rule_holds_as_the_oracle_says(
     assert said is rule_holds(kind, path, condition, judged)
 
 
-@pytest.mark.finding("A17", "A18")
+@pytest.mark.promise("A17", "A18")
 @settings(max_examples=200, derandomize=True)
 @given(st.sampled_from(["allow", "ask", "deny"]), paths, paths, conditions, objects)
 def test_all_conditions_of_a_rule_count(
@@ -300,7 +300,7 @@ def typed_tool(received: list[dict[str, Any]]) -> Tool:
     return typed
 
 
-@pytest.mark.finding("A17", "A18")
+@pytest.mark.promise("A17", "A18")
 @settings(max_examples=150, derandomize=True)
 @given(st.sampled_from(["allow", "deny"]), st.sampled_from(TYPED), calls)
 def test_what_a_tool_gets_is_what_its_rules_have_judged(
@@ -328,7 +328,7 @@ def test_what_a_tool_gets_is_what_its_rules_have_judged(
     assert ran is (holds if kind == "allow" else not holds)
 
 
-@pytest.mark.finding("A17")
+@pytest.mark.promise("A17")
 @pytest.mark.parametrize(
     "path",
     """ |a..b|.a|a.|a"b"|"a|"a".|a.*|*.a|a[0]|a b|/a|a\\.b|"\\x"|a\n""".split("|"),
@@ -338,8 +338,8 @@ def test_a_path_that_reads_two_ways_is_no_path(path: str) -> None:
         guard_with("deny", {path: {"equals": 1}})
 
 
+@pytest.mark.promise("A17")
 @pytest.mark.anyio
-@pytest.mark.finding("A17")
 async def test_a_default_that_a_schema_declares_is_judged_and_handed_over() -> None:
     def delete(path: str, recursive: bool = True) -> bool:
         return recursive

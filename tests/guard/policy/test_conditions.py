@@ -84,8 +84,8 @@ def guard_with(**fields: Any) -> ActionGuard:
     return ActionGuard([AgentPolicy(agent_id="a", **fields)])
 
 
+@pytest.mark.promise("E-68", "E-97")
 @pytest.mark.parametrize(("condition", "yes", "no"), CONDITIONS)
-@pytest.mark.attack(68, 97)
 async def test_conditions_judge_values(
     condition: dict[str, Any], yes: list[Any], no: list[Any]
 ) -> None:
@@ -108,7 +108,7 @@ async def test_what_cannot_be_judged_is_taken_against_the_caller() -> None:
     assert (await guard.decide(call("t"), FREE)).allowed
 
 
-@pytest.mark.finding("A17")
+@pytest.mark.promise("A17")
 async def test_a_key_that_is_spelled_like_a_path_leads_no_rule_astray() -> None:
     inside = {"target.path": {"under": "/work"}}
     guard = guard_with(allow=[{"tools": ["write"], "when": inside}])
@@ -126,7 +126,7 @@ async def test_a_key_that_is_spelled_like_a_path_leads_no_rule_astray() -> None:
     assert (await careful.decide(call("delete", options={}), FREE)).allowed
 
 
-@pytest.mark.finding("A17")
+@pytest.mark.promise("A17")
 async def test_a_name_with_dots_is_reached_in_quotes() -> None:
     guard = guard_with(allow=[{"tools": ["t"], "when": {'"a.b".c': {"equals": "x"}}}])
 
@@ -137,7 +137,7 @@ async def test_a_name_with_dots_is_reached_in_quotes() -> None:
     assert not (await guard.decide(nested, FREE)).allowed
 
 
-@pytest.mark.finding("A18")
+@pytest.mark.promise("A18")
 async def test_a_rule_for_one_edit_holds_for_a_list_of_them() -> None:
     etc = {"tools": ["edit"], "when": {"edit.path": {"under": "/etc"}}}
     guard = guard_with(allow=["edit"], deny=[etc])
@@ -157,7 +157,7 @@ async def test_a_rule_for_one_edit_holds_for_a_list_of_them() -> None:
     assert not (await narrow.decide(call("edit", edit=[]), FREE)).allowed
 
 
-@pytest.mark.attack(110)
+@pytest.mark.promise("E-110")
 @pytest.mark.corpus
 async def test_no_payload_passes_as_a_command_or_path() -> None:
     guard = guard_with(
@@ -177,8 +177,7 @@ async def test_no_payload_passes_as_a_command_or_path() -> None:
         assert not (await guard.decide(call("open", path=text), FREE)).allowed
 
 
-@pytest.mark.attack(111)
-@pytest.mark.finding("R47")
+@pytest.mark.promise("E-111", "R47")
 @pytest.mark.parametrize(
     "command",
     [
@@ -196,7 +195,7 @@ def test_a_star_is_for_programs_that_run_nothing(command: list[str]) -> None:
         Condition(argv=[command])
 
 
-@pytest.mark.attack(111)
+@pytest.mark.promise("E-111")
 async def test_a_star_is_no_option() -> None:
     commands = [["grep", "*", "notes"], ["/bin/cat", "*"]]
     guard = guard_with(allow=[{"tools": ["sh"], "when": {"argv": {"argv": commands}}}])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolcell.guard import Condition
 
-pytestmark = pytest.mark.finding("A20")
+pytestmark = pytest.mark.promise("A20")
 
 HOSTS = ["strasse.example", "*.evil.test:8443", "127.0.0.1", "[::1]:80"]
 DENIED = Condition(mentions_host=HOSTS).judge

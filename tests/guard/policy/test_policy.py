@@ -27,6 +27,7 @@ def guard_with(**fields: Any) -> ActionGuard:
     return ActionGuard([AgentPolicy(agent_id="a", **fields)])
 
 
+@pytest.mark.promise("RG-20", "RG-38")
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -73,7 +74,7 @@ def guard_with(**fields: Any) -> ActionGuard:
         ({"max_tool_calls_per_turn": 1, "max_calls_per_turn": 2}, "keep one"),
     ],
 )
-def test_a_bad_policy_is_refused_with_its_place_rg_20_rg_38(
+def test_a_bad_policy_is_refused_with_its_place(
     fields: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(PolicyError) as caught:
@@ -109,6 +110,7 @@ def test_policies_must_fit_each_other() -> None:
             ActionGuard(made)
 
 
+@pytest.mark.promise("E-112", "E-120", "GR-24", "RG-40")
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
@@ -124,17 +126,15 @@ def test_policies_must_fit_each_other() -> None:
         (call("add|x"), "bad_call"),
     ],
 )
-@pytest.mark.attack(112, 120)
-async def test_what_no_rule_names_is_refused_gr_24_rg_40(
-    asked: Any, reason: str
-) -> None:
+async def test_what_no_rule_names_is_refused(asked: Any, reason: str) -> None:
     guard = guard_with(allow=["add", "search_*"])
 
     assert (await refusal(guard, asked))["reason"] == reason
     assert (await guard.decide(asked, FREE)).reason == reason
 
 
-async def test_an_empty_list_is_nothing_never_everything_rg_20() -> None:
+@pytest.mark.promise("RG-20")
+async def test_an_empty_list_is_nothing_never_everything() -> None:
     empty: list[dict[str, Any]] = [
         {},
         {"allowed_tools": []},
@@ -146,7 +146,8 @@ async def test_an_empty_list_is_nothing_never_everything_rg_20() -> None:
     assert (await refusal(ActionGuard([]), call()))["reason"] == "no_policy"
 
 
-async def test_a_glob_only_where_written_as_one_rg_22() -> None:
+@pytest.mark.promise("RG-22")
+async def test_a_glob_only_where_written_as_one() -> None:
     guard = guard_with(allow=["add", "search_*", "@harmless"])
 
     assert (await guard.decide(call("search_web"), FREE)).allowed
@@ -155,7 +156,8 @@ async def test_a_glob_only_where_written_as_one_rg_22() -> None:
     assert not (await guard.decide(call("add_all"), FREE)).allowed
 
 
-async def test_deny_comes_before_ask_before_allow_rg_22_ra_04() -> None:
+@pytest.mark.promise("RG-22", "RA-04")
+async def test_deny_comes_before_ask_before_allow() -> None:
     guard = guard_with(
         allow=["*"], ask=["write_*", "rm"], deny=["rm"], groups={"mine": ["x"]}
     )
@@ -181,7 +183,8 @@ async def test_tags_and_versions_narrow_a_rule() -> None:
     assert not (await guard.decide(call("old"), tagged(version="2"))).allowed
 
 
-async def test_reference_words_have_safe_meanings_gr_25_rg_20_rg_27() -> None:
+@pytest.mark.promise("GR-25", "RG-20", "RG-27")
+async def test_reference_words_have_safe_meanings() -> None:
     guard = guard_with(
         allowed_tools=["add", "fetch"],
         denied_tools=["rm"],
@@ -203,6 +206,7 @@ async def test_reference_words_have_safe_meanings_gr_25_rg_20_rg_27() -> None:
     assert (await refusal(guard, call()))["reason"] == "rate_limited"
 
 
+@pytest.mark.promise("RG-40")
 @pytest.mark.parametrize(
     "text",
     [
@@ -220,7 +224,7 @@ async def test_reference_words_have_safe_meanings_gr_25_rg_20_rg_27() -> None:
         "https://ok.test/?next=evil.com",
     ],
 )
-async def test_a_denied_domain_is_found_in_any_spelling_rg_40(text: str) -> None:
+async def test_a_denied_domain_is_found_in_any_spelling(text: str) -> None:
     guard = guard_with(allow=["fetch"], denied_domains=["evil.COM"])
 
     for arguments in ({"url": text}, {"deep": [{"x": text}]}, {text: 1}):
@@ -288,7 +292,7 @@ async def test_an_agent_sees_the_tools_that_it_might_call() -> None:
     assert not guard.may_allow("b", "open")
 
 
-@pytest.mark.attack(116)
+@pytest.mark.promise("E-116")
 @pytest.mark.parametrize(
     "cost",
     [

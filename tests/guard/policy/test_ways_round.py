@@ -54,7 +54,7 @@ def denying(condition: dict[str, Any]) -> ActionGuard:
     return ActionGuard([AgentPolicy(agent_id="a", allow=["run"], deny=[rule])])
 
 
-@pytest.mark.finding("R46")
+@pytest.mark.promise("R46")
 @pytest.mark.parametrize("condition", DENIED, ids=str)
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_way_round_a_denied_text_is_denied(
@@ -67,7 +67,7 @@ async def test_a_way_round_a_denied_text_is_denied(
     assert (await guard.decide(call("run", code="echo café"), FREE)).allowed
 
 
-@pytest.mark.finding("R71")
+@pytest.mark.promise("R71")
 @pytest.mark.parametrize("way", OPEN)
 async def test_what_no_rule_on_texts_can_hold_is_documented_as_open(way: str) -> None:
     for condition in DENIED:
@@ -75,7 +75,7 @@ async def test_what_no_rule_on_texts_can_hold_is_documented_as_open(way: str) ->
         assert (await denying(condition).decide(asked, FREE)).allowed, condition
 
 
-@pytest.mark.finding("R46")
+@pytest.mark.promise("R46")
 async def test_another_reading_never_allows() -> None:
     for condition in DENIED:
         rule = {"tools": ["run"], "when": {"code": condition}}
@@ -118,7 +118,7 @@ def test_a_text_to_look_for_says_something(wanted: Any) -> None:
         Condition(contains=wanted)
 
 
-@pytest.mark.finding("R46")
+@pytest.mark.promise("R46")
 def test_a_rule_that_is_stepped_around_is_remarked_upon(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -133,7 +133,7 @@ def outage(
     return load.spent
 
 
-@pytest.mark.attack(113)
+@pytest.mark.promise("E-113", "cluster-16")
 @pytest.mark.parametrize("outages", sizes(4, 200, 1800))
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_server_away_under_load_refuses_and_comes_back_exact(

@@ -60,7 +60,8 @@ async def admitted(store: Store, request: Reservation) -> bool:
     return (await store.reserve(request)).admitted
 
 
-async def test_what_fits_exactly_is_admitted_rg_24(store: Store) -> None:
+@pytest.mark.promise("RG-24")
+async def test_what_fits_exactly_is_admitted(store: Store) -> None:
     assert await admitted(store, want("1", budget(9)))
     assert not await admitted(store, want("2", budget(2)))
     assert await admitted(store, want("3", budget(1)))
@@ -158,7 +159,8 @@ async def test_any_number_of_holds_ends_at_once(store: Store, clock: FakeClock) 
     assert await admitted(store, want("next", budget(2001, 2001)))
 
 
-async def test_a_window_slides_rg_26(store: Store, clock: FakeClock) -> None:
+@pytest.mark.promise("RG-26")
+async def test_a_window_slides(store: Store, clock: FakeClock) -> None:
     rate = RateHit("rate", 2, 60 * SECOND)
     for number, seconds in enumerate((0, 45)):
         clock.now += seconds
@@ -219,7 +221,7 @@ async def test_a_reset_forgets_what_begins_with_its_prefix(store: Store) -> None
     assert await store.reset("nobody") == 0
 
 
-@pytest.mark.attack(117)
+@pytest.mark.promise("E-117")
 async def test_a_clock_that_runs_back_or_leaps_forgives_nothing(
     store: Store, clock: FakeClock
 ) -> None:
@@ -240,7 +242,7 @@ async def test_a_clock_that_runs_back_or_leaps_forgives_nothing(
     assert await admitted(store, want("3", rate, bucket))
 
 
-@pytest.mark.finding("T12")
+@pytest.mark.promise("T12")
 @pytest.mark.parametrize("interval", [0, 30 * SECOND])
 async def test_a_clock_that_was_ahead_costs_one_window(
     tmp_path: Path, clock: FakeClock, interval: int

@@ -176,9 +176,10 @@ class StoreMachine(RuleBasedStateMachine):
         assert settled is self.model.settle(hold_id, told)
 
 
+@pytest.mark.promise("RG-23")
 @pytest.mark.parametrize("examples", sizes(20, 300, 1200))
 @pytest.mark.parametrize("name", STORES)
-def test_a_store_is_the_model_rg_23(name: str, examples: int) -> None:
+def test_a_store_is_the_model(name: str, examples: int) -> None:
     with (
         start_blocking_portal() as portal,
         store_makers(name) as make,

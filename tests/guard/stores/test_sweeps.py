@@ -19,7 +19,7 @@ from toolcell.guard.stores.base import (
 
 from ...support.guard.builders import FakeClock
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("F9")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("F9")]
 
 SECOND = 1_000_000
 NOTHING = Reservation("", (), (), 0)

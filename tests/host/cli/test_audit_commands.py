@@ -24,7 +24,7 @@ def records(folder: Path, *events: str) -> list[dict[str, Any]]:
     return [each for each in map(json.loads, lines) if each["event"] in events]
 
 
-@pytest.mark.finding("JC4", "JC10")
+@pytest.mark.promise("JC4", "JC10")
 def test_commands_tell_who_called_and_made_tokens(
     command: Command, tmp_path: Path
 ) -> None:
@@ -43,7 +43,7 @@ def test_commands_tell_who_called_and_made_tokens(
     assert made["by"] == gone["by"] == account_name()
 
 
-@pytest.mark.finding("JC4")
+@pytest.mark.promise("JC4")
 def test_the_last_records_of_a_time_and_an_agent(
     command: Command, tmp_path: Path
 ) -> None:
@@ -63,7 +63,7 @@ def test_the_last_records_of_a_time_and_an_agent(
     assert command("audit", "tail", "--since", "noon").code == 2
 
 
-@pytest.mark.finding("JC5")
+@pytest.mark.promise("JC5")
 def test_a_restore_is_in_the_log_and_says_what_it_revives(
     command: Command, tmp_path: Path
 ) -> None:

@@ -67,7 +67,7 @@ def test_a_call_and_its_exit_codes(host: Command) -> None:
         assert told in done.err
 
 
-@pytest.mark.attack(78)
+@pytest.mark.promise("E-78")
 def test_nothing_that_a_terminal_obeys_is_printed(host: Command) -> None:
     code = json.dumps({"code": "print('\\x1b[2J\\u202e')"})
     done = host("call", "run_python", "--agent", "assistant", "--args", code)
@@ -189,7 +189,7 @@ def test_a_person_denies_with_a_reason(host: Command) -> None:
     assert host("approvals", "show", "none").code == 2
 
 
-@pytest.mark.finding("A19")
+@pytest.mark.promise("A19")
 def test_hidden_parts_are_opened_before_they_are_approved(host: Command) -> None:
     code = "echo 1 # -----BEGIN PRIVATE KEY-----\necho hidden"
     arguments = json.dumps({"command": code})
@@ -221,7 +221,6 @@ def test_edited_arguments_are_what_runs(host: Command) -> None:
     assert host(*shell, "--json").json["content"]["stdout"] == "instead\n"
 
 
-@pytest.mark.attack
 def test_an_account_is_one_of_several_people(
     host: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +297,7 @@ def test_the_audit_log_is_shown_and_verified(host: Command) -> None:
     assert host("audit", "tail", "--file", "none.jsonl").code == 2
 
 
-@pytest.mark.finding("A22")
+@pytest.mark.promise("A22")
 def test_a_forged_log_without_a_key_does_not_pass_for_one_with_it(
     host: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

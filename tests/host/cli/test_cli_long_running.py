@@ -122,7 +122,7 @@ def test_answers_may_come_as_lines(folder: Path, watching: Watching) -> None:
     assert second.outcome()[0] == 3
 
 
-@pytest.mark.finding("A19")
+@pytest.mark.promise("A19")
 def test_lines_open_what_is_hidden(folder: Path, watching: Watching) -> None:
     asking = Asking(folder, sum_=HIDDEN_SUM)
     request = watching.told()
@@ -137,7 +137,7 @@ def test_lines_open_what_is_hidden(folder: Path, watching: Watching) -> None:
     assert asking.outcome() == (0, "42\n")
 
 
-@pytest.mark.finding("A19")
+@pytest.mark.promise("A19")
 def test_a_person_opens_what_is_hidden_in_a_terminal(folder: Path) -> None:
     with Terminal("approvals", "watch", "--by", "anna", folder=folder) as terminal:
         asking = Asking(folder, sum_=HIDDEN_SUM)

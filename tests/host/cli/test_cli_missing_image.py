@@ -52,7 +52,7 @@ class Command:
         return int(ended.value.code or 0)
 
 
-@pytest.mark.finding("JE4")
+@pytest.mark.promise("JE4")
 @pytest.mark.parametrize(
     ("answer", "options", "code", "pulled"),
     [

@@ -35,7 +35,7 @@ def said(done: subprocess.CompletedProcess[bytes]) -> list[str]:
 # Arguments and standard input.
 
 
-@pytest.mark.finding("N9")
+@pytest.mark.promise("N9")
 def test_a_program_gets_arguments_and_standard_input(tmp_path: Path) -> None:
     file = written(tmp_path, "my prog.py", TOLD)
     arguments = ("a", "b c", "--", "--flag", "ü")
@@ -45,7 +45,7 @@ def test_a_program_gets_arguments_and_standard_input(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == [argv, "/work/my prog.py", "data\n"]
 
 
-@pytest.mark.finding("N9")
+@pytest.mark.promise("N9")
 def test_a_program_that_is_standard_input_has_arguments() -> None:
     code = b"import sys\nprint(sys.argv, '__file__' in globals())"
     done = toolcell("run", "-", *SUBPROCESS, "a", stdin=code)
@@ -57,7 +57,7 @@ def test_a_program_that_is_standard_input_has_arguments() -> None:
     assert line.startswith("toolcell: standard input is the program already (leave out")
 
 
-@pytest.mark.finding("N9")
+@pytest.mark.promise("N9")
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("language", "code"),
@@ -112,7 +112,7 @@ async def test_what_cannot_be_given_is_refused(
 # What runs, and as what.
 
 
-@pytest.mark.finding("N10")
+@pytest.mark.promise("N10")
 @pytest.mark.parametrize(
     ("name", "text", "language"),
     [
@@ -131,7 +131,7 @@ def test_files_say_what_they_are(name: str, text: str, language: str) -> None:
     assert program_of(name, text, None) == (text, language)
 
 
-@pytest.mark.finding("N10")
+@pytest.mark.promise("N10")
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -158,7 +158,7 @@ def test_what_is_none_of_them_is_not_run(tmp_path: Path, name: str, text: str) -
         program_of(name, text, None)
 
 
-@pytest.mark.finding("N10")
+@pytest.mark.promise("N10")
 def test_an_unknown_kind_is_run_only_if_someone_insists(tmp_path: Path) -> None:
     file = written(tmp_path, "script.rb", "print(1)")
     refused = toolcell("run", file, *SUBPROCESS)
@@ -169,7 +169,7 @@ def test_an_unknown_kind_is_run_only_if_someone_insists(tmp_path: Path) -> None:
     assert (insisted.returncode, insisted.stdout) == (0, b"1\n")
 
 
-@pytest.mark.finding("N10", "FP9", "FP10")
+@pytest.mark.promise("N10", "FP9", "FP10")
 def test_the_code_cells_of_a_notebook_run(tmp_path: Path) -> None:
     """Each shows its value, where it runs."""
     cells = [
@@ -187,7 +187,7 @@ def test_the_code_cells_of_a_notebook_run(tmp_path: Path) -> None:
 # What helps.
 
 
-@pytest.mark.finding("N8")
+@pytest.mark.promise("N8")
 def test_artifacts_that_nobody_keeps_are_named(tmp_path: Path) -> None:
     code = b"import os\nos.mkdir('artifacts')\nopen('artifacts/a.txt', 'w').write('x')"
     left = toolcell("run", "-", *SUBPROCESS, stdin=code)
@@ -198,7 +198,7 @@ def test_artifacts_that_nobody_keeps_are_named(tmp_path: Path) -> None:
     assert "left behind" not in kept.stderr.decode()
 
 
-@pytest.mark.finding("N12")
+@pytest.mark.promise("N12")
 @pytest.mark.parametrize(
     ("code", "option"),
     [
@@ -232,7 +232,7 @@ def test_other_failures_get_no_hint() -> None:
         assert sum(line.startswith("toolcell: ") for line in said(done)) == 1
 
 
-@pytest.mark.finding("N22")
+@pytest.mark.promise("N22")
 def test_the_last_value_is_shown_on_a_terminal(tmp_path: Path) -> None:
     file = written(tmp_path, "p.py", "40 + 2")
     with Terminal("run", "-", *SUBPROCESS, folder=tmp_path) as terminal:
@@ -244,7 +244,7 @@ def test_the_last_value_is_shown_on_a_terminal(tmp_path: Path) -> None:
     assert to_a_pipe.stdout == of_a_file.stdout == b""
 
 
-@pytest.mark.finding("N23")
+@pytest.mark.promise("N23")
 @pytest.mark.parametrize("option", [(), ("--json",)])
 def test_a_reader_that_leaves_is_no_news(option: tuple[str, ...]) -> None:
     read, write = os.pipe()
@@ -263,7 +263,7 @@ def test_a_reader_that_leaves_is_no_news(option: tuple[str, ...]) -> None:
     assert b"Broken pipe" not in done.stderr
 
 
-@pytest.mark.finding("N21")
+@pytest.mark.promise("N21")
 def test_what_init_suggests_can_be_pasted(tmp_path: Path) -> None:
     path = tmp_path / "my host.toml"
     done = toolcell("init", str(path))
@@ -280,7 +280,7 @@ def test_what_init_suggests_can_be_pasted(tmp_path: Path) -> None:
     assert (pasted.returncode, pasted.stdout) == (0, b"42\n"), pasted.stderr
 
 
-@pytest.mark.finding("N26")
+@pytest.mark.promise("N26")
 @pytest.mark.skipif(shutil.which("fc-list") is None, reason="no fontconfig here")
 def test_fonts_are_looked_for_without_noise() -> None:
     """matplotlib asks fontconfig, whose complaints would be each plot's stderr."""

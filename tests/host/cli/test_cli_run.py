@@ -75,7 +75,7 @@ def test_inputs_are_json_or_text() -> None:
     assert done.stdout == b"list str a=b\n"
 
 
-@pytest.mark.finding("QD7")
+@pytest.mark.promise("QD7")
 def test_variables_and_processes_are_options() -> None:
     code = (
         "import os, time\nprint(time.localtime(0).tm_hour, os.environ['A'])\n"
@@ -184,6 +184,7 @@ def test_unknown_options_are_bad_usage() -> None:
     assert toolcell("run", "-", "--no-such-option").returncode == 2
 
 
+@pytest.mark.promise("GR-17", "A-05")
 def test_without_docker_the_subprocess_backend_is_used_and_said() -> None:
     """GR-17, A-05: never a silent downgrade."""
     env = {"DOCKER_HOST": "unix:///nowhere/docker.sock", "PATH": "/usr/bin:/bin"}
@@ -312,7 +313,7 @@ def test_a_folder_is_not_left_behind_when_nothing_ran(
     assert not out.exists()
 
 
-@pytest.mark.finding("N20")
+@pytest.mark.promise("N20")
 def test_the_command_says_its_version_and_lists_commands_as_they_are_met() -> None:
     version, short, listed = (toolcell(each) for each in ("--version", "-V", "-h"))
 

@@ -12,7 +12,7 @@ from toolcell.host import HostConfig
 
 from ...support.toolcell_command import toolcell
 
-pytestmark = pytest.mark.finding("N14")
+pytestmark = pytest.mark.promise("N14")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_key_that_is_none_is_compared_with_those_there_are(
     assert "Extra inputs" not in told
 
 
-@pytest.mark.finding("N27")
+@pytest.mark.promise("N27")
 def test_the_environment_may_name_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "elsewhere.toml"
     path.write_text("[tols]")

@@ -211,6 +211,7 @@ def test_the_same_command_runs_only_what_has_no_result(
     assert read(tmp_path)[4]["id"] == "b"
 
 
+@pytest.mark.promise("cluster-41")
 @pytest.mark.parametrize(
     "text", ['{"id": "a", "code": "1"}\n', "dear diary", '{"id": 1}\n', "[]\n", "\n"]
 )
@@ -271,6 +272,7 @@ def test_ctrl_c_ends_the_cells_and_the_next_start_goes_on(tmp_path: Path) -> Non
     assert out == "3 results (2 from before): 2 ok, 1 not_run\n"
 
 
+@pytest.mark.promise("cluster-40")
 @pytest.mark.parametrize(
     ("count", "kills"), [(40, 3), pytest.param(MANY, 10, marks=FULL, id="whole")]
 )

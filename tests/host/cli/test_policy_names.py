@@ -26,7 +26,7 @@ def checked(folder: Path, text: str, *options: str) -> Any:
     return toolcell("policy", "check", "--json", "--config", str(path), *options)
 
 
-@pytest.mark.finding("N6")
+@pytest.mark.promise("N6")
 @pytest.mark.parametrize(
     ("right", "wrong", "told"),
     [
@@ -48,7 +48,7 @@ def test_what_is_not_there_is_told(
     assert checked(tmp_path, text, "--offline").returncode == 0
 
 
-@pytest.mark.finding("N15")
+@pytest.mark.promise("N15")
 @pytest.mark.parametrize(
     "command", [["tools", "list"], ["policy", "explain", "calculate"], ["budget"]]
 )

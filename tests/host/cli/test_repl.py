@@ -156,7 +156,7 @@ def test_a_lost_cell_begins_anew(terminal: Terminal) -> None:
     assert "NameError" in say(terminal, "x")
 
 
-@pytest.mark.attack(78)
+@pytest.mark.promise("E-78")
 def test_output_cannot_act_on_the_terminal(terminal: Terminal) -> None:
     say(terminal, r"'\x1b]0;title\x07'")
     say(terminal, r"print('\x1b[2J\x1b]52;c;aGk=\x07')")

@@ -17,7 +17,7 @@ from ...support.mcp.served_hosts import CONFIG, http_process, written
 from ...support.paths import ROOT
 from ...support.toolcell_command import toolcell
 
-pytestmark = pytest.mark.finding("N4")
+pytestmark = pytest.mark.promise("N4")
 
 HTTP = ("serve", "--http", "127.0.0.1:0")
 STATELESS = CONFIG.replace('[state]\nfolder = "state"\n', "")

@@ -76,7 +76,7 @@ def heed_hangup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.mark.finding("N24")
+@pytest.mark.promise("N24")
 @pytest.mark.usefixtures("under_nohup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("option", ["--json", None])

@@ -174,7 +174,6 @@ def test_hidden_parts_are_not_approved_unseen(service: Service) -> None:
     assert call.result(timeout=60).status == "ok"
 
 
-@pytest.mark.attack
 def test_the_words_of_a_tool_are_text_and_counted_as_seen(
     service: Service, anna: Browser
 ) -> None:

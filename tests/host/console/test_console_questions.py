@@ -25,6 +25,7 @@ def ask() -> dict[str, Any]:
         return said(f"{error.details['reason']}: {error.hint}")
 
 
+@pytest.mark.promise("LC-29", "flow-29")
 @pytest.mark.parametrize(
     ("pages", "fields", "log"),
     [
@@ -34,7 +35,7 @@ def ask() -> dict[str, Any]:
     ],
     ids=["approved", "answered", "denied"],
 )
-def test_a_person_answers_a_question_lc_29(
+def test_a_person_answers_a_question(
     pages: list[str], fields: dict[str, str], log: str, service: Service, tmp_path: Path
 ) -> None:
     async def go_on() -> Log | None:

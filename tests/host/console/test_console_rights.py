@@ -101,7 +101,6 @@ def approval(name: str = "anna", **more: Any) -> Approve:
     return Approve(approver=name, **more)
 
 
-@pytest.mark.attack
 async def test_the_votes_of_a_person_who_is_removed_count_no_longer(
     place: Place,
 ) -> None:
@@ -117,7 +116,6 @@ async def test_the_votes_of_a_person_who_is_removed_count_no_longer(
     assert await place.approved_by(second) == ("berta",)
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize(
     ("role", "agents", "kept"),
     [
@@ -160,7 +158,6 @@ async def test_the_last_admin_keeps_what_was_approved(place: Place) -> None:
     assert await place.approved_by(request) == ("eva",)
 
 
-@pytest.mark.attack
 async def test_nobody_is_removed_unrecorded(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path / "audit.jsonl")
     async with opened(tmp_path, audit) as place:
@@ -174,7 +171,6 @@ async def test_nobody_is_removed_unrecorded(tmp_path: Path) -> None:
         assert await place.approved_by(request) == ("anna",)
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize("change", ["removed", "viewer", "others", "again", "session"])
 async def test_a_form_in_flight_counts_no_longer(place: Place, change: str) -> None:
     """Its session was open, and its person had the role, when the form arrived."""
@@ -198,7 +194,6 @@ async def test_a_form_in_flight_counts_no_longer(place: Place, change: str) -> N
     assert await place.approved_by(request) == ()
 
 
-@pytest.mark.attack
 async def test_a_grant_of_an_admin_of_yesterday_is_refused(place: Place) -> None:
     anna, request = place.put("anna", "admin"), await place.waits()
     await place.rights.set_role("anna", "approver", None, by="eva")
@@ -222,7 +217,6 @@ class Held(AuditLog):
         return super().append(event, **fields)
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize("held", ["approval_voted", "approvals_withdrawn"])
 async def test_an_answer_and_a_removal_come_one_after_the_other(
     place: Place, held: str
@@ -306,7 +300,6 @@ anyio.run(main)
 """
 
 
-@pytest.mark.attack
 async def test_processes_that_vote_while_another_removes(place: Place) -> None:
     place.put("anna")
     requests = [await place.waits(sum=number) for number in range(50)]
@@ -350,7 +343,6 @@ anyio.run(main)
 """
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize("act", ["remove", "put_subjects"])
 async def test_a_removal_that_dies_half_way_is_made_again(
     place: Place, act: str
@@ -376,7 +368,6 @@ async def test_a_removal_that_dies_half_way_is_made_again(
     assert place.people.find("anna") is None
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize(
     ("issuer", "subject", "now", "kept"),
     [
@@ -414,7 +405,6 @@ async def test_the_configuration_of_an_issuer_is_followed(
     assert found == [*wanted, ("eva", "admin", None)]
 
 
-@pytest.mark.attack
 async def test_an_invitation_does_not_bring_back_who_was_taken_out(
     place: Place,
 ) -> None:

@@ -50,7 +50,6 @@ def test_an_open_page_hears_of_the_first_person(
     assert call.result(timeout=60).status == "ok"
 
 
-@pytest.mark.attack
 def test_one_person_counts_once(service: Service) -> None:
     request, call = service.asked(agent="treasurer", to="twice")
     carl, path = Client(service), f"/approvals/{request.id}"
@@ -71,7 +70,6 @@ def test_one_person_counts_once(service: Service) -> None:
     assert call.result(timeout=60).status == "denied"
 
 
-@pytest.mark.attack
 def test_nothing_but_the_call_as_it_is_is_approved(service: Service) -> None:
     request, _ = service.asked(agent="treasurer", to="edited", sum=3)
     carl, path = Client(service, "admin"), f"/approvals/{request.id}"
@@ -129,7 +127,6 @@ def with_passkey(service: Service, name: str) -> Client:
     return client
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize("act", ["remove", "role"])
 def test_who_may_answer_no_more_has_approved_nothing(
     service: Service, act: str
@@ -152,7 +149,6 @@ def test_who_may_answer_no_more_has_approved_nothing(
     assert log is not None and '"approvals_withdrawn"' in log.read_text()
 
 
-@pytest.mark.attack
 def test_a_vote_of_a_person_who_is_being_removed_waits_and_is_none(
     service: Service,
 ) -> None:

@@ -53,7 +53,7 @@ def approve(vouching: Vouching, *votes: tuple[str, bytes]) -> None:
         vouching.vote(request, name, key)
 
 
-@pytest.mark.finding("R8")
+@pytest.mark.promise("R8")
 @pytest.mark.parametrize("end", ["removed", "demoted", "taken back"])
 def test_an_invitation_dies_with_its_makers_rights(file: PeopleFile, end: str) -> None:
     people = People(file)
@@ -83,7 +83,7 @@ def test_an_invitation_dies_with_its_makers_rights(file: PeopleFile, end: str) -
 BOTH = (("anna", b"a"), ("bob", b"new"))
 
 
-@pytest.mark.finding("R9")
+@pytest.mark.promise("R9")
 @pytest.mark.parametrize("votes", [BOTH, BOTH[::-1]])
 @pytest.mark.parametrize("known", [True, False])
 def test_the_maker_of_a_link_is_not_two_people(
@@ -108,7 +108,7 @@ def test_the_maker_of_a_link_is_not_two_people(
         approve(vouching, *votes)
 
 
-@pytest.mark.finding("R9")
+@pytest.mark.promise("R9")
 def test_a_chain_of_links_is_one_person(file: PeopleFile) -> None:
     people, vouching = People(file), Vouching(file)
     join(people, "anna", b"a")
@@ -125,7 +125,7 @@ def test_a_chain_of_links_is_one_person(file: PeopleFile) -> None:
     assert vouching.marks("r") == [("carl", "anna"), ("carl", "bob")]
 
 
-@pytest.mark.finding("R9")
+@pytest.mark.promise("R9")
 def test_a_person_is_told_of_a_passkey_once(file: PeopleFile) -> None:
     people, vouching = People(file), Vouching(file)
     join(people, "anna", b"a")
@@ -137,7 +137,7 @@ def test_a_person_is_told_of_a_passkey_once(file: PeopleFile) -> None:
     assert not vouching.take_news("bob", b"old")
 
 
-@pytest.mark.finding("R10")
+@pytest.mark.promise("R10")
 def test_links_of_pages_elsewhere_lock_nobody_out(service: Service) -> None:
     elsewhere = {
         "Sec-Fetch-Site": "cross-site",
@@ -151,7 +151,7 @@ def test_links_of_pages_elsewhere_lock_nobody_out(service: Service) -> None:
     assert httpx2.get(service.link(), timeout=60).status_code == 200
 
 
-@pytest.mark.finding("R8")
+@pytest.mark.promise("R8")
 def test_an_admin_sees_invitations_and_takes_them_back(service: Service) -> None:
     admin = Client(service, "admin", name="ines")
     code = service.people.make_link(

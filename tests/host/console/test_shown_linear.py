@@ -10,7 +10,7 @@ from toolcell.guard import Redactor
 from toolcell.guard.approvals.approver_view import ApproverView
 from toolcell.host.console.pages.shown import cut, difference
 
-pytestmark = pytest.mark.finding("R1")
+pytestmark = pytest.mark.promise("R1")
 
 
 def test_each_hidden_part_is_marked_and_many_cost_little() -> None:

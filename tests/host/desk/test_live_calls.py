@@ -219,7 +219,6 @@ def lose_log(folder: Path) -> None:
     (folder / "audit.jsonl").mkdir()
 
 
-@pytest.mark.attack
 async def test_a_call_is_ended_though_it_cannot_be_recorded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -237,7 +236,6 @@ async def test_a_call_is_ended_though_it_cannot_be_recorded(
     assert "'call_id': 'one'" in told
 
 
-@pytest.mark.attack
 async def test_a_session_is_interrupted_and_closed_though_it_cannot_be_recorded(
     tmp_path: Path,
 ) -> None:

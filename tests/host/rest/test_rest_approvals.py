@@ -45,7 +45,7 @@ async def test_a_person_approves_what_was_shown(tmp_path: Path) -> None:
     assert call.json()["result"]["content"] == "paid x"
 
 
-@pytest.mark.finding("R40")
+@pytest.mark.promise("R40")
 async def test_no_letter_of_an_agent_is_hidden(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         asked = await service.asked(to="\u202eevil\u200b")
@@ -123,7 +123,6 @@ async def until(stream: AsyncIterator[dict[str, Any]], kind: str) -> list[str]:
     return kinds
 
 
-@pytest.mark.attack
 async def test_the_agents_own_person_is_none_of_several(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         policy = AgentPolicy(agent_id="a", ask=[Rule(tools=["pay"], approvers=2)])

@@ -92,7 +92,7 @@ async def test_another_servers_id_is_told_as_a_gap(tmp_path: Path) -> None:
     assert [each["event_event"] for each in told[1:]] == ["call.started", "call.ended"]
 
 
-@pytest.mark.finding("R67")
+@pytest.mark.promise("R67")
 async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
     async with served(tmp_path) as service, service.events() as stream:
         await take(stream, 1)
@@ -102,7 +102,7 @@ async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
                 [each async for each in stream]
 
 
-@pytest.mark.finding("JR1")
+@pytest.mark.promise("JR1")
 async def test_a_reader_that_leaves_during_the_replay_says_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

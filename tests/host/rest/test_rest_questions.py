@@ -30,6 +30,7 @@ def flow_of(service: Service, store: SQLiteCheckpointer) -> Flow[Log]:
     return Flow(chain(ask), checkpointer=store, executor=executor, agent_id="a")
 
 
+@pytest.mark.promise("LC-29", "flow-29")
 @pytest.mark.parametrize(
     ("verb", "body", "log"),
     [
@@ -39,7 +40,7 @@ def flow_of(service: Service, store: SQLiteCheckpointer) -> Flow[Log]:
     ],
     ids=["answered", "approved", "denied"],
 )
-async def test_a_person_answers_a_question_lc_29(
+async def test_a_person_answers_a_question(
     verb: str, body: dict[str, Any], log: str, tmp_path: Path
 ) -> None:
     """The token of the agent alone does not; nobody has to run for the answer."""
@@ -76,9 +77,8 @@ async def test_a_person_answers_a_question_lc_29(
     assert given.by == answered.json()["approver"]
 
 
-async def test_an_answer_that_does_not_fit_is_asked_for_again_lc_29(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.promise("LC-29")
+async def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
     async with served(tmp_path) as service, SQLiteCheckpointer(tmp_path / "f") as store:
         flow = flow_of(service, store)
         await flow.run({}, "t")

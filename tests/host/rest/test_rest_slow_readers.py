@@ -16,7 +16,7 @@ from toolcell.host.rest import events as module
 
 from .served_rest import Service, served, take
 
-pytestmark = [pytest.mark.anyio, pytest.mark.attack]
+pytestmark = pytest.mark.anyio
 EVENT = 1_000
 """Bytes of an event, about."""
 

@@ -7,7 +7,7 @@ import pytest
 from toolcell.guard import ActionGuard, AgentPolicy
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("N16")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("N16")]
 
 
 @tool

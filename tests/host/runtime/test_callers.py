@@ -39,7 +39,7 @@ def records(folder: Path, *events: str) -> list[dict[str, Any]]:
     return [each for each in map(json.loads, lines) if each["event"] in events]
 
 
-@pytest.mark.finding("JC4", "JC10")
+@pytest.mark.promise("JC4", "JC10")
 @pytest.mark.parametrize("mode", MODES)
 async def test_over_mcp_the_token_is_named_in_every_record(
     tmp_path: Path, mode: Any
@@ -58,7 +58,7 @@ async def test_over_mcp_the_token_is_named_in_every_record(
     assert {each["caller"] for each in told} == {f"token {text.split('_')[1]}"}
 
 
-@pytest.mark.finding("JC4")
+@pytest.mark.promise("JC4")
 async def test_over_rest_and_the_sandbox_api_too(tmp_path: Path) -> None:
     (tmp_path / "rest").mkdir()
     (tmp_path / "e2b").mkdir()
@@ -76,7 +76,7 @@ async def test_over_rest_and_the_sandbox_api_too(tmp_path: Path) -> None:
     assert {each["caller"][:6] for each in told} == {"token "}
 
 
-@pytest.mark.finding("JC4")
+@pytest.mark.promise("JC4")
 async def test_a_call_of_a_program_has_the_caller_of_the_program(
     tmp_path: Path,
 ) -> None:

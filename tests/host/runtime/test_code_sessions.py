@@ -94,7 +94,8 @@ def desk(shared: Host) -> Desk:
     return Desk(shared)
 
 
-async def test_a_program_calls_the_tools_of_its_agent_gr_18(desk: Desk) -> None:
+@pytest.mark.promise("GR-18")
+async def test_a_program_calls_the_tools_of_its_agent(desk: Desk) -> None:
     """GR-18: through guard and records, and the result tells what really ran."""
     code = """
 total = tools.calculate(expression="6 * 7")
@@ -177,7 +178,7 @@ async def test_variables_and_files_stay_within_a_session(desk: Desk) -> None:
     assert found == "from a file tool"
 
 
-@pytest.mark.attack(83)
+@pytest.mark.promise("E-83")
 async def test_sessions_are_never_shared(desk: Desk) -> None:
     look = "import os\n['x' in globals(), os.listdir()]"
     assert await desk.value("x = 1\nopen('secret', 'w').close()\n1") == 1
@@ -295,8 +296,7 @@ async def test_the_greediest_agent_loses_its_idle_session_first() -> None:
     assert (gone, kept) == (False, 1)
 
 
-@pytest.mark.finding("JA10")
-@pytest.mark.promise("P-07")
+@pytest.mark.promise("JA10", "P-07")
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -363,7 +363,7 @@ async def test_a_session_that_is_at_work_is_never_taken_away() -> None:
     assert caught.value.retryable
 
 
-@pytest.mark.finding("A25")
+@pytest.mark.promise("A25")
 async def test_an_agent_at_work_in_all_sessions_leaves_one_to_another() -> None:
     async with opened(max_sessions=2) as desk:
         sessions = desk.host.sessions
@@ -396,7 +396,7 @@ async def test_an_agent_at_work_in_all_sessions_leaves_one_to_another() -> None:
     assert told == [1, 1]
 
 
-@pytest.mark.finding("A25")
+@pytest.mark.promise("A25")
 async def test_who_waits_for_a_session_waits_no_longer_than_a_program_may_run() -> None:
     async with opened(max_sessions=1, limits={"wall_seconds": 1}) as desk:
         sessions = desk.host.sessions

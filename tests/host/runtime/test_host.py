@@ -267,7 +267,7 @@ async def test_policies_come_from_files_too(tmp_path: Path) -> None:
             pass
 
 
-@pytest.mark.attack(108)
+@pytest.mark.promise("E-108")
 async def test_secrets_of_the_configuration_are_told_nowhere(tmp_path: Path) -> None:
     key = "canary-canary-canary"
     text = f"{CONFIG}\n".replace(
@@ -346,7 +346,8 @@ def test_a_policy_is_a_model_or_its_fields() -> None:
     assert HostConfig(policies=(policy,)).all_policies() == [policy]
 
 
-def test_the_face_is_lazy_rg_42() -> None:
+@pytest.mark.promise("RG-42")
+def test_the_face_is_lazy() -> None:
     """What programs import is not what commands wait for."""
     script = (
         "import sys, toolcell.host as face\n"

@@ -175,7 +175,7 @@ async def test_a_programs_calls_are_inside_its_span(
     assert inner.parent.span_id == outer.context.span_id
 
 
-@pytest.mark.attack(108)
+@pytest.mark.promise("E-108")
 async def test_logs_have_ids_and_no_secrets(
     tmp_path: Path, spans: InMemorySpanExporter
 ) -> None:
@@ -212,7 +212,7 @@ async def test_logs_have_ids_and_no_secrets(
     assert span.name == "execute_tool calculate"
 
 
-@pytest.mark.attack(78)
+@pytest.mark.promise("E-78")
 async def test_what_a_model_writes_begins_no_line_of_the_log(tmp_path: Path) -> None:
     path = tmp_path / "toolcell.log"
     logged = config(logging={"format": "text", "path": str(path)})
@@ -289,9 +289,7 @@ def test_a_command_sends_what_it_measures(tmp_path: Path) -> None:
     assert {"/v1/traces True", "/v1/metrics True"} <= set(paths)
 
 
-async def test_an_sdk_that_is_missing_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_sdk_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.metrics", None)
     with pytest.raises(ConfigError, match=r"the OpenTelemetry SDK.*telemetry"):
         async with Host(config(telemetry={"exporter": "otlp"}), environ={}):

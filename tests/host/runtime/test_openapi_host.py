@@ -57,7 +57,7 @@ async def test_what_nobody_approved_is_not_there(tmp_path: Path, api: WebAPI) ->
     assert result.error is not None and result.error.kind == "tool.not_found"
 
 
-@pytest.mark.attack(125)
+@pytest.mark.promise("E-125")
 async def test_an_operation_is_called_once_it_is_approved(
     tmp_path: Path, api: WebAPI
 ) -> None:
@@ -109,7 +109,7 @@ async def test_pin_tells_what_a_document_has_and_the_api_offers_not(
     )
 
 
-@pytest.mark.attack(131)
+@pytest.mark.promise("E-131")
 async def test_a_secret_is_named_and_reaches_the_api_alone(
     tmp_path: Path, api: WebAPI
 ) -> None:
@@ -175,7 +175,7 @@ async def test_our_own_rest_is_an_api_like_any_other(tmp_path: Path) -> None:
     assert wrong.error is not None and wrong.error.kind == "tool.validation"
 
 
-@pytest.mark.attack(131)
+@pytest.mark.promise("E-131")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

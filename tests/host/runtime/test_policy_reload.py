@@ -46,7 +46,7 @@ async def sums(host: Host) -> str:
     return result.status
 
 
-@pytest.mark.finding("N5")
+@pytest.mark.promise("N5")
 async def test_a_changed_file_is_in_force_once_it_is_whole(
     audited: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,7 +81,7 @@ async def test_a_changed_file_is_in_force_once_it_is_whole(
     assert records.count('"event":"policies"') == 2
 
 
-@pytest.mark.finding("N5")
+@pytest.mark.promise("N5")
 async def test_files_of_policies_are_watched_as_well(tmp_path: Path) -> None:
     more = tmp_path / "more.toml"
     more.write_text('[[policies]]\nagent_id = "c"\nallow = ["calculate"]\n')
@@ -98,7 +98,7 @@ async def test_files_of_policies_are_watched_as_well(tmp_path: Path) -> None:
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.finding("N5")
+@pytest.mark.promise("N5")
 async def test_sighup_reads_policies_again_over_http(tmp_path: Path) -> None:
     path = written(tmp_path)
     (tmp_path / "state").mkdir()
@@ -117,7 +117,7 @@ async def test_sighup_reads_policies_again_over_http(tmp_path: Path) -> None:
         assert process.wait(120) == 0
 
 
-@pytest.mark.finding("N5")
+@pytest.mark.promise("N5")
 def test_sighup_leaves_a_server_on_standard_input_alive(tmp_path: Path) -> None:
     path = written(tmp_path)
     command = [TOOLCELL, "serve", "--config", str(path)]
@@ -140,7 +140,7 @@ def test_sighup_leaves_a_server_on_standard_input_alive(tmp_path: Path) -> None:
         assert process.wait(120) == 0
 
 
-@pytest.mark.finding("F8")
+@pytest.mark.promise("F8")
 async def test_policies_are_made_ready_beside_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +168,7 @@ async def test_policies_are_made_ready_beside_the_loop(
     assert threading.current_thread() not in where
 
 
-@pytest.mark.finding("F8")
+@pytest.mark.promise("F8")
 async def test_only_policies_that_changed_are_made_ready_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

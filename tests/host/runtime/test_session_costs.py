@@ -61,7 +61,7 @@ async def used(host: Host) -> int:
     return int(state.used)
 
 
-@pytest.mark.finding("R25")
+@pytest.mark.promise("R25")
 async def test_a_storm_between_programs_is_charged_as_the_kernel_counts_it() -> None:
     async with opened(10**6) as host:
         first = await run(host, STORM)
@@ -77,7 +77,7 @@ async def test_a_storm_between_programs_is_charged_as_the_kernel_counts_it() -> 
     assert 0.95 * oracle <= charged <= 1.05 * oracle + own
 
 
-@pytest.mark.finding("R25")
+@pytest.mark.promise("R25")
 async def test_a_session_ends_with_the_budget_of_its_agent() -> None:
     async with opened(200_000) as host:
         assert host.sessions is not None

@@ -33,7 +33,7 @@ from toolcell.host.sandbox_state.sandbox import (
 from toolcell.sandbox import Limits, Network
 from toolcell.tools import SequentialExecutor, ToolExecutionRecord, ToolRegistry
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("R4"), pytest.mark.finding("R12")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("R4"), pytest.mark.promise("R12")]
 
 TOKEN = Token("t", "a", False, 0.0, 2.0**40, None)
 IN_BOX = {"sandbox_id": ("i1", "i2")}

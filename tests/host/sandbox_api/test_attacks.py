@@ -132,7 +132,7 @@ async def test_a_revoked_token_reaches_none_of_its_sandboxes(tmp_path: Path) -> 
     assert answer.status_code == control.status_code == 401
 
 
-@pytest.mark.finding("R67")
+@pytest.mark.promise("R67")
 async def test_open_streams_end_with_their_token(tmp_path: Path) -> None:
     ended: list[str] = []
     async with served(tmp_path) as service:

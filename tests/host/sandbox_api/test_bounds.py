@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 MANY = {str(each): "" for each in range(20_000)}
 
 
-@pytest.mark.finding("R53")
+@pytest.mark.promise("R53")
 async def test_messages_of_many_values_are_refused_unparsed(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
@@ -51,6 +51,7 @@ def form(*parts: bytes, boundary: str = "b") -> bytes:
     return b"".join(mark + b"\r\n" + part for part in parts) + mark + b"--\r\n"
 
 
+@pytest.mark.promise("R29", "R5")
 @pytest.mark.parametrize(
     ("boundary", "content", "status"),
     [
@@ -60,7 +61,6 @@ def form(*parts: bytes, boundary: str = "b") -> bytes:
         pytest.param("b" * 300, form(b"\r\n\r\n", boundary="b" * 300), 400, id="long"),
     ],
 )
-@pytest.mark.finding("R29", "R5")
 async def test_forms_are_counted(
     tmp_path: Path, boundary: str, content: bytes, status: int
 ) -> None:
@@ -77,7 +77,7 @@ async def test_forms_are_counted(
     assert took < 0.5
 
 
-@pytest.mark.finding("R54")
+@pytest.mark.promise("R54")
 async def test_streams_of_an_agent_leave_places_for_others(tmp_path: Path) -> None:
     server = "[server]\nmax_connections = 8\n"
     async with served(tmp_path, policies=POLICIES + server) as service:
@@ -131,7 +131,7 @@ with socket.create_server(("127.0.0.1", 8000)) as server:
 """
 
 
-@pytest.mark.finding("R34", "R35")
+@pytest.mark.promise("R34", "R35")
 async def test_hostile_servers_cost_a_bounded_answer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,7 +159,7 @@ async def test_hostile_servers_cost_a_bounded_answer(
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.finding("R30", "R31")
+@pytest.mark.promise("R30", "R31")
 async def test_odd_files_are_answered(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
@@ -181,7 +181,7 @@ async def test_odd_files_are_answered(tmp_path: Path) -> None:
     assert left.strip() == b"0"
 
 
-@pytest.mark.finding("R7")
+@pytest.mark.promise("R7")
 async def test_a_signature_is_good_for_files_alone(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         await service.create()

@@ -68,7 +68,7 @@ async def test_a_sandbox_ends_at_its_time_limit(tmp_path: Path) -> None:
     assert [each.status_code for each in ended] == [502]
 
 
-@pytest.mark.finding("S10")
+@pytest.mark.promise("S10")
 async def test_lists_are_filtered_and_have_pages(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         first = await service.create(metadata={"k": "1"})
@@ -95,7 +95,7 @@ async def test_lists_are_filtered_and_have_pages(tmp_path: Path) -> None:
         assert await ids(limit=1, nextToken="1") == ([first.id], None)
 
 
-@pytest.mark.finding("S11")
+@pytest.mark.promise("S11")
 @pytest.mark.parametrize(
     ("message", "status"),
     [
@@ -152,7 +152,7 @@ async def test_unknown_routes_are_answered_in_words(tmp_path: Path) -> None:
         assert "not supported" in answer.json()["message"]
 
 
-@pytest.mark.finding("S9")
+@pytest.mark.promise("S9")
 async def test_nothing_is_left_of_ended_sandboxes(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()

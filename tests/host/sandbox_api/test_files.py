@@ -16,7 +16,7 @@ from .served_sandboxes import Sandbox, served
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.finding("S13")
+@pytest.mark.promise("S13")
 async def test_files_go_in_and_come_out(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
@@ -56,7 +56,7 @@ async def test_files_go_in_and_come_out(tmp_path: Path) -> None:
     assert nowhere.status_code == 400
 
 
-@pytest.mark.finding("S8")
+@pytest.mark.promise("S8")
 async def test_entries_are_shown_and_moved(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()

@@ -289,7 +289,7 @@ async def test_a_call_that_waits_for_a_person_is_parked_and_can_be_ended(
     assert (last.status, last.error_kind) == ("cancelled", "tool.cancelled")
 
 
-@pytest.mark.finding("R4")
+@pytest.mark.promise("R4")
 async def test_an_edited_command_runs_and_is_recorded(tmp_path: Path) -> None:
     async with served(tmp_path, "approval_seconds = 60", policies=ASKS) as service:
         sandbox = await service.create()
@@ -326,7 +326,7 @@ async def used(service: Service, unit: str) -> int:
     return sum(int(each.used) for each in found if each.unit == unit)
 
 
-@pytest.mark.finding("R23")
+@pytest.mark.promise("R23")
 async def test_what_a_command_leaves_behind_is_charged(tmp_path: Path) -> None:
     async with served(tmp_path, policies=BUDGETS) as service:
         sandbox = await service.create(timeout=30)
@@ -341,7 +341,7 @@ async def test_what_a_command_leaves_behind_is_charged(tmp_path: Path) -> None:
     assert 1_900 <= charged <= 2_600
 
 
-@pytest.mark.finding("R24")
+@pytest.mark.promise("R24")
 async def test_a_longer_life_is_paid_for(tmp_path: Path) -> None:
     async with served(tmp_path, policies=BUDGETS) as service:
         sandbox = await service.create(timeout=30)

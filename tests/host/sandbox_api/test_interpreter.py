@@ -87,10 +87,8 @@ Value()
     ]
 
 
-@pytest.mark.finding("S3", "S6")
-async def test_contexts_have_variables_and_folders_of_their_own(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.promise("S3", "S6")
+async def test_contexts_have_variables_and_folders_of_their_own(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
         await sandbox.code(code="x = 1")
@@ -116,7 +114,7 @@ async def test_contexts_have_variables_and_folders_of_their_own(
     assert texts(kept, "result") == "1"
 
 
-@pytest.mark.finding("S1")
+@pytest.mark.promise("S1")
 async def test_a_client_that_leaves_ends_its_code_alone(tmp_path: Path) -> None:
     code = "x = 41; print('up', flush=True)\nimport time; time.sleep(600)"
     async with served(tmp_path) as service:
@@ -137,7 +135,7 @@ async def test_a_client_that_leaves_ends_its_code_alone(tmp_path: Path) -> None:
     assert note.content == b"kept"
 
 
-@pytest.mark.finding("S9")
+@pytest.mark.promise("S9")
 async def test_code_ends_with_the_connection_when_its_sandbox_is_killed(
     tmp_path: Path,
 ) -> None:
@@ -170,7 +168,7 @@ async def test_languages_that_are_not_there_are_refused(tmp_path: Path) -> None:
     assert "'r'" in answer.json()["message"]
 
 
-@pytest.mark.finding("S2", "S4", "S5", "S6")
+@pytest.mark.promise("S2", "S4", "S5", "S6")
 async def test_cells_are_those_of_a_notebook_with_data_of_charts(
     tmp_path: Path,
 ) -> None:
@@ -193,7 +191,7 @@ async def test_cells_are_those_of_a_notebook_with_data_of_charts(
     assert texts(last, "result") == "text!"
 
 
-@pytest.mark.finding("S6")
+@pytest.mark.promise("S6")
 async def test_contexts_of_javascript_have_variables_of_their_own(
     tmp_path: Path,
 ) -> None:

@@ -43,7 +43,7 @@ async def start_server(sandbox: Sandbox) -> None:
     await sandbox.command(f"{ready} 2>/dev/null")
 
 
-@pytest.mark.finding("S12")
+@pytest.mark.promise("S12")
 async def test_requests_reach_a_server_in_a_sandbox(tmp_path: Path) -> None:
     async with served(tmp_path, 'domain = "box.test"') as service:
         sandbox = await service.create()
@@ -84,8 +84,7 @@ agent_id = "b"
 """
 
 
-@pytest.mark.finding("R12")
-@pytest.mark.finding("R33")
+@pytest.mark.promise("R12", "R33")
 async def test_a_server_gets_what_was_approved_as_it_was_written(
     tmp_path: Path,
 ) -> None:

@@ -79,7 +79,7 @@ async def test_input_reaches_a_command_three_ways(tmp_path: Path) -> None:
     assert events[-2]["event"]["end"]["exited"] is True
 
 
-@pytest.mark.finding("S14")
+@pytest.mark.promise("S14")
 async def test_terminals_are_resized_and_signals_end_commands(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
@@ -153,7 +153,7 @@ async def test_what_is_not_there_is_told_by_a_code(tmp_path: Path) -> None:
     assert b"invalid_argument" in broken.content
 
 
-@pytest.mark.finding("S11")
+@pytest.mark.promise("S11")
 @pytest.mark.parametrize(
     ("user", "status"), [(b"user:", 200), (b":", 200), (b"root:", 401), (b"\xff", 401)]
 )

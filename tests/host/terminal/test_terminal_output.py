@@ -22,7 +22,7 @@ from ...support.hidden_text import ATTACKS
 TOOLCELL = str(Path(sys.executable).with_name("toolcell"))
 
 
-@pytest.mark.attack(78)
+@pytest.mark.promise("E-78")
 @pytest.mark.parametrize(("attack", "seen"), ATTACKS.values(), ids=ATTACKS)
 def test_tables_notices_and_errors_write_it_out(
     attack: str, seen: str, capsys: pytest.CaptureFixture[str]
@@ -37,7 +37,7 @@ def test_tables_notices_and_errors_write_it_out(
     assert err == f"toolcell: {seen}\ntoolcell: {seen} ({seen})\n"
 
 
-@pytest.mark.attack(78)
+@pytest.mark.promise("E-78")
 @pytest.mark.parametrize("attack", [each[0] for each in ATTACKS.values()], ids=ATTACKS)
 def test_json_is_printable_ascii(
     attack: str, capsys: pytest.CaptureFixture[str]

@@ -192,8 +192,8 @@ async def test_a_host_tells_of_a_call_that_waits_and_of_its_answer(
     assert b"secret-friend" not in api.requests[0].body + api.requests[1].body
 
 
+@pytest.mark.promise("E-131")
 @pytest.mark.parametrize("spoil", ["body", "id", "timestamp", "secret"])
-@pytest.mark.attack(131)
 def test_a_message_that_was_changed_is_not_proven(spoil: str) -> None:
     now = int(datetime.now(UTC).timestamp())
     headers = Signer("w", SecretStr(SECRET)).headers("msg-1", now, b'{"a":1}')
@@ -253,7 +253,7 @@ async def test_a_request_that_waits_again_is_told_again(
     ]
 
 
-@pytest.mark.finding("R40")
+@pytest.mark.promise("R40")
 async def test_no_letter_of_an_agent_is_hidden(place: Place, api: WebAPI) -> None:
     note = "".join(attack for attack, _ in ATTACKS.values() if attack.isascii())
     async with place.sending(f"{api.url}/hook", arguments=("note",)):
@@ -266,7 +266,7 @@ async def test_no_letter_of_an_agent_is_hidden(place: Place, api: WebAPI) -> Non
     assert not has_hidden(json.dumps(told, ensure_ascii=False))
 
 
-@pytest.mark.attack(131)
+@pytest.mark.promise("E-131")
 async def test_arguments_are_told_by_name_alone_and_redacted(
     place: Place, api: WebAPI
 ) -> None:
@@ -425,7 +425,7 @@ HOOK = "[[webhooks]]\nname = 'w'\nsecret = 'env:X'\n"
 STATE = "[state]\nfolder = 'state'\n"
 
 
-@pytest.mark.attack(131)
+@pytest.mark.promise("E-131")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -465,7 +465,7 @@ async def test_a_secret_of_another_form_is_refused(tmp_path: Path, secret: str) 
     assert secret not in str(caught.value)
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_a_message_goes_to_no_inner_address(place: Place) -> None:
     """`https` leads to public addresses, plain HTTP to the loopback address."""
     config = WebhookConfig(name="w", url="https://localhost:1/x", secret="env:X")

@@ -46,7 +46,7 @@ def message_of(result: ToolResult) -> str:
     return result.error.message
 
 
-@pytest.mark.attack(124)
+@pytest.mark.promise("E-124")
 async def test_text_of_a_server_is_marked_cut_and_visible(tmp_path: Path) -> None:
     schema = {
         "type": "object",
@@ -67,7 +67,7 @@ async def test_text_of_a_server_is_marked_cut_and_visible(tmp_path: Path) -> Non
     assert len(made.parameters["properties"]["a"]["description"]) == 1_024
 
 
-@pytest.mark.attack(124)
+@pytest.mark.promise("E-124")
 @pytest.mark.parametrize(
     "schema",
     [
@@ -86,7 +86,7 @@ async def test_hidden_characters_in_what_decides_are_refused(
         assert "hidden" in toolset.unusable["bad"]
 
 
-@pytest.mark.attack(124)
+@pytest.mark.promise("E-124")
 async def test_naughty_strings_in_definitions_do_no_harm(tmp_path: Path) -> None:
     naughty = naughty_strings()
     tools = [
@@ -104,7 +104,7 @@ async def test_naughty_strings_in_definitions_do_no_harm(tmp_path: Path) -> None
     assert not shown & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
-@pytest.mark.attack(125)
+@pytest.mark.promise("E-125")
 @pytest.mark.parametrize(
     "change",
     [
@@ -145,7 +145,7 @@ def _now(server: Scripted, name: str) -> MCPDefinition:
     return next(MCPDefinition(**each) for each in listed if each["name"] == name)
 
 
-@pytest.mark.attack(126)
+@pytest.mark.promise("E-126")
 async def test_names_of_servers_stay_apart(tmp_path: Path) -> None:
     @tool
     def echo() -> str:
@@ -177,7 +177,7 @@ def _of(toolset: MCPToolset) -> list[MCPDefinition]:
     return toolset.definitions
 
 
-@pytest.mark.attack(126)
+@pytest.mark.promise("E-126")
 async def test_two_tools_of_one_name_are_both_refused(tmp_path: Path) -> None:
     server = Scripted(
         tmp_path, "echo", definition("echo", description="other"), "a.b", "A_b", "fine"
@@ -187,7 +187,7 @@ async def test_two_tools_of_one_name_are_both_refused(tmp_path: Path) -> None:
         assert set(toolset.unusable) == {"echo", "a.b", "A_b"}
 
 
-@pytest.mark.attack(127)
+@pytest.mark.promise("E-127")
 async def test_a_server_is_called_for_the_agent_that_asked(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "echo")
     guard = ActionGuard([AgentPolicy(agent_id="a", allow=["test__echo"])])
@@ -206,7 +206,7 @@ async def test_a_server_is_called_for_the_agent_that_asked(tmp_path: Path) -> No
     assert json.loads(mine.to_text()) == {"x": 1}
 
 
-@pytest.mark.attack(131)
+@pytest.mark.promise("E-131")
 async def test_a_command_is_not_read_by_a_shell(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     evil = ("$(touch marker)", "; touch marker", "`touch marker`", "|touch marker")
@@ -219,7 +219,7 @@ async def test_a_command_is_not_read_by_a_shell(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-@pytest.mark.attack(132)
+@pytest.mark.promise("E-132")
 async def test_nonsense_between_messages_is_passed_over(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "nonsense", "echo")
     async with server.toolset() as toolset:
@@ -232,7 +232,7 @@ async def test_nonsense_between_messages_is_passed_over(tmp_path: Path) -> None:
     assert len(server.pids) == 2
 
 
-@pytest.mark.attack(132)
+@pytest.mark.promise("E-132")
 async def test_answers_to_what_was_not_asked_are_passed_over(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "wrong_ids", "echo")
     async with server.toolset() as toolset:
@@ -242,7 +242,7 @@ async def test_answers_to_what_was_not_asked_are_passed_over(tmp_path: Path) -> 
     assert result.content == "first"
 
 
-@pytest.mark.attack(132)
+@pytest.mark.promise("E-132")
 async def test_a_flood_of_notifications_ends_the_connection(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "flood", "echo")
     async with server.toolset() as toolset:
@@ -270,7 +270,7 @@ async def test_a_huge_message_ends_the_connection(tmp_path: Path) -> None:
     assert not alive(server.pids[0])
 
 
-@pytest.mark.attack(132)
+@pytest.mark.promise("E-132")
 async def test_a_message_of_many_values_ends_the_connection_unread(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -286,7 +286,7 @@ async def test_a_message_of_many_values_ends_the_connection_unread(
     assert not alive(server.pids[0])
 
 
-@pytest.mark.attack(137)
+@pytest.mark.promise("E-137")
 async def test_a_server_may_not_ask_for_anything(tmp_path: Path) -> None:
     methods = ["sampling/createMessage", "elicitation/create", "roots/list", "x/y"]
     methods += ["tools/call", "initialize", "sampling/createMessage"]
@@ -303,9 +303,7 @@ async def test_a_server_may_not_ask_for_anything(tmp_path: Path) -> None:
     assert loop.error is not None and loop.error.details == {"outcome": "unknown"}
 
 
-@pytest.mark.attack(130)
-@pytest.mark.attack(135)
-@pytest.mark.attack(136)
+@pytest.mark.promise("E-130", "E-135", "E-136")
 async def test_answers_are_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +345,7 @@ async def test_answers_are_data(
     assert server.log("called") == ["raw", "raw"]
 
 
+@pytest.mark.promise("RG-41")
 @pytest.mark.parametrize(
     "answer",
     [
@@ -361,7 +360,7 @@ async def test_answers_are_data(
         {"resultType": "input_required", "inputRequests": {}, "requestState": "x"},
     ],
 )
-async def test_an_answer_that_is_not_as_it_has_to_be_is_an_error_rg_41(
+async def test_an_answer_that_is_not_as_it_has_to_be_is_an_error(
     tmp_path: Path, answer: dict[str, Any]
 ) -> None:
     output = {"type": "object", "properties": {"n": {"type": "number"}}}
@@ -392,7 +391,7 @@ async def test_errors_of_a_tool_are_cut_and_visible(tmp_path: Path) -> None:
     assert message_of(refused).endswith("refused the call: \\u{1b}[2Junknown")
 
 
-@pytest.mark.attack(122)
+@pytest.mark.promise("E-122")
 async def test_schemas_without_end_are_refused_or_harmless(tmp_path: Path) -> None:
     deep: Any = {}
     for _ in range(180):
@@ -424,7 +423,7 @@ async def test_schemas_without_end_are_refused_or_harmless(tmp_path: Path) -> No
         assert "do not fit" in message_of(results["loop"])
 
 
-@pytest.mark.attack(122)
+@pytest.mark.promise("E-122")
 async def test_a_pattern_without_end_for_answers_is_refused(tmp_path: Path) -> None:
     evil = {"type": "object", "properties": {"a": {"pattern": "(a+)+(?=b)$"}}}
     server = Scripted(tmp_path, definition("raw", outputSchema=evil), "echo")
@@ -433,9 +432,7 @@ async def test_a_pattern_without_end_for_answers_is_refused(tmp_path: Path) -> N
         assert "linear time" in toolset.unusable["raw"]
 
 
-async def test_thousands_of_tools_and_pages_without_end_are_cut(
-    tmp_path: Path,
-) -> None:
+async def test_thousands_of_tools_and_pages_without_end_are_cut(tmp_path: Path) -> None:
     server = Scripted(tmp_path, *(f"t{number}" for number in range(3_000)))
     async with server.toolset() as toolset:
         assert (len(toolset.tools), toolset.left_out) == (1_000, 2_000)
@@ -445,7 +442,7 @@ async def test_thousands_of_tools_and_pages_without_end_are_cut(
     assert server.log("listed")[1:] == [""] * 100
 
 
-@pytest.mark.finding("T9")
+@pytest.mark.promise("T9")
 async def test_an_empty_cursor_is_the_end(tmp_path: Path) -> None:
     server = Scripted(tmp_path)
     server.tell({"tools": [definition("echo")], "nextCursor": ""})
@@ -454,7 +451,7 @@ async def test_an_empty_cursor_is_the_end(tmp_path: Path) -> None:
         assert toolset.unusable == {}
 
 
-@pytest.mark.finding("T8")
+@pytest.mark.promise("T8")
 @pytest.mark.parametrize(
     "bad",
     [
@@ -476,6 +473,7 @@ async def test_a_malformed_definition_costs_itself(tmp_path: Path, bad: Any) -> 
         assert (await executor(*toolset.tools).call(call("test__echo"))).ok
 
 
+@pytest.mark.promise("RG-41")
 @pytest.mark.parametrize(
     "listing",
     [
@@ -485,7 +483,7 @@ async def test_a_malformed_definition_costs_itself(tmp_path: Path, bad: Any) -> 
         {"tools": [], "nextCursor": 7},
     ],
 )
-async def test_a_listing_that_is_none_is_no_connection_rg_41(
+async def test_a_listing_that_is_none_is_no_connection(
     tmp_path: Path, listing: Any
 ) -> None:
     server = Scripted(tmp_path)

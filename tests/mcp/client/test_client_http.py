@@ -187,7 +187,7 @@ async def ask(toolset: MCPToolset, name: str, call_id: str = "") -> ToolResult:
     return await executor(*toolset.tools).call(call(f"test__{name}", call_id))
 
 
-@pytest.mark.attack(127)
+@pytest.mark.promise("E-127")
 async def test_the_secret_goes_to_its_server_and_nowhere_else(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +209,7 @@ async def test_the_secret_goes_to_its_server_and_nowhere_else(
     assert "hunter2" not in repr(toolset.__dict__) + str(away)
 
 
-@pytest.mark.attack(130)
+@pytest.mark.promise("E-130")
 async def test_a_server_that_wants_a_login_is_told_of_and_not_followed(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +241,7 @@ async def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(
     assert server.called.count(name) == 1
 
 
-@pytest.mark.attack(132)
+@pytest.mark.promise("E-132")
 @pytest.mark.parametrize("name", ["many", "stream"])
 async def test_an_answer_of_many_values_is_never_read(
     server: Server, name: str, monkeypatch: pytest.MonkeyPatch
@@ -279,9 +279,7 @@ async def test_events_that_arrive_in_pieces_are_whole() -> None:
         ]  # fmt: skip
 
 
-async def test_a_server_that_is_gone_is_told_of_and_found_again(
-    server: Server,
-) -> None:
+async def test_a_server_that_is_gone_is_told_of_and_found_again(server: Server) -> None:
     async with toolset_of(server) as toolset:
         server.is_open = False
         assert not (await ask(toolset, "echo", "1")).ok
@@ -291,7 +289,7 @@ async def test_a_server_that_is_gone_is_told_of_and_found_again(
         assert (await ask(toolset, "echo", "3")).ok
 
 
-@pytest.mark.finding("T10")
+@pytest.mark.promise("T10")
 @pytest.mark.parametrize("code", [None, -32001])
 async def test_a_forgotten_session_is_begun_anew(
     server: Server, code: int | None

@@ -65,7 +65,7 @@ async def test_an_approved_tool_is_called_by_an_allowed_agent(tmp_path: Path) ->
     assert processes_of(tmp_path) == []
 
 
-@pytest.mark.attack(125)
+@pytest.mark.promise("E-125")
 async def test_a_changed_tool_waits_for_approval(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "echo")
     path = settings(server)
@@ -93,7 +93,7 @@ async def test_what_nobody_approved_is_not_there(tmp_path: Path) -> None:
     assert server.pids == []
 
 
-@pytest.mark.attack(124)
+@pytest.mark.promise("E-124")
 def test_pin_shows_all_of_it_and_nothing_acts_on_the_terminal(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "echo", "gone", "changed")
     path = settings(server)
@@ -142,7 +142,7 @@ def test_pin_says_what_is_wrong(tmp_path: Path) -> None:
     assert b"no connection to the MCP server files" in broken.stderr
 
 
-@pytest.mark.finding("T11", "JU1")
+@pytest.mark.promise("T11", "JU1")
 def test_pin_approves_the_others_and_shows_last_words(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "echo")
     path = settings(server)
@@ -191,7 +191,7 @@ async def test_a_secret_reaches_the_server_and_nothing_else(tmp_path: Path) -> N
             pass
 
 
-@pytest.mark.attack(131)
+@pytest.mark.promise("E-131")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -281,7 +281,7 @@ def test_every_part_of_a_definition_is_pinned() -> None:
     assert len({each.digest for each in several}) == len(several)
 
 
-@pytest.mark.attack(125)
+@pytest.mark.promise("E-125")
 def test_an_edited_file_of_pins_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pins.json"
     MCPPins({"s": [of()]}).save(path)

@@ -40,7 +40,8 @@ async def ask(toolset: MCPToolset, name: str, **arguments: Any) -> ToolResult:
     return await executor(*toolset.tools).call(call(f"test__{name}", **arguments))
 
 
-async def test_a_tool_is_called_and_answers_gr_15_gr_16(tmp_path: Path) -> None:
+@pytest.mark.promise("GR-15", "GR-16")
+async def test_a_tool_is_called_and_answers(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "echo")
     async with server.toolset() as toolset:
         [tool] = toolset.tools
@@ -186,7 +187,7 @@ async def test_a_call_that_is_late_is_cancelled_at_the_server(tmp_path: Path) ->
         assert len(server.pids) == 1
 
 
-@pytest.mark.attack(133)
+@pytest.mark.promise("E-133")
 async def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "never", "echo")
     async with server.toolset() as toolset:
@@ -360,7 +361,8 @@ anyio.run(main)
     await until(lambda: processes_of(tmp_path) == [] and not alive(daemon))
 
 
-def test_the_library_is_loaded_when_a_server_is_needed_rg_42() -> None:
+@pytest.mark.promise("RG-42")
+def test_the_library_is_loaded_when_a_server_is_needed() -> None:
     script = """
 import sys
 from toolcell.tools import MCPCommand, MCPPins, MCPToolset

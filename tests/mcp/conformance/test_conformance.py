@@ -20,8 +20,8 @@ NEEDED = ("tools-", "server-initialize", "ping", "json-schema", "dns-rebinding")
 NOT_OURS = {"tools-call-with-logging", "tools-call-sampling"}
 
 
+@pytest.mark.promise("E-128")
 @pytest.mark.timeout(1500)
-@pytest.mark.attack(128)
 def test_official_clients_and_servers_agree_with_us() -> None:
     done = subprocess.run(
         [HERE / "run"],

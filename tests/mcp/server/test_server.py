@@ -57,9 +57,8 @@ async def hidden() -> str:
     return "done"
 
 
-async def test_a_client_sees_what_its_agent_may_call_gr_15(
-    tmp_path: Path, mode: Any
-) -> None:
+@pytest.mark.promise("GR-15")
+async def test_a_client_sees_what_its_agent_may_call(tmp_path: Path, mode: Any) -> None:
     async with (
         served(tmp_path, place, hidden) as server,
         client_of(server, mode=mode) as client,
@@ -81,7 +80,7 @@ async def test_a_client_sees_what_its_agent_may_call_gr_15(
     }
 
 
-@pytest.mark.finding("N27")
+@pytest.mark.promise("N27")
 async def test_a_model_is_told_how_to_read_refusals(tmp_path: Path, mode: Any) -> None:
     # Without a handshake a client of the later protocol asks when it wants to know.
     asks = "auto" if mode == MODERN else mode

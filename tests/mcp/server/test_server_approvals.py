@@ -68,7 +68,7 @@ async def test_anything_but_a_yes_is_a_no(
     assert len(answer.asked) == 1
 
 
-@pytest.mark.finding("A19")
+@pytest.mark.promise("A19")
 async def test_a_client_is_not_asked_about_what_it_would_not_show(
     tmp_path: Path, mode: Any
 ) -> None:
@@ -157,7 +157,6 @@ async def test_an_agents_own_name_approves_nothing(tmp_path: Path, mode: Any) ->
     assert refused.is_error
 
 
-@pytest.mark.attack
 async def test_the_agents_own_person_is_none_of_several(
     tmp_path: Path, mode: Any
 ) -> None:

@@ -137,7 +137,7 @@ async def test_a_silent_call_gives_signs_of_life(
     assert seen[:3] == sorted(set(seen[:3]))
 
 
-@pytest.mark.attack(133)
+@pytest.mark.promise("E-133")
 async def test_a_client_that_gives_up_stops_the_tool(tmp_path: Path, mode: Any) -> None:
     hanging = Hanging()
     async with (
@@ -158,7 +158,7 @@ async def test_a_client_that_gives_up_stops_the_tool(tmp_path: Path, mode: Any) 
     assert [record.status for record in records] == ["cancelled", "ok"]
 
 
-@pytest.mark.attack(133)
+@pytest.mark.promise("E-133")
 async def test_a_client_that_gives_up_kills_the_cell(tmp_path: Path, mode: Any) -> None:
     running = anyio.Event()
 
@@ -190,7 +190,7 @@ async def test_a_client_that_gives_up_kills_the_cell(tmp_path: Path, mode: Any) 
     assert first.status == "cancelled"
 
 
-@pytest.mark.attack(101, 135)
+@pytest.mark.promise("E-101", "E-135")
 async def test_artifacts_are_what_their_bytes_are(tmp_path: Path, mode: Any) -> None:
     async with (
         served(tmp_path, files) as server,
@@ -214,7 +214,7 @@ async def test_artifacts_are_what_their_bytes_are(tmp_path: Path, mode: Any) -> 
     assert result.meta["toolcell/call"]["tool"] == "own_files"
 
 
-@pytest.mark.attack(136)
+@pytest.mark.promise("E-136")
 @pytest.mark.parametrize("name", ["../a", "a/../../b", "/etc/passwd", "a//b", ""])
 async def test_no_artifact_is_named_out_of_its_folder(
     tmp_path: Path, mode: Any, name: str
@@ -247,7 +247,7 @@ async def test_programs_hand_out_what_they_make(tmp_path: Path, mode: Any) -> No
 # Limits, and the end.
 
 
-@pytest.mark.finding("T6")
+@pytest.mark.promise("T6")
 @pytest.mark.parametrize("kind", ["text", "artifact"])
 async def test_a_result_that_is_too_large_is_an_error(
     tmp_path: Path, mode: Any, kind: str
@@ -324,7 +324,7 @@ async def test_draining_waits_for_calls_that_run(tmp_path: Path, mode: Any) -> N
     assert [said(each) for each in results] == [{"result": "let go"}]
 
 
-@pytest.mark.finding("T7")
+@pytest.mark.promise("T7")
 async def test_draining_ends_calls_that_run_too_long(tmp_path: Path, mode: Any) -> None:
     hanging, results = Hanging(), []
     async with (

@@ -54,8 +54,8 @@ async def opened(http: httpx2.AsyncClient, server: HTTPServer, secret: str) -> s
     return str(answer.headers["mcp-session-id"])
 
 
+@pytest.mark.promise("E-127")
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.attack(127)
 async def test_a_token_says_which_agent_calls(tmp_path: Path, mode: Any) -> None:
     seen = []
 
@@ -83,7 +83,7 @@ async def test_a_token_says_which_agent_calls(tmp_path: Path, mode: Any) -> None
     assert seen == [None]
 
 
-@pytest.mark.attack(129)
+@pytest.mark.promise("E-129")
 async def test_without_a_good_token_there_is_no_service(tmp_path: Path) -> None:
     good = make_token(tmp_path)
     short = make_token(tmp_path, days=1e-9)
@@ -122,7 +122,7 @@ async def test_a_revoked_token_ends_at_the_next_request(tmp_path: Path) -> None:
     assert answer.status_code == 401
 
 
-@pytest.mark.attack(134)
+@pytest.mark.promise("E-134")
 async def test_a_session_is_bound_to_its_token(tmp_path: Path) -> None:
     mine, sister = make_token(tmp_path, "a"), make_token(tmp_path, "a")
     async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
@@ -170,7 +170,7 @@ async def test_sessions_are_runs_of_their_own(tmp_path: Path, mode: Any) -> None
     assert all(run == session for run, session in seen)
 
 
-@pytest.mark.attack(128)
+@pytest.mark.promise("E-128")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -217,7 +217,7 @@ async def test_names_of_the_server_can_be_added(tmp_path: Path) -> None:
     assert answer.status_code == 200
 
 
-@pytest.mark.attack(92, 132)
+@pytest.mark.promise("E-92", "E-132")
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -333,7 +333,7 @@ class Verifier:
         return KNOWN.get(token)
 
 
-@pytest.mark.attack(127)
+@pytest.mark.promise("E-127")
 async def test_tokens_of_an_oauth_server_are_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,7 +463,7 @@ async def test_a_process_told_to_stop_ends_its_calls_first(tmp_path: Path) -> No
     assert output == (b"", b"")
 
 
-@pytest.mark.finding("R67")
+@pytest.mark.promise("R67")
 async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
     secret = make_token(tmp_path, "a")
     async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:

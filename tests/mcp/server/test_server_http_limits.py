@@ -76,10 +76,8 @@ async def answered(server: HTTPServer, text: str) -> int:
             return int((await stream.receive()).split()[1])
 
 
-@pytest.mark.attack(129)
-async def test_everybody_comes_in_by_the_loopback_address_alone(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.promise("E-129")
+async def test_everybody_comes_in_by_the_loopback_address_alone(tmp_path: Path) -> None:
     async with Host(settings(tmp_path, OPEN)) as host:
         with pytest.raises(ConfigError, match="loopback"), anyio.fail_after(60):
             await HTTPServer(host, "0.0.0.0:0").serve()
@@ -92,7 +90,7 @@ async def test_everybody_is_some_agent(tmp_path: Path) -> None:
             await HTTPServer(host, "127.0.0.1:0").serve()
 
 
-@pytest.mark.attack(132)
+@pytest.mark.promise("E-132")
 async def test_a_body_is_counted_as_it_comes(tmp_path: Path) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(20):
@@ -111,7 +109,7 @@ async def test_a_body_is_counted_as_it_comes(tmp_path: Path) -> None:
     assert (unsaid.status_code, said_before) == (413, 413)
 
 
-@pytest.mark.attack(132)
+@pytest.mark.promise("E-132")
 async def test_a_body_that_does_not_come_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +156,7 @@ async def test_connections_are_limited(tmp_path: Path) -> None:
     assert refused == 503
 
 
-@pytest.mark.finding("A23")
+@pytest.mark.promise("A23")
 async def test_a_body_of_many_values_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +184,7 @@ async def test_a_body_of_many_values_is_refused_unread(
     assert len(read) == 1
 
 
-@pytest.mark.finding("A23")
+@pytest.mark.promise("A23")
 async def test_an_agent_that_sends_too_much_is_told_to_wait_and_others_are_not(
     tmp_path: Path,
 ) -> None:
@@ -213,7 +211,7 @@ async def test_an_agent_that_sends_too_much_is_told_to_wait_and_others_are_not(
     assert health.status_code == 200
 
 
-@pytest.mark.finding("A23")
+@pytest.mark.promise("A23")
 def test_an_agent_has_no_more_requests_than_are_left_to_the_others() -> None:
     shares = AgentShares(8, 65_536, lambda: 0.0)
     with ExitStack() as stack:
@@ -239,7 +237,7 @@ def test_what_an_agent_sent_is_forgotten_in_time() -> None:
     assert shares.seconds_to_wait("b") == 0
 
 
-@pytest.mark.finding("N18")
+@pytest.mark.promise("N18")
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_call_that_ends_while_the_server_stops_reaches_its_client(
     tmp_path: Path, mode: Any
@@ -280,7 +278,7 @@ async def _drained(server: HTTPServer) -> None:
     server.stop()
 
 
-@pytest.mark.finding("A29")
+@pytest.mark.promise("A29")
 async def test_a_request_that_the_stop_meets_is_answered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -307,8 +305,7 @@ async def ended(stream: SocketStream) -> None:
             await stream.receive()
 
 
-@pytest.mark.finding("A16")
-@pytest.mark.attack(132)
+@pytest.mark.promise("A16", "E-132")
 @pytest.mark.parametrize(
     "begun",
     ["", "GET /healthz HTTP/1.1\nHost: ", head("no token", 100) + "{"],
@@ -339,7 +336,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
             tasks.cancel_scope.cancel()
 
 
-@pytest.mark.finding("A16")
+@pytest.mark.promise("A16")
 async def test_who_sends_half_a_head_makes_room_for_who_sends_it_all(
     tmp_path: Path,
 ) -> None:
@@ -366,7 +363,7 @@ class Known:
         return AccessToken(token=token, client_id="c", scopes=[], subject="a")
 
 
-@pytest.mark.attack(127)
+@pytest.mark.promise("E-127")
 async def test_a_tokens_text_goes_no_further_than_its_verifier() -> None:
     found = await FailClosedVerifier(Known()).verify_token("secret")
 
@@ -374,7 +371,7 @@ async def test_a_tokens_text_goes_no_further_than_its_verifier() -> None:
     assert (found.subject, found.token) == ("a", "")
 
 
-@pytest.mark.attack(134)
+@pytest.mark.promise("E-134")
 async def test_a_client_without_sessions_names_none(tmp_path: Path) -> None:
     @tool(name="own_run")
     async def run(context: ToolContext) -> str:

@@ -96,7 +96,7 @@ async def test_a_client_calls_as_the_configured_agent(
     assert said(noise) == {"result": "b''"}
 
 
-@pytest.mark.attack(92, 132)
+@pytest.mark.promise("E-92", "E-132")
 def test_what_is_no_message_is_answered_and_skipped(tmp_path: Path) -> None:
     text = CONFIG.replace("[server]\n", "[server]\nmax_body_bytes = 100_000\n")
     ping = b'{"jsonrpc":"2.0","id":%s,"method":"ping"}'
@@ -135,7 +135,7 @@ def test_what_is_no_message_is_answered_and_skipped(tmp_path: Path) -> None:
     assert (after["id"], after["result"]["structuredContent"]) == (5, {"result": 42})
 
 
-@pytest.mark.attack(132)
+@pytest.mark.promise("E-132")
 def test_bad_requests_are_protocol_errors(tmp_path: Path) -> None:
     requests: list[tuple[str, Any, int]] = [
         ("nothing", {}, -32601),
@@ -221,7 +221,7 @@ def test_whose_calls_they_are_has_to_be_said(tmp_path: Path) -> None:
         serve(nobody, "127.0.0.1:0", agent="a")
 
 
-@pytest.mark.attack(131)
+@pytest.mark.promise("E-131")
 async def test_no_request_names_a_command(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     path = written(tmp_path)

@@ -13,7 +13,7 @@ from ...support.cells.npm_programs import NotInstalledError, node, node_folder
 from ...support.mcp.served_hosts import CONFIG, written
 from ...support.toolcell_command import TOOLCELL
 
-pytestmark = pytest.mark.finding("N1")
+pytestmark = pytest.mark.promise("N1")
 
 SDKS = {
     "1.x": (

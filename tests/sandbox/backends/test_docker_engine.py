@@ -202,7 +202,7 @@ async def test_a_python_without_ctypes_is_enough(engine: Any) -> None:
     assert (result.status, result.value) == ("ok", True)
 
 
-@pytest.mark.finding("QD4")
+@pytest.mark.promise("QD4")
 async def test_commands_are_found_by_the_path_of_the_image(engine: Any) -> None:
     dockerfile = (
         f"FROM {IMAGE}\nRUN mkdir -p /opt/own/bin && cd /opt/own/bin && "

@@ -61,8 +61,8 @@ def volumes_of_engine() -> set[str]:
     return {each["Name"] for each in volumes if not each["Options"]}
 
 
+@pytest.mark.promise("A26")
 @pytest.mark.anyio
-@pytest.mark.finding("A26")
 async def test_volumes_of_an_image_are_no_place_to_write(
     backend: BackendRow, tmp_path: Path
 ) -> None:
@@ -93,7 +93,7 @@ async def test_volumes_of_an_image_are_no_place_to_write(
     assert volumes_of_engine() <= before
 
 
-@pytest.mark.finding("A26")
+@pytest.mark.promise("A26")
 @pytest.mark.parametrize(
     "volume", ["/", "//", "rel", "/proc", "/sys/x", "/dev", "/dev/pts", "/a/..", "../x"]
 )
@@ -102,7 +102,7 @@ def test_volumes_where_nothing_can_be_put_over_them_are_refused(volume: str) -> 
         covers([volume], ())
 
 
-@pytest.mark.finding("A26")
+@pytest.mark.promise("A26")
 def test_volumes_are_covered_where_the_engine_puts_them() -> None:
     declared = ["/data/", "//x", "/y/../z", "/a b:ro", "/tmp", "/dev/shm/x", "/process"]
 

@@ -24,7 +24,7 @@ from ...support.cells.engine_stand_in import StandIn, engine
 from ...support.child import Child
 from ...support.polling import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("F7")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("F7")]
 
 EVERYWHERE = "/"
 

@@ -50,7 +50,7 @@ async def value_of(config: SandboxConfig) -> object:
         return (await manager.run("import os\nos.listdir('/data')")).value
 
 
-@pytest.mark.finding("JE8")
+@pytest.mark.promise("JE8")
 async def test_paths_that_mean_something_else_there_are_no_mounts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +77,7 @@ async def test_paths_that_mean_something_else_there_are_no_mounts(
     assert str(tmp_path) not in asked[-1]
 
 
-@pytest.mark.finding("JE6")
+@pytest.mark.promise("JE6")
 async def test_packages_are_copied_to_an_engine_that_does_not_see_them(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +106,7 @@ async def test_packages_are_copied_to_an_engine_that_does_not_see_them(
     assert str(places[0]).startswith("/packages/")
 
 
-@pytest.mark.finding("JE6")
+@pytest.mark.promise("JE6")
 async def test_a_folder_that_the_machine_of_the_engine_lacks_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

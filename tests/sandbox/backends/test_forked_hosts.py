@@ -64,7 +64,7 @@ def forked_host(backend: BackendRow, how: str) -> Iterator[subprocess.Popen[str]
                 os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.finding("F1")
+@pytest.mark.promise("F1")
 @pytest.mark.parametrize("how", ["Python", "C"])
 async def test_cells_end_with_a_namespace_host_that_forked(how: str) -> None:
     with forked_host(SUBPROCESS, how) as host:
@@ -74,7 +74,7 @@ async def test_cells_end_with_a_namespace_host_that_forked(how: str) -> None:
         await until(lambda: not any(runs(*each) for each in cells.items()))
 
 
-@pytest.mark.finding("F1")
+@pytest.mark.promise("F1")
 async def test_cells_end_with_a_host_that_forked(backend: BackendRow) -> None:
     if backend.name == "subprocess":
         pytest.skip("the test above")
@@ -94,7 +94,7 @@ def containers_of(engine: Any, process: str) -> list[str]:
     return [each["Id"] for each in engine.containers(all=True, filters=filters)]
 
 
-@pytest.mark.finding("F1")
+@pytest.mark.promise("F1")
 async def test_a_process_that_was_forked_does_not_hold_up_the_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -114,7 +114,7 @@ async def test_a_process_that_was_forked_does_not_hold_up_the_close(
         os.waitpid(child, 0)
 
 
-@pytest.mark.finding("A27")
+@pytest.mark.promise("A27")
 async def test_a_killed_host_leaves_no_group() -> None:
     def groups() -> list[str]:
         with suppress(OSError):

@@ -178,6 +178,7 @@ def test_without_namespaces_cells_are_confined_and_it_is_said_once() -> None:
     assert "this machine gives no cells" in refused.stderr
 
 
+@pytest.mark.promise("GR-22", "A-05")
 def test_without_landlock_too_nothing_runs_unless_asked_by_name() -> None:
     """GR-22, A-05."""
     done = without_namespaces("run", "-", stdin="print(1)", before=NO_LANDLOCK)

@@ -61,7 +61,7 @@ def stuck(place: str) -> Iterator[list[str]]:
         assert host_cgroups.remove(dict(zip(groups, groups, strict=True))) == []
 
 
-@pytest.mark.finding("F3")
+@pytest.mark.promise("F3")
 def test_a_start_waits_for_no_leftover(
     stuck: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,8 +72,8 @@ def test_a_start_waits_for_no_leftover(
     assert not set(stuck) & set(removed)
 
 
+@pytest.mark.promise("F3")
 @pytest.mark.anyio
-@pytest.mark.finding("F3")
 async def test_what_could_not_be_removed_is_named(
     stuck: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +85,7 @@ async def test_what_could_not_be_removed_is_named(
     assert not names & set(cleaned.removed)
 
 
-@pytest.mark.finding("F3")
+@pytest.mark.promise("F3")
 def test_the_command_says_what_is_left(stuck: list[str]) -> None:
     command = str(Path(sys.executable).parent / "toolcell")
     done = subprocess.run([command, "clean", "--json"], capture_output=True, timeout=60)
@@ -94,8 +94,8 @@ def test_the_command_says_what_is_left(stuck: list[str]) -> None:
     assert {f"cgroup {path}" for path in stuck} <= set(json.loads(done.stdout)["left"])
 
 
+@pytest.mark.promise("F3")
 @pytest.mark.anyio
-@pytest.mark.finding("F3")
 async def test_leftovers_of_another_unit_are_found(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +116,7 @@ async def test_leftovers_of_another_unit_are_found(
 LIMITS = {"memory_mib": 64, "pids": 16, "cpus": 1}
 
 
-@pytest.mark.finding("A27")
+@pytest.mark.promise("A27")
 def test_a_group_that_the_kernel_held_is_removed_later() -> None:
     paths = host_groups()
     try:
@@ -138,7 +138,7 @@ def test_a_group_that_the_kernel_held_is_removed_later() -> None:
         host_cgroups.remove(paths)
 
 
-@pytest.mark.finding("A27")
+@pytest.mark.promise("A27")
 def test_a_group_that_is_half_made_is_taken_back() -> None:
     paths = host_groups()
     try:
@@ -162,7 +162,7 @@ anyio.run(main)
 """
 
 
-@pytest.mark.finding("F10")
+@pytest.mark.promise("F10")
 @pytest.mark.parametrize(
     ("soft", "hard", "said"),
     [(40, 4096, "42"), (60, 60, "42"), (24, 24, "`ulimit -Hn`")],

@@ -77,8 +77,8 @@ def pretended(program: str, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.promise("JE1")
 @pytest.mark.docker
-@pytest.mark.finding("JE1")
 def test_cells_behave_without_what_only_linux_has(tmp_path: Path) -> None:
     if why := why_no_docker(None):
         missing(why)
@@ -102,7 +102,7 @@ def test_cells_behave_without_what_only_linux_has(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.finding("JE2", "JE3")
+@pytest.mark.promise("JE2", "JE3")
 def test_without_an_engine_or_an_image_the_one_command_is_said() -> None:
     if why_no_docker(None):
         missing("no engine answers")
@@ -127,7 +127,7 @@ def context(folder: Path, name: str, host: str, **facts_of: Any) -> Path:
     return folder
 
 
-@pytest.mark.finding("JE1")
+@pytest.mark.promise("JE1")
 @pytest.mark.parametrize(
     ("environment", "found"),
     [
@@ -164,7 +164,7 @@ def test_the_engine_is_that_of_the_docker_command(
     assert docker_address.address("tcp://configured:1") == "tcp://configured:1"
 
 
-@pytest.mark.finding("JE1")
+@pytest.mark.promise("JE1")
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("files", ["ca", "ca cert key", ""])
 def test_a_context_is_reached_by_its_tls_settings(
@@ -205,7 +205,7 @@ def test_a_context_is_reached_by_its_tls_settings(
     assert "tls" not in asked
 
 
-@pytest.mark.finding("JE7")
+@pytest.mark.promise("JE7")
 def test_processes_and_the_machine_have_names_of_their_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

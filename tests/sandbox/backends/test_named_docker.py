@@ -23,7 +23,7 @@ from toolcell.sandbox import (
 from ...conftest import apart, missing, why_no_docker
 from ...support.toolcell_command import TOOLCELL, toolcell
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("N3")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("N3")]
 
 DEAD_ENGINE = "unix:///nowhere/docker.sock"
 NAMED = [
@@ -42,7 +42,7 @@ def environment(engine: str = DEAD_ENGINE) -> dict[str, str]:
     return {"DOCKER_HOST": engine, "PATH": "/usr/bin:/bin"}
 
 
-@pytest.mark.attack(40)
+@pytest.mark.promise("E-40")
 @pytest.mark.parametrize("named", NAMED, ids=str)
 async def test_a_manager_without_the_engine_does_not_start(
     named: dict[str, str],
@@ -79,8 +79,8 @@ async def test_an_address_that_leads_nowhere_is_told_with_its_reason(
     assert "subprocess" not in str(by_list.value.hint)
 
 
+@pytest.mark.promise("E-40")
 @pytest.mark.docker
-@pytest.mark.attack(40)
 @pytest.mark.parametrize("named", MISSING, ids=str)
 async def test_an_engine_without_it_is_not_replaced(named: dict[str, str]) -> None:
     if why := why_no_docker(None):

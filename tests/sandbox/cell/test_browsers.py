@@ -41,7 +41,7 @@ def options_of(backend: BackendRow) -> tuple[dict[str, Any], str]:
     return {"mounts": mounts, "env": env}, "/browser/chromium/chromium"
 
 
-@pytest.mark.finding("QX1")
+@pytest.mark.promise("QX1")
 async def test_a_browser_takes_a_picture(backend: BackendRow) -> None:
     if backend is CONFINED:
         pytest.skip("programs see no processes in /proc, which browsers look for")

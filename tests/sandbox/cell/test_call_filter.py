@@ -192,7 +192,7 @@ def number_of(call: str, machine: str) -> int:
     return allowed_calls(machine)[call]
 
 
-@pytest.mark.finding("A1", "A2", "A3", "A4", "A6", "A7", "A8")
+@pytest.mark.promise("A1", "A2", "A3", "A4", "A6", "A7", "A8")
 @pytest.mark.parametrize("machine", ARCHES)
 def test_arguments_are_looked_into(machine: str) -> None:
     program, arch = bpf_program(machine), ARCHES[machine]
@@ -238,7 +238,7 @@ def test_all_other_calls_fail(machine: str) -> None:
     assert (foreign, x32) == ({"EPERM"}, {"EPERM"})
 
 
-@pytest.mark.finding("A2")
+@pytest.mark.promise("A2")
 def test_a_kernel_without_ipv6_is_not_asked_for_it() -> None:
     program = bpf_program("x86_64", ipv6=False)
     numbers = allowed_calls("x86_64")

@@ -43,7 +43,7 @@ def no_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_cgroups, "create", refuse)
 
 
-@pytest.mark.finding("A9")
+@pytest.mark.promise("A9")
 @pytest.mark.parametrize("each", [0.003, 0.03])
 async def test_children_that_nobody_waits_for_are_charged(
     no_cgroups: None, each: float

@@ -37,7 +37,7 @@ SOFTWARE = {
 }
 
 
-@pytest.mark.finding("QX11")
+@pytest.mark.promise("QX11")
 @pytest.mark.parametrize("name", SOFTWARE)
 @pytest.mark.parametrize("row", [SUBPROCESS, CONFINED], ids=lambda row: row.name)
 @pytest.mark.namespaces
@@ -74,7 +74,7 @@ def secrets_of_files(folders: list[str]) -> list[str]:
     return found
 
 
-@pytest.mark.finding("QX11")
+@pytest.mark.promise("QX11")
 async def test_no_file_of_the_machine_that_a_cell_sees_is_secret(
     sandbox: Sandbox, backend: BackendRow
 ) -> None:
@@ -104,7 +104,7 @@ def system(root: Path, files: dict[str, str]) -> str:
     return str(root)
 
 
-@pytest.mark.finding("QX11")
+@pytest.mark.promise("QX11")
 @pytest.mark.parametrize(
     ("files", "shown"),
     [
@@ -123,7 +123,7 @@ def test_what_somebody_wrote_in_etc_is_not_shown(
     assert public_settings(root) == tuple(f"{root}/etc/{name}" for name in shown)
 
 
-@pytest.mark.finding("QX11")
+@pytest.mark.promise("QX11")
 def test_what_only_its_owner_reads_is_not_shown(tmp_path: Path) -> None:
     root = system(tmp_path, {})
     os.chmod(f"{root}/etc/magic", 0o640)
@@ -132,7 +132,7 @@ def test_what_only_its_owner_reads_is_not_shown(tmp_path: Path) -> None:
     assert public_settings(root) == ()
 
 
-@pytest.mark.finding("QX11")
+@pytest.mark.promise("QX11")
 def test_links_bring_nothing_with_them(tmp_path: Path) -> None:
     root = system(tmp_path, {})
     os.rename(f"{root}/etc/magic", f"{root}/etc/secret")

@@ -93,8 +93,8 @@ sum(forks(2, lambda: (kept[::4096], time.sleep(0.3))))
 }
 
 
+@pytest.mark.promise("FP3")
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.finding("FP3")
 async def test_what_takes_little_memory_runs(unheld: Sandbox, name: str) -> None:
     result = await unheld.run(SMALL[name])
 
@@ -145,8 +145,8 @@ time.sleep(30)
 }
 
 
+@pytest.mark.promise("E-46", "E-63")
 @pytest.mark.parametrize("name", LARGE)
-@pytest.mark.attack(46, 63)
 async def test_what_takes_much_memory_is_ended(unheld: Sandbox, name: str) -> None:
     result = await unheld.run(LARGE[name], limits=Limits(wall_seconds=20))
 
@@ -168,7 +168,7 @@ threading.Thread(target=fill, daemon=True).start()
 """
 
 
-@pytest.mark.attack(46, 63)
+@pytest.mark.promise("E-46", "E-63")
 async def test_memory_is_watched_between_runs(unheld: Sandbox) -> None:
     async with unheld.session() as session:
         await session.run(GOES_ON)

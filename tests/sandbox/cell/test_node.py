@@ -371,10 +371,8 @@ CELLS: tuple[tuple[str, object], ...] = (
 )
 
 
-@pytest.mark.finding("S6")
-async def test_variables_of_javascript_stay_in_a_session(
-    nodes: SandboxManager,
-) -> None:
+@pytest.mark.promise("S6")
+async def test_variables_of_javascript_stay_in_a_session(nodes: SandboxManager) -> None:
     """Beside those of Python. An error costs none, an endless loop all of them."""
     late = "await new Promise((done) => setTimeout(done, 60_000))"
     async with nodes.session() as session:

@@ -225,14 +225,14 @@ with socket.socket() as server:
 """
 
 
-@pytest.mark.finding("QX12")
+@pytest.mark.promise("QX12")
 async def test_programs_serve_at_any_port(sandbox: SandboxManager) -> None:
     result = await sandbox.run(LOW_PORT)
 
     assert (result.status, result.stdout) == ("ok", "80\n"), result.stderr
 
 
-@pytest.mark.finding("QX12")
+@pytest.mark.promise("QX12")
 @pytest.mark.namespaces
 async def test_a_cell_that_is_used_again_has_all_ports() -> None:
     async with SandboxManager(SUBPROCESS.config(programs_per_cell=4)) as sandbox:

@@ -30,7 +30,7 @@ async def count(
     return {"value": len(arguments[0])}
 
 
-@pytest.mark.finding("A11")
+@pytest.mark.promise("A11")
 async def test_calls_past_the_limit_never_reach_the_host(
     sandbox: SandboxManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +50,7 @@ async def test_calls_past_the_limit_never_reach_the_host(
     assert len(sizes) == 3
 
 
-@pytest.mark.finding("A11")
+@pytest.mark.promise("A11")
 async def test_a_call_of_too_many_values_is_answered_unread(
     sandbox: SandboxManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:

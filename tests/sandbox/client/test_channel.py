@@ -125,7 +125,7 @@ async def test_who_sends_to_nobody_hears_it() -> None:
     channel.close()
 
 
-@pytest.mark.finding("F7")
+@pytest.mark.promise("F7")
 async def test_who_takes_nothing_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

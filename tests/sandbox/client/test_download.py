@@ -39,8 +39,7 @@ def taken(folder: Path) -> int:
     return sum(each.st_blocks * 512 for each in found.values())
 
 
-@pytest.mark.finding("A12")
-@pytest.mark.attack(52)
+@pytest.mark.promise("A12", "E-52")
 async def test_holes_in_files_stay_holes(session: Session, tmp_path: Path) -> None:
     code = f"""
 with open("sparse", "wb") as file:
@@ -60,8 +59,7 @@ with open("sparse", "wb") as file:
     assert taken(tmp_path / "out") < MIB
 
 
-@pytest.mark.finding("A12")
-@pytest.mark.attack(52)
+@pytest.mark.promise("A12", "E-52")
 async def test_names_of_one_file_are_written_once(
     session: Session, tmp_path: Path
 ) -> None:
@@ -80,7 +78,7 @@ for number in range(50):
     assert len({each.stat().st_ino for each in files}) == 1
 
 
-@pytest.mark.finding("A12")
+@pytest.mark.promise("A12")
 async def test_a_download_has_a_limit_and_leaves_nothing_past_it(
     session: Session, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ async def run(
     return await sandbox.run(code, calls=calls), host
 
 
+@pytest.mark.promise("cluster-01")
 async def test_a_program_calls_the_host(sandbox: SandboxManager) -> None:
     result, host = await run(sandbox, "tools.add(1, b=tools.add(2, 3))")
 
@@ -82,7 +83,7 @@ async def test_a_refusal_is_an_exception_in_the_program(
     assert result.value == ["denied", "not today"]
 
 
-@pytest.mark.attack(84, 85)
+@pytest.mark.promise("E-84", "E-85")
 async def test_only_what_is_offered_can_be_called(sandbox: SandboxManager) -> None:
     plain = await sandbox.run("'tools' in globals()")
     forged, host = await run(
@@ -149,7 +150,7 @@ async def test_calls_and_answers_are_limited_in_size(
     assert seen == [1000, 1]
 
 
-@pytest.mark.attack(84, 85, 86)
+@pytest.mark.promise("E-84", "E-85", "E-86")
 @pytest.mark.parametrize(
     "bytes_sent",
     [
@@ -227,7 +228,7 @@ class Meeting(Host):
         return await super().answer(name, arguments, options)
 
 
-@pytest.mark.attack(84)
+@pytest.mark.promise("E-84")
 async def test_threads_of_one_run_share_the_bridge_and_of_another_do_not(
     sandbox: SandboxManager,
 ) -> None:
@@ -323,8 +324,7 @@ wait_for("gone")
 """
 
 
-@pytest.mark.attack(84, 85)
-@pytest.mark.finding("R60")
+@pytest.mark.promise("E-84", "E-85", "R60")
 async def test_what_a_run_left_behind_does_not_speak_for_the_next(
     sandbox: SandboxManager,
 ) -> None:

@@ -54,8 +54,7 @@ async def test_ten_thousand_files_with_long_names_are_listed(
     assert after == ()
 
 
-@pytest.mark.attack(96)
-@pytest.mark.promise("P-16")
+@pytest.mark.promise("E-96", "P-16")
 async def test_names_that_are_not_utf_8_are_left_out(sandbox: SandboxManager) -> None:
     code = (
         "import os\nos.makedirs(b'd/\\xff')\nopen(b'\\xff', 'w').close()\n"
@@ -71,8 +70,7 @@ async def test_names_that_are_not_utf_8_are_left_out(sandbox: SandboxManager) ->
     assert (after.value, after.state, after.warnings) == (True, "kept", ())
 
 
-@pytest.mark.attack(96)
-@pytest.mark.promise("P-16")
+@pytest.mark.promise("E-96", "P-16")
 async def test_folders_of_any_depth_are_listed_and_removed(
     sandbox: SandboxManager,
 ) -> None:
@@ -90,8 +88,7 @@ async def test_folders_of_any_depth_are_listed_and_removed(
     assert (after.value, after.warnings) == (1, ())
 
 
-@pytest.mark.attack(94)
-@pytest.mark.promise("P-17")
+@pytest.mark.promise("E-94", "P-17")
 async def test_what_is_removed_is_never_reached_by_a_link(
     sandbox: SandboxManager,
 ) -> None:
@@ -108,8 +105,7 @@ async def test_what_is_removed_is_never_reached_by_a_link(
     assert left == ["kept", "kept/it"]
 
 
-@pytest.mark.attack(28)
-@pytest.mark.promise("P-17")
+@pytest.mark.promise("E-28", "P-17")
 def test_a_folder_that_moves_while_it_is_emptied_leads_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +127,7 @@ def test_a_folder_that_moves_while_it_is_emptied_leads_nowhere(
     assert sorted(each.name for each in kept.iterdir()) == ["e", "it"]
 
 
-@pytest.mark.attack(96)
+@pytest.mark.promise("E-96", "P-19")
 @pytest.mark.parametrize(
     ("left", "named"),
     [
@@ -151,7 +147,6 @@ def test_a_folder_that_moves_while_it_is_emptied_leads_nowhere(
         ),
     ],
 )
-@pytest.mark.promise("P-19")
 async def test_odd_artifacts_cost_no_result(
     sandbox: SandboxManager, left: str, named: str
 ) -> None:
@@ -166,6 +161,7 @@ async def test_odd_artifacts_cost_no_result(
     assert len(warning) < 20_000
 
 
+@pytest.mark.promise("P-19")
 @pytest.mark.parametrize(
     ("left", "warning"),
     [
@@ -192,7 +188,6 @@ async def test_odd_artifacts_cost_no_result(
         ),
     ],
 )
-@pytest.mark.promise("P-19")
 async def test_nothing_is_left_out_without_a_word(
     sandbox: SandboxManager, left: str, warning: str
 ) -> None:
@@ -210,8 +205,7 @@ async def test_a_link_is_named_once(sandbox: SandboxManager) -> None:
         assert (await session.run("1")).warnings == ()
 
 
-@pytest.mark.attack(28)
-@pytest.mark.promise("P-19")
+@pytest.mark.promise("E-28", "P-19")
 async def test_files_that_come_and_go_cost_no_result(sandbox: SandboxManager) -> None:
     code = (
         "import os, threading\nos.makedirs('artifacts/d')\n"
@@ -281,8 +275,7 @@ async def test_a_stream_that_is_left_leaves_no_artifacts_to_the_next_run(
     assert (after.value, after.artifacts) == (42, ())
 
 
-@pytest.mark.attack(94)
-@pytest.mark.promise("P-17")
+@pytest.mark.promise("E-94", "P-17")
 async def test_the_folder_of_forks_leads_nowhere_else(sandbox: SandboxManager) -> None:
     aside = "import os\nos.rename('/tmp/.branches', '/tmp/aside')\n"
     async with sandbox.session() as session:

@@ -39,8 +39,7 @@ def _artifact(name: str) -> Artifact:
     return Artifact(name=name, mime="text/plain", data=b"of it", size=5, sha256="")
 
 
-@pytest.mark.attack(96)
-@pytest.mark.promise("P-19")
+@pytest.mark.promise("E-96", "P-19")
 def test_an_artifact_is_saved_below_its_folder_or_refused(tmp_path: Path) -> None:
     folder = tmp_path / "out"
 
@@ -52,8 +51,7 @@ def test_an_artifact_is_saved_below_its_folder_or_refused(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "out"]
 
 
-@pytest.mark.promise("P-19")
-@pytest.mark.finding("R27")
+@pytest.mark.promise("P-19", "R27")
 def test_a_saved_artifact_has_no_hidden_letters_in_its_name(tmp_path: Path) -> None:
     saved = save_artifact(_artifact("a\x1b[31m/b\n\u202e"), tmp_path)
 
@@ -112,8 +110,7 @@ async def test_folders_go_in_and_out(sandbox: SandboxManager, tmp_path: Path) ->
     assert (tmp_path / "out" / "in" / "sub" / "f").read_text() == "1"
 
 
-@pytest.mark.attack(28, 94, 95)
-@pytest.mark.promise("P-18")
+@pytest.mark.promise("E-28", "E-94", "E-95", "P-18")
 async def test_what_is_no_regular_file_is_never_read_or_written(
     sandbox: SandboxManager,
 ) -> None:
@@ -144,9 +141,8 @@ async def test_what_is_no_regular_file_is_never_read_or_written(
     assert kept.value == "s"
 
 
+@pytest.mark.promise("E-96", "P-17")
 @pytest.mark.corpus
-@pytest.mark.attack(96)
-@pytest.mark.promise("P-17")
 async def test_no_path_leads_out(sandbox: SandboxManager) -> None:
     names = [
         record["payload"]
@@ -172,9 +168,8 @@ async def test_no_path_leads_out(sandbox: SandboxManager) -> None:
     assert refused > 20
 
 
+@pytest.mark.promise("E-98", "P-17")
 @pytest.mark.corpus
-@pytest.mark.attack(98)
-@pytest.mark.promise("P-17")
 async def test_members_of_archives_that_climb_stay_inside(
     sandbox: SandboxManager, tmp_path: Path
 ) -> None:
@@ -219,8 +214,7 @@ async def test_artifacts_come_back(sandbox: SandboxManager) -> None:
     assert result.artifacts[0].sha256.startswith("968e772c")
 
 
-@pytest.mark.attack(93, 94, 95, 99, 101)
-@pytest.mark.promise("P-19")
+@pytest.mark.promise("E-93", "E-94", "E-95", "E-99", "E-101", "P-19")
 async def test_hostile_artifacts_are_left_out(sandbox: SandboxManager) -> None:
     code = (
         "import os\nos.mkdir('artifacts')\nos.chdir('artifacts')\n"
@@ -432,8 +426,8 @@ async def test_a_session_outlives_a_stream_that_is_full_both_ways(
     assert after.value == 42
 
 
-@pytest.mark.full
 @pytest.mark.promise("P-22")
+@pytest.mark.full
 async def test_a_gibibyte_passes_within_64_mib(backend: BackendRow) -> None:
     size = 1 << 30
     code = f"import os\nfor _ in range({size} // 65536): os.write(1, b'x' * 65536)"

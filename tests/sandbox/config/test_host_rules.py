@@ -38,6 +38,7 @@ def test_rules_name_hosts_and_ports() -> None:
     assert [rules.allow(*each) for each in refused] == [False] * len(refused)
 
 
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize(
     "text",
     [
@@ -50,7 +51,6 @@ def test_rules_name_hosts_and_ports() -> None:
         *("127.0.0.0x1:80", "256.1.1.1:80", "a" * 64 + ".org:80", "a\n.org:80"),
     ],
 )
-@pytest.mark.attack(68)
 def test_what_does_not_parse_is_refused(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Network.allow([text])
@@ -82,7 +82,7 @@ def test_hosts_have_one_spelling() -> None:
         read_host("\u212aernel.org")
 
 
-@pytest.mark.attack(67, 68)
+@pytest.mark.promise("E-67", "E-68")
 def test_addresses_inside_are_reached_only_by_their_own_name() -> None:
     rules = HostRules(["db.example.org:5432", "10.0.0.5:5432", "127.0.0.1:80"])
 

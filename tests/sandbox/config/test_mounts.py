@@ -75,8 +75,7 @@ async def test_what_is_written_stays_on_the_host(
     (folders / "out" / "answer").unlink()
 
 
-@pytest.mark.attack(16)
-@pytest.mark.promise("P-29")
+@pytest.mark.promise("E-16", "P-29")
 async def test_a_read_only_mount_cannot_be_written(
     shown: SandboxManager, folders: Path
 ) -> None:
@@ -115,8 +114,7 @@ def remount() -> dict[str, str]:
     }
 
 
-@pytest.mark.attack(16, 37)
-@pytest.mark.promise("P-29")
+@pytest.mark.promise("E-16", "E-37", "P-29")
 async def test_a_mount_cannot_be_changed_from_inside(shown: SandboxManager) -> None:
     result = await shown.run(program(remount))
 
@@ -154,8 +152,7 @@ def leave_by_links(secret: str) -> list[str]:
     return found
 
 
-@pytest.mark.attack(16, 41)
-@pytest.mark.promise("P-30")
+@pytest.mark.promise("E-16", "E-41", "P-30")
 async def test_links_in_a_mount_lead_nowhere(
     shown: SandboxManager, folders: Path
 ) -> None:
@@ -165,8 +162,7 @@ async def test_links_in_a_mount_lead_nowhere(
     assert result.value == [], result.stderr
 
 
-@pytest.mark.attack(18)
-@pytest.mark.promise("P-29")
+@pytest.mark.promise("E-18", "P-29")
 async def test_mounts_have_no_devices_and_no_setuid() -> None:
     """Docker has no such flags; its device group and no_new_privs hold instead."""
     mounts = (Mount(source="/usr/share", target="/data"),)
@@ -187,7 +183,7 @@ def refused(**options: Any) -> str:
     return str(problem["reason"])
 
 
-@pytest.mark.attack(15, 16)
+@pytest.mark.promise("E-15", "E-16", "P-30")
 @pytest.mark.parametrize(
     "source",
     [
@@ -198,7 +194,6 @@ def refused(**options: Any) -> str:
         *("relative", "", "~", "/no/such/folder", "/etc\0/x"),
     ],
 )
-@pytest.mark.promise("P-30")
 def test_places_that_are_never_shown(source: str) -> None:
     for read_only in (True, False):
         if os.path.lexists(source.partition("\0")[0]) or not source.startswith("/"):
@@ -207,8 +202,7 @@ def test_places_that_are_never_shown(source: str) -> None:
         assert "No such file" in refused(source=source)
 
 
-@pytest.mark.attack(15, 24)
-@pytest.mark.promise("P-30")
+@pytest.mark.promise("E-15", "E-24", "P-30")
 def test_links_to_such_places_are_followed_first(tmp_path: Path) -> None:
     (tmp_path / "to etc").symlink_to("/etc")
     (tmp_path / "chain").symlink_to("to etc")
@@ -230,8 +224,7 @@ def listening(path: Path) -> Iterator[None]:
         yield
 
 
-@pytest.mark.attack(15)
-@pytest.mark.promise("P-30")
+@pytest.mark.promise("E-15", "P-30")
 def test_sockets_and_folders_with_one_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     run = tmp_path / "run"
@@ -243,8 +236,7 @@ def test_sockets_and_folders_with_one_are_refused(tmp_path: Path) -> None:
     assert "neither" in refused(source=str(tmp_path / "fifo"))
 
 
-@pytest.mark.attack(15)
-@pytest.mark.promise("P-30")
+@pytest.mark.promise("E-15", "P-30")
 def test_the_socket_of_the_engine_is_known_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,8 +246,7 @@ def test_the_socket_of_the_engine_is_known_by_its_name(
     assert "d.sock to programs" in refused(source=str(tmp_path / "engine"))
 
 
-@pytest.mark.attack(41)
-@pytest.mark.promise("P-30")
+@pytest.mark.promise("E-41", "P-30")
 def test_homes_and_their_settings_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,9 +273,8 @@ def test_our_own_state_is_refused(
     assert "to programs" in refused(source=str(tmp_path / "toolcell"))
 
 
-@pytest.mark.attack(23)
+@pytest.mark.promise("E-23", "P-30")
 @pytest.mark.parametrize("source", ["/usr", "/usr/lib", sys.prefix])
-@pytest.mark.promise("P-30")
 def test_programs_of_the_host_are_never_writable(source: str) -> None:
     why = refused(source=source, read_only=False)
 
@@ -293,11 +283,10 @@ def test_programs_of_the_host_are_never_writable(source: str) -> None:
         assert Mount(source=source, target="/data").read_only
 
 
-@pytest.mark.attack(23)
+@pytest.mark.promise("E-23", "P-30")
 @pytest.mark.parametrize(
     "folder", ["", "core", "guard", "host", "sandbox", "sandbox/cell", "tools"]
 )
-@pytest.mark.promise("P-30")
 def test_the_folders_of_toolcell_are_never_writable(folder: str) -> None:
     # Of the package that runs, be it this checkout or an installed one.
     rooms = os.path.dirname(os.path.dirname(os.path.realpath(toolcell.guard.__file__)))
@@ -306,6 +295,7 @@ def test_the_folders_of_toolcell_are_never_writable(folder: str) -> None:
     assert "read-only" in why or "to programs" in why
 
 
+@pytest.mark.promise("P-31")
 @pytest.mark.parametrize(
     "target",
     [
@@ -315,13 +305,12 @@ def test_the_folders_of_toolcell_are_never_writable(folder: str) -> None:
         *("data", "", "/data/", "/data/../etc", "//data", "/da\nta", "/a\0b"),
     ],
 )
-@pytest.mark.promise("P-31")
 def test_targets_that_are_the_cells_own(target: str, tmp_path: Path) -> None:
     assert refused(source=str(tmp_path), target=target)
 
 
-@pytest.mark.parametrize("target", ["/opt", "/opt/python", "/opt/python/lib/x"])
 @pytest.mark.promise("P-31")
+@pytest.mark.parametrize("target", ["/opt", "/opt/python", "/opt/python/lib/x"])
 async def test_a_target_in_the_way_of_the_interpreter(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,8 +323,7 @@ async def test_a_target_in_the_way_of_the_interpreter(
             pass
 
 
-@pytest.mark.attack(24)
-@pytest.mark.promise("P-31")
+@pytest.mark.promise("E-24", "P-31")
 def test_mounts_are_not_in_each_others_way(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "link").symlink_to("inner")
@@ -367,8 +355,7 @@ def test_mounts_are_not_in_each_others_way(tmp_path: Path) -> None:
     assert [mount.read_only for mount in both.mounts] == [True, True]
 
 
-@pytest.mark.attack(24)
-@pytest.mark.promise("P-30")
+@pytest.mark.promise("E-24", "P-30")
 async def test_a_source_that_became_a_link_is_not_mounted(
     backend: BackendRow, tmp_path: Path
 ) -> None:
@@ -387,9 +374,8 @@ async def test_a_source_that_became_a_link_is_not_mounted(
             await manager.run("1")
 
 
-@pytest.mark.attack(24)
+@pytest.mark.promise("E-24", "P-30")
 @pytest.mark.parametrize("swapped", ["given", "given/inner"])
-@pytest.mark.promise("P-30")
 async def test_a_swap_after_the_check_is_seen_by_the_launcher(
     swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,8 +396,8 @@ async def test_a_swap_after_the_check_is_seen_by_the_launcher(
             pass
 
 
-@pytest.mark.docker
 @pytest.mark.promise("P-30")
+@pytest.mark.docker
 async def test_an_engine_elsewhere_gets_no_mounts(tmp_path: Path) -> None:
     config = SandboxConfig(
         backend="docker",

@@ -102,8 +102,7 @@ def other_places(name: str) -> dict[str, str]:
     return {path: text for path, text in said.items() if os.environ[name] in text}
 
 
-@pytest.mark.attack(70)
-@pytest.mark.promise("P-33")
+@pytest.mark.promise("E-70", "P-33")
 async def test_no_process_and_no_file_of_the_cell_shows_it(
     sandbox: SandboxManager, canary: str
 ) -> None:
@@ -129,9 +128,8 @@ found
 """
 
 
-@pytest.mark.attack(70, 79, 83)
+@pytest.mark.promise("E-70", "E-79", "E-83", "P-33")
 @pytest.mark.parametrize("branch", [None, "main"], ids=["fresh", "live"])
-@pytest.mark.promise("P-33")
 async def test_the_next_run_of_the_same_cell_has_nothing(
     backend: BackendRow, canary: str, branch: str | None
 ) -> None:
@@ -160,8 +158,7 @@ async def test_the_next_run_of_the_same_cell_has_nothing(
     assert values[2:] == ["nothing", "nothing"]
 
 
-@pytest.mark.attack(70, 79)
-@pytest.mark.promise("P-33")
+@pytest.mark.promise("E-70", "E-79", "P-33")
 async def test_other_runs_have_nothing(backend: BackendRow, canary: str) -> None:
     seen = []
 
@@ -179,8 +176,7 @@ async def test_other_runs_have_nothing(backend: BackendRow, canary: str) -> None
     assert canary not in json.dumps(seen)
 
 
-@pytest.mark.attack(38, 70)
-@pytest.mark.promise("P-33")
+@pytest.mark.promise("E-38", "E-70", "P-33")
 async def test_no_command_line_of_the_host_shows_it(
     backend: BackendRow, canary: str
 ) -> None:
@@ -224,7 +220,7 @@ def containers(backend: BackendRow) -> Iterator[str]:
     client.close()
 
 
-@pytest.mark.attack(70, 108)
+@pytest.mark.promise("E-70", "E-108", "P-33")
 @pytest.mark.parametrize(
     "code",
     [
@@ -236,7 +232,6 @@ def containers(backend: BackendRow) -> Iterator[str]:
         "object()",
     ],
 )
-@pytest.mark.promise("P-33")
 async def test_results_records_and_logs_do_not_show_it(
     sandbox: SandboxManager, canary: str, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -250,7 +245,7 @@ async def test_results_records_and_logs_do_not_show_it(
         assert canary not in text
 
 
-@pytest.mark.attack(70, 108)
+@pytest.mark.promise("E-70", "E-108", "P-33")
 @pytest.mark.parametrize(
     ("name", "value", "part"),
     [
@@ -261,7 +256,6 @@ async def test_results_records_and_logs_do_not_show_it(
         ("x" * 257, "{}", "name"),
     ],
 )
-@pytest.mark.promise("P-33")
 def test_errors_do_not_repeat_it(canary: str, name: str, value: str, part: str) -> None:
     given = {name.format(canary): SecretStr(value.format(canary))}
     with pytest.raises(InvalidInputError, match=part) as caught:
@@ -296,8 +290,7 @@ def test_what_is_no_secret_is_refused(canary: str) -> None:
         make_program(request, Limits(), restricted=True, final=True)
 
 
-@pytest.mark.attack(108)
-@pytest.mark.promise("P-33")
+@pytest.mark.promise("E-108", "P-33")
 def test_a_packed_program_does_not_show_it(canary: str) -> None:
     packed = packed_with({"KEY": SecretStr(canary)}, x=canary)
 
@@ -305,8 +298,7 @@ def test_a_packed_program_does_not_show_it(canary: str) -> None:
     assert canary in packed.inputs.decode()
 
 
-@pytest.mark.attack(108)
-@pytest.mark.promise("P-33")
+@pytest.mark.promise("E-108", "P-33")
 async def test_a_lost_cell_does_not_show_it(backend: BackendRow, canary: str) -> None:
     async with SandboxManager(backend.config()) as manager:
 

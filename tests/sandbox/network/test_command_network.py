@@ -84,7 +84,7 @@ async def test_commands_and_a_run_have_networks_of_their_own(
         assert len(result.connections) == 1
 
 
-@pytest.mark.attack(67)
+@pytest.mark.promise("E-67")
 async def test_without_network_a_command_has_none(backend: BackendRow) -> None:
     code = (
         "import os\n"
@@ -101,7 +101,7 @@ async def test_without_network_a_command_has_none(backend: BackendRow) -> None:
         assert result.connections == ()
 
 
-@pytest.mark.attack(67, 68)
+@pytest.mark.promise("E-67", "E-68")
 async def test_the_way_of_a_command_ends_with_it(session: Session, site: Site) -> None:
     """A process that is left behind, or another command, has no way out by it."""
     late = f"echo $http_proxy; (sleep 1; python3 -c {GET!r} {site.url} > late 2>&1) &"
@@ -132,7 +132,7 @@ async def test_rules_change_for_commands_that_run(session: Session, site: Site) 
     assert (await (await get(session, site.url)).wait()).ok
 
 
-@pytest.mark.attack(50)
+@pytest.mark.promise("E-50")
 async def test_limits_hold_for_each_command(session: Session, site: Site) -> None:
     code = (
         "import sys, urllib.request\nfor n in range(8):\n"

@@ -83,7 +83,7 @@ def told(connections: tuple[Connection, ...]) -> list[tuple[str, int, str]]:
     return [(each.host, each.port, each.verdict) for each in connections]
 
 
-@pytest.mark.finding("QN10")
+@pytest.mark.promise("QN10")
 async def test_a_driver_of_a_database_reaches_its_rule(
     reaching: SandboxManager, database: int
 ) -> None:
@@ -95,7 +95,7 @@ async def test_a_driver_of_a_database_reaches_its_rule(
     assert result.usage.network_bytes > 400_000
 
 
-@pytest.mark.finding("QN10")
+@pytest.mark.promise("QN10")
 async def test_runs_and_commands_of_a_session_take_turns(
     reaching: SandboxManager, database: int
 ) -> None:
@@ -117,7 +117,7 @@ with socket.create_connection((host, port), 10) as way:
 """
 
 
-@pytest.mark.finding("QN10")
+@pytest.mark.promise("QN10")
 @pytest.mark.parametrize(
     ("called", "answer", "verdict"),
     [("", "HTTP/1.1 200", "allowed"), (OTHER, "", "refused")],
@@ -133,8 +133,7 @@ async def test_http_is_for_the_host_of_the_rule(
     assert told(result.connections) == [(NAME, site, verdict)]
 
 
-@pytest.mark.finding("QN10")
-@pytest.mark.attack(36)
+@pytest.mark.promise("QN10", "E-36")
 async def test_a_run_with_fewer_rules_reaches_no_more(
     reaching: SandboxManager, database: int, site: int
 ) -> None:
@@ -148,7 +147,7 @@ async def test_a_run_with_fewer_rules_reaches_no_more(
         assert result.connections == ()
 
 
-@pytest.mark.finding("QN10")
+@pytest.mark.promise("QN10")
 async def test_rules_that_change_hold_for_listeners(
     reaching: SandboxManager, database: int, site: int
 ) -> None:
@@ -165,7 +164,7 @@ async def test_rules_that_change_hold_for_listeners(
     assert after.exception.type == "ConnectionRefusedError"
 
 
-@pytest.mark.finding("QN10")
+@pytest.mark.promise("QN10")
 async def test_a_host_that_does_not_answer_is_recorded(
     reaching: SandboxManager,
 ) -> None:

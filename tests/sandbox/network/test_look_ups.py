@@ -64,7 +64,7 @@ def name_server() -> Iterator[NameServer]:
         server.answers.set()
 
 
-@pytest.mark.finding("A24")
+@pytest.mark.promise("A24")
 async def test_runs_with_a_slow_name_server_slow_no_other_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -92,7 +92,7 @@ async def test_runs_with_a_slow_name_server_slow_no_other_run(
     assert "leads to 192.0.2.1" in connection.reason
 
 
-@pytest.mark.finding("A24")
+@pytest.mark.promise("A24")
 async def test_a_slow_name_server_keeps_no_other_run_and_agent_from_theirs() -> None:
     with name_server() as server:
         look_ups = LookUps(server.find)
@@ -108,7 +108,7 @@ async def test_a_slow_name_server_keeps_no_other_run_and_agent_from_theirs() -> 
             tasks.cancel_scope.cancel()
 
 
-@pytest.mark.finding("A24")
+@pytest.mark.promise("A24")
 async def test_a_run_of_an_agent_leaves_room_to_its_others() -> None:
     with name_server() as server:
         look_ups = LookUps(server.find)
@@ -123,7 +123,7 @@ async def test_a_run_of_an_agent_leaves_room_to_its_others() -> None:
             tasks.cancel_scope.cancel()
 
 
-@pytest.mark.finding("A24")
+@pytest.mark.promise("A24")
 async def test_what_was_given_up_holds_its_place_until_the_name_server_answers() -> (
     None
 ):

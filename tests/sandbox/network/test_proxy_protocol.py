@@ -92,7 +92,7 @@ async def test_a_plain_web_socket_is_refused_by_name_qn2() -> None:
     assert refused.value.answer.startswith(b"HTTP/1.1 501 ")
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_a_body_ends_where_its_head_says() -> None:
     """What follows is a second request, that nobody has judged."""
     head = b"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 3\r\n\r\n"
@@ -153,6 +153,7 @@ async def test_socks(kind: int, address: bytes, host: str) -> None:
     assert request.error_reply("no", failed=True)[1] == 4
 
 
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize(
     "text",
     [
@@ -193,7 +194,6 @@ async def test_socks(kind: int, address: bytes, host: str) -> None:
     ],
     ids=lambda text: repr(text[:40]),
 )
-@pytest.mark.attack(68)
 async def test_what_is_no_plain_request_is_refused(text: bytes) -> None:
     with pytest.raises(RefusedError):
         await read_proxy_request(Script([text]))
@@ -224,7 +224,7 @@ def in_records(message: bytes, size: int) -> bytes:
     )
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_tls_that_calls_for_another_host_is_refused() -> None:
     hello = client_hello("b.test")
     twice = in_records(hello[5:], 7)
@@ -254,7 +254,7 @@ def with_extension(hello: bytes, kind: int, body: bytes) -> bytes:
     return in_records(b"\x01" + len(message).to_bytes(3, "big") + message, 16_000)
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_tls_that_hides_or_doubles_its_host_is_refused() -> None:
     hello = client_hello("a.test")
     name = struct.pack(">HBH", 9, 0, 6) + b"b.test"
@@ -274,6 +274,7 @@ async def test_tls_that_hides_or_doubles_its_host_is_refused() -> None:
             await read_tunnel_preamble(Script([bad]), HOST)
 
 
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize(
     "text",
     [
@@ -284,13 +285,12 @@ async def test_tls_that_hides_or_doubles_its_host_is_refused() -> None:
         b"\x16\x03\x01\xff\xff\x01",
     ],
 )
-@pytest.mark.attack(68)
 def test_what_only_looks_like_tls_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError):
         read_client_hello(text)
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 def test_a_hello_has_an_end() -> None:
     message = b"\x01\xff\xff\xff" + bytes(MAX_HELLO_BYTES)
     with pytest.raises(ValueError, match="too long"):
@@ -306,6 +306,7 @@ async def test_http_in_a_tunnel_is_made_anew() -> None:
         )
 
 
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize(
     "text",
     [
@@ -336,7 +337,6 @@ async def test_http_in_a_tunnel_is_made_anew() -> None:
         b"POST /\nHost: b.test\n\n",
     ],
 )
-@pytest.mark.attack(68)
 async def test_http_in_a_tunnel_to_another_host_is_refused(text: bytes) -> None:
     for cut in range(len(text)):
         with pytest.raises(RefusedError):
@@ -345,6 +345,7 @@ async def test_http_in_a_tunnel_to_another_host_is_refused(text: bytes) -> None:
         await read_tunnel_preamble(in_bytes(text), HOST)
 
 
+@pytest.mark.promise("A21")
 @pytest.mark.parametrize(
     "target",
     [
@@ -353,7 +354,6 @@ async def test_http_in_a_tunnel_to_another_host_is_refused(text: bytes) -> None:
         *("*", "?", "@b.test/", "http://b.test/"),
     ],
 )
-@pytest.mark.finding("A21")
 async def test_a_target_in_a_tunnel_is_a_path_or_the_tunnels_own_host(
     target: str,
 ) -> None:
@@ -386,9 +386,9 @@ BEFORE_A_HELLO = [
 ]
 
 
+@pytest.mark.promise("A21")
 @pytest.mark.parametrize("before", BEFORE_A_HELLO)
 @pytest.mark.parametrize("behind", [client_hello("b.test"), b"GET / HTTP/1.1\r\n\r\n"])
-@pytest.mark.finding("A21")
 async def test_nothing_comes_before_a_hello(before: bytes, behind: bytes) -> None:
     text = before + behind
     for script in (Script([text]), in_bytes(text), Script([before, behind])):
@@ -396,7 +396,7 @@ async def test_nothing_comes_before_a_hello(before: bytes, behind: bytes) -> Non
             await read_tunnel_preamble(script, HOST)
 
 
-@pytest.mark.finding("A21")
+@pytest.mark.promise("A21")
 async def test_a_hello_in_pieces_is_read_to_its_end() -> None:
     whole, other = client_hello("a.test")[5:], client_hello("b.test")[5:]
     for size in (1, 7, 100):
@@ -409,10 +409,10 @@ async def test_a_hello_in_pieces_is_read_to_its_end() -> None:
             await read_tunnel_preamble(Script([pieces[: size + 5] + alert]), HOST)
 
 
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize(
     "text", [b"GET /" + b"a" * 17_000, b"a" * 17_000, b"\n" * 17_000 + b"GET /"]
 )
-@pytest.mark.attack(68)
 async def test_a_first_line_in_a_tunnel_has_an_end(text: bytes) -> None:
     rest = b" HTTP/1.1\r\nHost: b.test\r\n\r\n"
     pieces = [text[i : i + 1000] for i in range(0, len(text), 1000)]
@@ -440,6 +440,7 @@ async def passed(parts: Iterable[bytes], *, refused: bool = False) -> bytes:
     return sent
 
 
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize(
     "line",
     [
@@ -457,7 +458,6 @@ async def passed(parts: Iterable[bytes], *, refused: bool = False) -> bytes:
     ],
     ids=lambda line: repr(line[:20]),
 )
-@pytest.mark.attack(68)
 async def test_what_is_no_method_does_not_become_one(line: bytes) -> None:
     """There are servers that take any bytes for a method."""
     text = line + b"\nHost: b.test\n\n"

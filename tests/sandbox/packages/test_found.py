@@ -48,7 +48,7 @@ async def packed(
 COMMANDS = "from an entry point\nfrom a script\n"
 
 
-@pytest.mark.finding("QP6")
+@pytest.mark.promise("QP6")
 async def test_commands_of_packages_are_found(packed: SandboxManager) -> None:
     shell = await packed.run(
         "tooled && tooled-script", language="bash", packages=["tooled"]
@@ -65,7 +65,7 @@ async def test_commands_of_packages_are_found(packed: SandboxManager) -> None:
     assert (program.status, program.stdout) == ("ok", COMMANDS), program.stderr
 
 
-@pytest.mark.finding("QP6")
+@pytest.mark.promise("QP6")
 async def test_commands_of_a_session_have_its_packages(packed: SandboxManager) -> None:
     async with packed.session(packages=["tooled"]) as session:
         command = await session.exec("tooled && python3 -c 'import tooled' && echo $A")
@@ -77,7 +77,7 @@ async def test_commands_of_a_session_have_its_packages(packed: SandboxManager) -
     assert second.stdout == "/usr/bin:/bin\n"
 
 
-@pytest.mark.finding("QP7")
+@pytest.mark.promise("QP7")
 async def test_data_files_of_packages_are_found(packed: SandboxManager) -> None:
     code = (
         "import os, sys\n"
@@ -91,7 +91,7 @@ async def test_data_files_of_packages_are_found(packed: SandboxManager) -> None:
     assert (result.status, result.stdout) == ("ok", expected), result.stderr
 
 
-@pytest.mark.finding("QP6", "QP7")
+@pytest.mark.promise("QP6", "QP7")
 async def test_a_session_names_its_latest_packages_alone(
     packed: SandboxManager,
 ) -> None:
@@ -125,7 +125,7 @@ print(later.WORD)
 """
 
 
-@pytest.mark.finding("QP16")
+@pytest.mark.promise("QP16")
 async def test_what_lands_in_the_home_folder_is_found(packed: SandboxManager) -> None:
     async with packed.session() as session:
         first = await session.run(LATER)
@@ -148,7 +148,7 @@ else:
 """
 
 
-@pytest.mark.finding("QP16")
+@pytest.mark.promise("QP16")
 async def test_pip_in_a_program(packed: SandboxManager, index: Index) -> None:
     [wheel] = Path(index.simple, "tooled").glob("*.whl")
     async with packed.session() as session:

@@ -12,7 +12,7 @@ from toolcell.sandbox import SandboxManager, notebook_program
 from ...conftest import BackendRow
 from ...support.cells.package_index import Index, filled
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("S2")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("S2")]
 
 
 @pytest.fixture(scope="module")

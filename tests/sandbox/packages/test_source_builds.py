@@ -177,7 +177,7 @@ def harm(canary: str, addresses: list[str], port: int) -> dict[str, object]:
     return said
 
 
-@pytest.mark.attack(38, 65, 66, 70)
+@pytest.mark.promise("E-38", "E-65", "E-66", "E-70")
 async def test_a_hostile_set_up_program_reaches_nothing(
     backend: BackendRow,
     own: Index,
@@ -236,7 +236,7 @@ async def test_an_index_elsewhere_names_no_file_of_this_machine(
             await manager.install(["crafted"])
 
 
-@pytest.mark.attack(70)
+@pytest.mark.promise("E-70")
 @pytest.mark.parametrize("way", ["http", "git+http", "file"])
 async def test_a_wheel_that_was_built_leads_nowhere_else(
     own: Index, tmp_path: Path, way: str

@@ -42,7 +42,7 @@ def test_a_wheel_says_what_it_needs(tmp_path: Path) -> None:
     assert found == (("b>=1; extra == 'c'",), ("c",))
 
 
-@pytest.mark.finding("A14")
+@pytest.mark.promise("A14")
 def test_a_large_directory_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = wheel(tmp_path, "", files=10_000)
     tracemalloc.start()
@@ -57,7 +57,7 @@ def test_a_large_directory_is_refused_before_it_is_read(tmp_path: Path) -> None:
     assert peak < 1024 * 1024
 
 
-@pytest.mark.finding("A29")
+@pytest.mark.promise("A29")
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -72,7 +72,7 @@ def test_a_hostile_wheel_ends_in_a_typed_error(tmp_path: Path, metadata: str) ->
         sources._read_wheel(SOURCE, wheel(tmp_path, metadata))
 
 
-@pytest.mark.finding("A29")
+@pytest.mark.promise("A29")
 def test_what_the_parser_itself_raises_is_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +92,7 @@ def test_what_is_no_wheel_is_refused(tmp_path: Path, data: bytes) -> None:
         read_metadata(path)
 
 
-@pytest.mark.finding("A29")
+@pytest.mark.promise("A29")
 @pytest.mark.parametrize(
     "line",
     ["b; os_name ~= 'x'", f"b; {'(' * 490}os_name == 'x'{')' * 490}", "b" * 2000],

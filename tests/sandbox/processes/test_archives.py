@@ -217,7 +217,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.attack(28, 49)
+@pytest.mark.promise("E-28", "E-49")
 @pytest.mark.parametrize("kind", HOSTILE)
 async def test_hostile_archives_are_refused_as_a_whole(
     kind: str, tmp_path: Path
@@ -234,7 +234,7 @@ async def test_hostile_archives_are_refused_as_a_whole(
         assert [each.path for each in await session.list_files()] == ["kept"]
 
 
-@pytest.mark.attack(28)
+@pytest.mark.promise("E-28")
 async def test_an_entry_never_goes_through_a_link(
     session: SandboxSession, tmp_path: Path
 ) -> None:
@@ -257,7 +257,7 @@ async def test_an_entry_never_goes_through_a_link(
     assert (await session.run("os.path.exists('/tmp/x')")).value is False
 
 
-@pytest.mark.attack(48)
+@pytest.mark.promise("E-48")
 async def test_an_archive_larger_than_the_cell(
     backend: BackendRow, tmp_path: Path
 ) -> None:

@@ -236,10 +236,8 @@ async def held(backend: BackendRow) -> AsyncIterator[Session]:
         yield session
 
 
-@pytest.mark.attack(45)
-async def test_nothing_runs_in_a_pause_whatever_it_tries(
-    held: Session,
-) -> None:
+@pytest.mark.promise("E-45")
+async def test_nothing_runs_in_a_pause_whatever_it_tries(held: Session) -> None:
     """A process that forks as fast as it can, ignores signals and wakes the others."""
     hiding = await held.exec(["python3", "-c", HIDE], background=True)
     async for _, data in hiding.output():

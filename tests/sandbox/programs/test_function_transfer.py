@@ -105,7 +105,8 @@ async def test_a_sandboxed_tool_may_be_a_closure(sandbox: SandboxManager) -> Non
     assert result.content == ["good day, Ada", 10_001]
 
 
-async def test_context_variables_reach_cells_lt_12(sandbox: SandboxManager) -> None:
+@pytest.mark.promise("LT-12")
+async def test_context_variables_reach_cells(sandbox: SandboxManager) -> None:
     @tool(sandboxed=True)
     def who() -> list[str | None]:
         return [user.get(), never_set.get(None)]
@@ -120,8 +121,8 @@ async def test_context_variables_reach_cells_lt_12(sandbox: SandboxManager) -> N
     assert after.content == ["ada", None]
 
 
-@pytest.mark.attack(70)
-async def test_a_secret_in_a_context_variable_stays_lt_12() -> None:
+@pytest.mark.promise("E-70", "LT-12")
+async def test_a_secret_in_a_context_variable_stays() -> None:
     @tool(sandboxed=True)
     def leak() -> str:
         return credentials.get()
@@ -151,7 +152,7 @@ async def test_another_python_refuses_what_it_cannot_read(
     assert "made by cpython 3.2" in result.exception.message
 
 
-@pytest.mark.attack(103)
+@pytest.mark.promise("E-103")
 async def test_no_path_of_the_host_travels(sandbox: SandboxManager) -> None:
     reason = "on purpose"
 
@@ -175,7 +176,7 @@ def holding(value: Any) -> Callable[[], Any]:
     return hold
 
 
-@pytest.mark.attack(39)
+@pytest.mark.promise("E-39")
 @pytest.mark.parametrize(
     "make",
     [
@@ -201,7 +202,7 @@ def test_what_belongs_to_the_host_is_refused_with_its_name(make: Any) -> None:
             held.close()
 
 
-@pytest.mark.attack(70)
+@pytest.mark.promise("E-70")
 @pytest.mark.parametrize(
     "held",
     [

@@ -30,7 +30,7 @@ def program(source: str, *, restricted: bool = False) -> Program:
     )
 
 
-@pytest.mark.finding("R63")
+@pytest.mark.promise("R63")
 async def test_a_source_that_is_slow_to_parse_costs_the_loop_nothing() -> None:
     slow = program("f'" + "{a}" * 20_000 + "'\nopen")
     before = time.thread_time()
@@ -40,7 +40,7 @@ async def test_a_source_that_is_slow_to_parse_costs_the_loop_nothing() -> None:
     assert judged.refused == ("line 2: the name 'open' is not allowed",)
 
 
-@pytest.mark.finding("R63")
+@pytest.mark.promise("R63")
 async def test_a_source_that_cannot_be_judged_in_time_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

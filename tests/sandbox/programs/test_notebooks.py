@@ -16,7 +16,7 @@ from ...support.corpora import records
 
 pytestmark = [
     pytest.mark.corpus,
-    pytest.mark.finding("FP9", "FP10", "FP25"),
+    pytest.mark.promise("FP9", "FP10", "FP25"),
     # What the compiler says of the notebooks of others.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning"),
 ]

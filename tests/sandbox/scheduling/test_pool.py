@@ -88,8 +88,7 @@ async def test_a_free_place_is_taken_without_waiting() -> None:
             await queue.enter(None)
 
 
-@pytest.mark.attack(60)
-@pytest.mark.promise("P-26")
+@pytest.mark.promise("E-60", "P-26")
 async def test_a_flood_does_not_keep_others_out() -> None:
     async with anyio.create_task_group() as tasks:
         line = Line(tasks, max_waiting=4)
@@ -105,8 +104,7 @@ async def test_a_flood_does_not_keep_others_out() -> None:
     assert line.order == ["a1", "b1", "c1", "b2"]
 
 
-@pytest.mark.attack(60)
-@pytest.mark.promise("P-27")
+@pytest.mark.promise("E-60", "P-27")
 async def test_a_full_queue_says_when_to_come_again() -> None:
     clock = Clock()
     queue = FairQueue(2, 0, clock)
@@ -164,8 +162,8 @@ async def test_closing_refuses_who_waits_and_who_comes() -> None:
     assert line.queue.waiting == 0
 
 
-@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.promise("P-26")
+@pytest.mark.parametrize("seed", range(20))
 async def test_places_are_neither_lost_nor_made(seed: int) -> None:
     """Any order of coming, going, giving up and being refused."""
     rolls = random.Random(seed)
@@ -207,8 +205,7 @@ async def test_places_are_neither_lost_nor_made(seed: int) -> None:
             await queue.enter(None)
 
 
-@pytest.mark.attack(60)
-@pytest.mark.promise("P-26")
+@pytest.mark.promise("E-60", "P-26")
 async def test_a_busy_agent_does_not_starve_another(backend: BackendRow) -> None:
     order: list[str] = []
     async with SandboxManager(backend.config(max_concurrency=1)) as manager:
@@ -227,8 +224,7 @@ async def test_a_busy_agent_does_not_starve_another(backend: BackendRow) -> None
     assert order.index("quiet") == 1
 
 
-@pytest.mark.attack(60)
-@pytest.mark.promise("P-27")
+@pytest.mark.promise("E-60", "P-27")
 async def test_one_too_many_hears_why_and_when() -> None:
     config = SUBPROCESS.config(max_concurrency=1, max_queue=0)
     async with SandboxManager(config) as manager, manager.session():
@@ -356,8 +352,7 @@ async def end_from_outside(cell: Any) -> None:
     await until(lambda: not cell.alive())
 
 
-@pytest.mark.attack(81)
-@pytest.mark.promise("P-24")
+@pytest.mark.promise("E-81", "P-24")
 async def test_a_dead_cell_is_never_handed_out(backend: BackendRow) -> None:
     async with SandboxManager(backend.config(pool=2)) as manager:
         await until(lambda: full(manager))
@@ -454,8 +449,8 @@ async def test_the_doctor_times_a_cell_of_each_backend() -> None:
     assert "docker pool" not in checks
 
 
-@pytest.mark.docker
 @pytest.mark.promise("P-28")
+@pytest.mark.docker
 async def test_the_doctor_times_a_container() -> None:
     if why := why_no_docker(None):
         missing(why)
@@ -466,8 +461,7 @@ async def test_the_doctor_times_a_container() -> None:
     assert "pool=8 would keep 8" in pool.detail, IMAGE
 
 
-@pytest.mark.finding("JA10")
-@pytest.mark.promise("P-26")
+@pytest.mark.promise("JA10", "P-26")
 async def test_a_long_wait_for_a_place_is_announced_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

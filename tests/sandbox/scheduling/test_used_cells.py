@@ -71,15 +71,14 @@ async def test_cells_are_used_once_unless_asked() -> None:
         assert [number_of(await sandbox.run("1")) for _ in range(3)] == [1, 1, 1]
 
 
-@pytest.mark.attack(79, 83)
+@pytest.mark.promise("E-79", "E-83")
 async def test_agents_never_share_a_cell(sandbox: SandboxManager) -> None:
     assert await reused(sandbox, agent_id="a")
     for agent_id in ("b", "", None):
         assert number_of(await sandbox.run("1", agent_id=agent_id)) == 1
 
 
-@pytest.mark.attack(79)
-@pytest.mark.finding("R52")
+@pytest.mark.promise("E-79", "R52")
 async def test_programs_without_an_agent_share_a_cell_within_their_batch_alone(
     sandbox: SandboxManager,
 ) -> None:
@@ -137,7 +136,7 @@ async def test_a_cancelled_run_leaves_no_cell(sandbox: SandboxManager) -> None:
     assert number_of(await sandbox.run("1", agent_id="a")) == 1
 
 
-@pytest.mark.attack(79)
+@pytest.mark.promise("E-79")
 @pytest.mark.parametrize(
     "options",
     [

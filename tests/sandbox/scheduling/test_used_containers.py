@@ -66,7 +66,7 @@ async def in_a_used_cell(
     pytest.fail("no cell was used again")
 
 
-@pytest.mark.attack(79, 83)
+@pytest.mark.promise("E-79", "E-83")
 async def test_programs_of_one_agent_use_a_container_again(
     sandbox: SandboxManager,
 ) -> None:
@@ -138,7 +138,7 @@ async def test_a_container_that_cannot_be_made_new_is_destroyed(
         assert [number_of(await sandbox.run("1")) for _ in range(2)] == [1, 1]
 
 
-@pytest.mark.attack(79)
+@pytest.mark.promise("E-79")
 async def test_every_folder_that_programs_can_write_to_is_emptied(
     sandbox: SandboxManager, config: SandboxConfig
 ) -> None:

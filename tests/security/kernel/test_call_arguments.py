@@ -59,7 +59,7 @@ def own_filters() -> dict[str, str]:
     return said
 
 
-@pytest.mark.finding("A1")
+@pytest.mark.promise("A1")
 async def test_no_program_has_a_filter_of_its_own(cell: Session) -> None:
     said = await value_of(cell, program(own_filters, attempt, system_call))
 
@@ -74,7 +74,7 @@ def filters_of(pid: str) -> dict[str, str]:
         return dict(re.findall(r"(Seccomp\w*):\s*(\d+)", file.read()))
 
 
-@pytest.mark.finding("A1")
+@pytest.mark.promise("A1")
 async def test_all_programs_of_a_cell_share_one_filter(
     cell: Session, backend: BackendRow
 ) -> None:
@@ -136,7 +136,7 @@ PLAIN = {
 PINGS = {"socket 2 2 1", "socket 10 2 58"}
 
 
-@pytest.mark.finding("A1", "A2")
+@pytest.mark.promise("A1", "A2")
 async def test_no_socket_has_the_kernel_look_for_a_module(cell: Session) -> None:
     said = await value_of(cell, program(odd_sockets, attempt))
 
@@ -195,7 +195,7 @@ def limits_of_cores() -> dict[str, Any]:
     return said
 
 
-@pytest.mark.finding("A3")
+@pytest.mark.promise("A3")
 async def test_no_program_can_have_its_core_handled(cell: Session) -> None:
     said = await value_of(cell, program(limits_of_cores, system_call))
 
@@ -221,7 +221,7 @@ def huge_pages() -> dict[str, str]:
     return said
 
 
-@pytest.mark.finding("A4")
+@pytest.mark.promise("A4")
 async def test_huge_pages_are_not_to_be_had(cell: Session) -> None:
     said = await value_of(cell, program(huge_pages, system_call))
 
@@ -248,7 +248,7 @@ def commands_of_fcntl(folder: str) -> dict[str, str]:
     return said
 
 
-@pytest.mark.finding("A7", "A8")
+@pytest.mark.promise("A7", "A8")
 async def test_nobody_is_watched_or_held_up_through_a_mount(
     backend: BackendRow, tmp_path: Path
 ) -> None:
@@ -366,7 +366,7 @@ def plain_files() -> dict[str, Any]:
     return {"rows": rows, "mapped": mapped, "shared": shared, "written": written}
 
 
-@pytest.mark.finding("A1", "A2", "A4", "A8")
+@pytest.mark.promise("A1", "A2", "A4", "A8")
 async def test_what_programs_need_works_as_before(cell: Session) -> None:
     sockets = await value_of(cell, program(plain_sockets))
     processes = await value_of(cell, program(plain_processes))

@@ -88,7 +88,7 @@ def raw_calls(numbers: dict[str, int]) -> dict[str, str]:
     return {name: system_call(number, 0, 0, 0) for name, number in numbers.items()}
 
 
-@pytest.mark.attack(34, 37)
+@pytest.mark.promise("E-34", "E-37")
 async def test_no_dangerous_call_is_answered(cell: Session) -> None:
     column = {"x86_64": 0, "aarch64": 1}[platform.machine()]
     numbers = {name: pair[column] for name, pair in NUMBERS.items()}
@@ -128,7 +128,7 @@ def new_namespaces() -> dict[str, str]:
     return said
 
 
-@pytest.mark.attack(32, 33)
+@pytest.mark.promise("E-32", "E-33")
 async def test_no_namespace_is_made(cell: Session) -> None:
     said = await value_of(cell, program(new_namespaces, system_call))
 
@@ -153,7 +153,7 @@ def file_systems() -> dict[str, str]:
     return said
 
 
-@pytest.mark.attack(32, 37)
+@pytest.mark.promise("E-32", "E-37")
 async def test_no_file_system_is_mounted(cell: Session) -> None:
     said = await value_of(cell, program(file_systems))
 
@@ -184,7 +184,7 @@ def sockets() -> dict[str, str]:
     return said
 
 
-@pytest.mark.attack(34, 65)
+@pytest.mark.promise("E-34", "E-65")
 async def test_only_plain_sockets_exist(cell: Session) -> None:
     said = await value_of(cell, program(sockets, attempt))
 
@@ -224,7 +224,7 @@ def foreign_call_numbers() -> dict[str, str]:
     return said
 
 
-@pytest.mark.attack(35)
+@pytest.mark.promise("E-35")
 async def test_other_call_tables_are_closed(cell: Session) -> None:
     if platform.machine() != "x86_64":
         pytest.skip("only x86_64 has a second and a third call table")
@@ -234,8 +234,8 @@ async def test_other_call_tables_are_closed(cell: Session) -> None:
     assert set(said.values()) <= {"refused", "killed"}, said
 
 
+@pytest.mark.promise("E-34")
 @pytest.mark.corpus
-@pytest.mark.attack(34)
 def test_the_call_list_is_within_the_engines_own() -> None:
     if not PROFILE.is_file():
         missing(f"there is no {PROFILE}")
@@ -250,7 +250,7 @@ def test_the_call_list_is_within_the_engines_own() -> None:
     assert ours.isdisjoint(FORBIDDEN)
 
 
-@pytest.mark.attack(34)
+@pytest.mark.promise("E-34")
 def test_the_engine_gets_the_same_call_list() -> None:
     profile = json.loads(seccomp_profile())
     allowed = {
@@ -264,7 +264,7 @@ def test_the_engine_gets_the_same_call_list() -> None:
     assert allowed == {*allowed_calls("x86_64"), *allowed_calls("aarch64")}
 
 
-@pytest.mark.attack(36, 42, 73)
+@pytest.mark.promise("E-36", "E-42", "E-73")
 async def test_the_supervisor_is_out_of_reach(
     cell: Session, backend: BackendRow
 ) -> None:
@@ -302,7 +302,7 @@ def channel_and_secrets() -> dict[str, Any]:
     }
 
 
-@pytest.mark.attack(36, 39, 56)
+@pytest.mark.promise("E-36", "E-39", "E-56")
 async def test_there_is_nobody_and_nothing_else_in_a_cell(cell: Session) -> None:
     said = await value_of(cell, program(channel_and_secrets))
 
@@ -357,7 +357,7 @@ def read_only_files() -> dict[str, Any]:
     return said
 
 
-@pytest.mark.attack(23, 30, 31)
+@pytest.mark.promise("E-23", "E-30", "E-31")
 async def test_files_of_the_system_stay_as_they_are(
     cell: Session, sandbox: SandboxManager
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from ...support.kernel import accounts
 from ...support.kernel.accounts import ACCOUNTS
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.finding("A7")]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.promise("A7")]
 
 LOWER = """
 sysctl -qw fs.epoll.max_user_watches=4000 fs.pipe-user-pages-soft=1024
@@ -101,7 +101,7 @@ def test_pipes_of_others_keep_their_size(said: dict[str, Any], who: str) -> None
     assert sizes == [65_536 if who == "root" else 8192] * 2
 
 
-@pytest.mark.finding("A5")
+@pytest.mark.promise("A5")
 def test_a_cell_with_many_record_locks_leaves_all_else_to_others(
     said: dict[str, Any],
 ) -> None:

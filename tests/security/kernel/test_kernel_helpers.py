@@ -12,7 +12,7 @@ import pytest
 from ...support.kernel import helpers
 
 
-@pytest.mark.finding("A2", "A3")
+@pytest.mark.promise("A2", "A3")
 @pytest.mark.parametrize("user", [[], ["1000"]], ids=["root", "user"])
 def test_a_cell_starts_neither_modprobe_nor_the_handler_of_cores(
     throw_away_kernel: Callable[..., subprocess.CompletedProcess[str]], user: list[str]

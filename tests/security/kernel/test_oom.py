@@ -8,7 +8,7 @@ from toolcell.sandbox import Limits, SandboxManager
 
 from ...conftest import BackendRow
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("A10")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("A10")]
 
 LOWER = """
 import os

@@ -282,7 +282,7 @@ def test_other_processes_of_the_user_take_none_from_a_program() -> None:
     assert 8 < bomb["value"] < 40, bomb
 
 
-@pytest.mark.attack(45)
+@pytest.mark.promise("E-45")
 def test_a_program_is_charged_for_what_others_do_and_leave() -> None:
     need_an_ordinary_user()
     arguments = [str(ORDINARY_USER), SYSTEM_PYTHON, _LATE_BOMB, _MANY_CALLS]

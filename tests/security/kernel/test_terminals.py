@@ -35,7 +35,7 @@ def pseudo_terminals() -> int:
     return opened
 
 
-@pytest.mark.finding("A6")
+@pytest.mark.promise("A6")
 async def test_a_cell_has_few_pseudo_terminals(
     cell: Session, backend: BackendRow
 ) -> None:
@@ -61,7 +61,7 @@ def leave_terminals_open() -> int:
     return opened
 
 
-@pytest.mark.finding("A6")
+@pytest.mark.promise("A6")
 async def test_terminals_end_with_the_run_that_opened_them(
     cell: Session, backend: BackendRow
 ) -> None:
@@ -96,7 +96,7 @@ def commands_of_terminals() -> dict[str, str]:
     }
 
 
-@pytest.mark.finding("A6")
+@pytest.mark.promise("A6")
 async def test_no_terminal_is_typed_into_or_driven_otherwise(cell: Session) -> None:
     said = await value_of(cell, program(commands_of_terminals, system_call))
 

@@ -140,7 +140,7 @@ def plainly(backend: BackendRow, code: str, folder: Path) -> str:
     ).stdout
 
 
-@pytest.mark.finding("QX1")
+@pytest.mark.promise("QX1")
 async def test_unknown_flags_get_the_answer_of_the_kernel(
     sandbox: Sandbox, backend: BackendRow, tmp_path: Path
 ) -> None:

@@ -1,58 +1,13 @@
-"""The table of attacks, and programs for cells written as plain functions."""
+"""Programs for cells, written as plain functions."""
 
 from __future__ import annotations
 
-import ast
-import functools
 import inspect
-import re
 import textwrap
 from collections.abc import Callable
 from typing import Any
 
 from toolcell.sandbox import Session
-
-from ...conftest import missing
-from ..paths import ROOT, files_of_tests
-
-TABLE = ROOT.parent / "shared" / "spec" / "escape_classes.md"
-_CELL_BORDER = re.compile(r"(?<!\\)\|")
-
-
-def known_rows() -> dict[int, str]:
-    """Return the layers of each row of the table by its number."""
-    if not TABLE.is_file():
-        missing(f"the table of attacks is not at {TABLE}")
-    rows = {}
-    for line in TABLE.read_text().splitlines():
-        cells = [cell.strip() for cell in _CELL_BORDER.split(line)]
-        if len(cells) == 8 and cells[1].isdigit():
-            rows[int(cells[1])] = cells[6]
-    return rows
-
-
-def required_rows() -> set[int]:
-    """Return the rows of all layers but artifacts, taken for themselves."""
-    return {
-        row for row, layer in known_rows().items() if re.search("[KCFHRLGMT]", layer)
-    }
-
-
-@functools.cache
-def claimed_rows() -> dict[int, list[str]]:
-    """Return the tests that claim each row by their marks."""
-    found: dict[int, list[str]] = {}
-    for path in files_of_tests():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            for mark in node.decorator_list:
-                if ast.unparse(mark).startswith("pytest.mark.attack("):
-                    assert isinstance(mark, ast.Call)
-                    for row in mark.args:
-                        tests = found.setdefault(ast.literal_eval(row), [])
-                        tests.append(f"{path.relative_to(ROOT)}::{node.name}")
-    return found
 
 
 def program(function: Callable[..., Any], *helpers: Callable[..., Any]) -> str:

@@ -61,7 +61,7 @@ async def test_programs_run_in_cells_of_their_own(
     assert all("cpu_ms" in each.usage for each in records)
 
 
-@pytest.mark.finding("FP23")
+@pytest.mark.promise("FP23")
 async def test_a_model_sees_a_progress_bar_as_a_terminal_leaves_it(
     sandbox: SandboxManager,
 ) -> None:
@@ -143,8 +143,8 @@ async def test_what_cannot_be_done_is_told(
     assert reason in await desk(name, **arguments)
 
 
-@pytest.mark.attack(94, 96, 97)
-async def test_paths_stay_in_the_workspace_ro_08_rl_26_ra_08(desk: Desk) -> None:
+@pytest.mark.promise("E-94", "E-96", "E-97", "RO-08", "RL-26", "RA-08")
+async def test_paths_stay_in_the_workspace(desk: Desk) -> None:
     """And what lies outside is the cell's own, never the host's."""
     await desk(
         "run_shell",
@@ -175,7 +175,7 @@ async def test_paths_stay_in_the_workspace_ro_08_rl_26_ra_08(desk: Desk) -> None
     assert found == {"matches": [], "more": False}
 
 
-@pytest.mark.attack(95)
+@pytest.mark.promise("E-95")
 async def test_odd_files_do_not_hang(desk: Desk) -> None:
     await desk("run_shell", command="mkfifo pipe; ln -s pipe to_pipe; ln -s loop loop")
 

@@ -147,7 +147,7 @@ async def test_a_server_that_drips_ends_at_the_deadline(
     await until(lambda: executor.still_running == 0)
 
 
-@pytest.mark.attack(67)
+@pytest.mark.promise("E-67")
 async def test_loopback_is_refused_without_leave(site: ThreadingHTTPServer) -> None:
     made = http_get_tool(["*"], ports=[site.server_port])
     for host in ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1", "[::1]"]:
@@ -157,7 +157,7 @@ async def test_loopback_is_refused_without_leave(site: ThreadingHTTPServer) -> N
     assert hits(site) == []
 
 
-@pytest.mark.attack(67, 68)
+@pytest.mark.promise("E-67", "E-68")
 @pytest.mark.parametrize(
     "address",
     [
@@ -193,7 +193,7 @@ def test_addresses_that_are_public(address: str) -> None:
     assert is_public_address(ipaddress.ip_address(address))
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize(
     "target",
     [
@@ -216,7 +216,7 @@ async def test_redirects_are_checked_again(
     assert len(hits(site)) == 1
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize(
     "url",
     [
@@ -251,12 +251,13 @@ async def test_only_named_hosts_are_asked(
     assert asked == []
 
 
-async def test_no_hosts_is_no_host_ro_08() -> None:
+@pytest.mark.promise("RO-08")
+async def test_no_hosts_is_no_host() -> None:
     assert "not allowed" in told(await get(http_get_tool([]), "http://example.com/"))
 
 
-@pytest.mark.attack(68)
-async def test_a_name_that_changes_its_address_is_looked_up_once_rl_26(
+@pytest.mark.promise("E-68", "RL-26")
+async def test_a_name_that_changes_its_address_is_looked_up_once(
     site: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rebinding: the second look-up would lead to the site; there is none."""
@@ -301,7 +302,7 @@ def test_bad_options_are_refused(wrong: dict[str, Any]) -> None:
         http_get_tool(["*"], **wrong)
 
 
-@pytest.mark.finding("A15")
+@pytest.mark.promise("A15")
 async def test_many_addresses_that_swallow_connections_share_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

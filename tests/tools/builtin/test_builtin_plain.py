@@ -45,7 +45,7 @@ async def test_arithmetic_is_pythons(expression: str, value: float) -> None:
     assert type(result.content) is type(value)
 
 
-@pytest.mark.attack(1, 5, 12, 13)
+@pytest.mark.promise("E-1", "E-5", "E-12", "E-13", "GA-24", "OR-23")
 @pytest.mark.parametrize(
     "expression",
     [
@@ -81,7 +81,7 @@ async def test_arithmetic_is_pythons(expression: str, value: float) -> None:
     ],
     ids=lambda text: text[:24].replace("\0", "NUL"),
 )
-async def test_nothing_but_bounded_arithmetic_ga_24_or_23(expression: str) -> None:
+async def test_nothing_but_bounded_arithmetic(expression: str) -> None:
     result = await run(calculate, expression=expression)
 
     assert result.status == "error"
@@ -89,7 +89,8 @@ async def test_nothing_but_bounded_arithmetic_ga_24_or_23(expression: str) -> No
     assert result.error.kind == "tool", "told on purpose, not a crash"
 
 
-async def test_today_comes_from_the_context_lt_53() -> None:
+@pytest.mark.promise("LT-53")
+async def test_today_comes_from_the_context() -> None:
     def late() -> datetime:
         return datetime(2026, 2, 28, 23, 30, tzinfo=UTC)
 
@@ -117,7 +118,8 @@ async def test_today_comes_from_the_context_lt_53() -> None:
     assert content["today"] == "2026-03-01"
 
 
-async def test_after_midnight_it_is_another_day_lt_53() -> None:
+@pytest.mark.promise("LT-53")
+async def test_after_midnight_it_is_another_day() -> None:
     days = iter([28, 28, 1, 1, 1, 1])
     months = iter([2, 2, 3, 3, 3, 3])
 
@@ -210,7 +212,7 @@ async def test_what_is_no_query_is_refused_and_changes_nothing(
     assert str(database.parent) not in result.to_text()
 
 
-@pytest.mark.attack(46, 53)
+@pytest.mark.promise("E-46", "E-53")
 async def test_a_query_that_eats_the_machine_is_killed(database: Path) -> None:
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
     slow = await run(

@@ -29,7 +29,10 @@ from toolcell.tools import (
     tool,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.promise("A-01 A-02 A-04 GR-18 GR-19 GR-20 GR-21 GR-22 GR-23 RG-44"),
+]
 
 TRY = """
 def attempt(tool, *args, **options):
@@ -90,7 +93,7 @@ def code(sandbox: SandboxManager) -> CodeExecutor:
 # --- calls -------------------------------------------------------------------
 
 
-async def test_a_program_calls_tools_gr_18_a_01_a_02(code: CodeExecutor) -> None:
+async def test_a_program_calls_tools(code: CodeExecutor) -> None:
     program = """
 import asyncio
 async def both():
@@ -107,7 +110,7 @@ async def both():
     assert {each.result.content for each in result.calls} == {3, 7, 11, 22}
 
 
-async def test_a_session_calls_tools_where_it_left_off_gr_18(
+async def test_a_session_calls_tools_where_it_left_off(
     sandbox: SandboxManager, code: CodeExecutor
 ) -> None:
     async with sandbox.session(agent_id="a") as session:
@@ -123,7 +126,7 @@ async def test_a_session_calls_tools_where_it_left_off_gr_18(
     assert first.calls[0].call.id != last.calls[0].call.id
 
 
-async def test_each_call_passes_the_guard_gr_19_a_01(sandbox: SandboxManager) -> None:
+async def test_each_call_passes_the_guard(sandbox: SandboxManager) -> None:
     guard = guarded(allow=["add"], budgets=[Budget(unit="calls", limit=2)])
     code = CodeExecutor(sandbox, ToolRegistry([add, who]), guard=guard)
     program = f"{TRY}\n[attempt(tools.who)] + [attempt(tools.add, i) for i in range(3)]"
@@ -141,9 +144,7 @@ async def test_each_call_passes_the_guard_gr_19_a_01(sandbox: SandboxManager) ->
     assert verdicts == [*mine, *[("b", "denied")] * 4]
 
 
-async def test_the_calls_told_are_those_that_ran_gr_20_rg_44_a_04(
-    code: CodeExecutor,
-) -> None:
+async def test_the_calls_told_are_those_that_ran(code: CodeExecutor) -> None:
     program = f"""{TRY}
 # tools.who()
 "tools.who()"
@@ -202,7 +203,7 @@ def said(tool, *args, **options):
     assert failed == ["tool.execution", f"fail failed (OSError) ({other})"]
 
 
-async def test_variables_of_the_program_gr_21_gr_23_a_02(code: CodeExecutor) -> None:
+async def test_variables_of_the_program(code: CodeExecutor) -> None:
     values = {"x": 20, "nested": {"list": [1, None, "ö"]}}
     result = await code.execute("[tools.add(x), nested]", extra_namespace=values)
 
@@ -215,9 +216,7 @@ async def test_variables_of_the_program_gr_21_gr_23_a_02(code: CodeExecutor) -> 
         await code.execute("1", extra_namespace={"tools": 1})
 
 
-async def test_the_last_resort_calls_tools_too_gr_22_a_02(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_last_resort_calls_tools_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def no_namespaces(self: object) -> None:
         raise SandboxUnavailableError("no user namespaces here")
 
@@ -236,8 +235,8 @@ async def test_the_last_resort_calls_tools_too_gr_22_a_02(
 # --- programs that lie -------------------------------------------------------
 
 
-@pytest.mark.attack(84)
-async def test_a_program_cannot_be_another_gr_19(code: CodeExecutor) -> None:
+@pytest.mark.promise("E-84", "GR-19")
+async def test_a_program_cannot_be_another(code: CodeExecutor) -> None:
     forged = ', "agent_id": "root", "parent_id": "x", "call_id": "x", "session": "x"'
     program = f"""{RAW}
 more = {forged!r}
@@ -256,8 +255,8 @@ odd = [raw(7, "who", more=more), raw(7, "who", '{{"agent_id": "root"}}')]
     assert {each.call.agent_id for each in result.calls} == {"a"}
 
 
-@pytest.mark.attack(85)
-async def test_a_program_reaches_only_what_its_agent_sees_gr_19(
+@pytest.mark.promise("E-85", "GR-19")
+async def test_a_program_reaches_only_what_its_agent_sees(
     sandbox: SandboxManager,
 ) -> None:
     def visible(agent_id: str | None, seen: Any) -> bool:
@@ -277,7 +276,7 @@ async def test_a_program_reaches_only_what_its_agent_sees_gr_19(
     assert "def fail(text: str) -> None:" in code.describe_tools("root")
 
 
-@pytest.mark.attack(85)
+@pytest.mark.promise("E-85")
 async def test_a_tool_that_is_taken_away_is_gone_at_once(
     sandbox: SandboxManager,
 ) -> None:
@@ -294,8 +293,8 @@ async def test_a_tool_that_is_taken_away_is_gone_at_once(
     assert result.value == [2, None, "tool.not_found"], result.stderr
 
 
-@pytest.mark.attack(86)
-async def test_programs_inside_programs_have_one_budget_and_an_end_gr_19(
+@pytest.mark.promise("E-86", "GR-19")
+async def test_programs_inside_programs_have_one_budget_and_an_end(
     sandbox: SandboxManager,
 ) -> None:
     registry = ToolRegistry([add])
@@ -334,8 +333,8 @@ async def test_programs_inside_programs_have_one_budget_and_an_end_gr_19(
     assert wide.value == ["too_many", "too_many"], wide.stderr
 
 
-@pytest.mark.attack(88)
-async def test_an_approved_call_is_not_approved_again_by_a_replay_rl_14(
+@pytest.mark.promise("E-88", "RL-14")
+async def test_an_approved_call_is_not_approved_again_by_a_replay(
     sandbox: SandboxManager,
 ) -> None:
     paid: list[int] = []
@@ -370,7 +369,7 @@ async def test_an_approved_call_is_not_approved_again_by_a_replay_rl_14(
     assert [each[2] for each in made_by(result)] == ["ok", "denied", "denied"]
 
 
-@pytest.mark.attack(89, 92)
+@pytest.mark.promise("E-89", "E-92")
 async def test_what_was_judged_is_what_runs(sandbox: SandboxManager) -> None:
     read: list[str] = []
 

@@ -36,7 +36,6 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_schema_refuses_its_value_and_ends(schema: dict[str, Any]) -> None:
     problems = problems_of(build_validator("t", schema), {"a": 1})
@@ -44,7 +43,6 @@ def test_a_hostile_schema_refuses_its_value_and_ends(schema: dict[str, Any]) -> 
     assert [each.expected for each in problems] == ["less for its schema to check"]
 
 
-@pytest.mark.attack
 def test_a_call_of_a_tool_with_a_hostile_schema_is_refused() -> None:
     schema = {"type": "object", **HOSTILE["anyOf"]}
     made = JSONSchemaTool(lambda arguments: arguments, name="t", parameters=schema)

@@ -40,7 +40,7 @@ def returning(annotation: Any, name: str = "own_odd") -> FunctionTool[..., Any]:
     return FunctionTool(function, name=name)
 
 
-@pytest.mark.finding("T4")
+@pytest.mark.promise("T4")
 @pytest.mark.parametrize(
     "annotation",
     [dt.datetime, dt.time, dt.timedelta, re.Pattern[str], Meeting, list[Meeting]],
@@ -52,7 +52,7 @@ def test_no_format_is_promised_that_values_of_python_lack(annotation: Any) -> No
     assert shown != {"type": "object"}
 
 
-@pytest.mark.finding("T4")
+@pytest.mark.promise("T4")
 def test_a_field_may_be_named_format() -> None:
     returns = returning(Meeting).returns
 
@@ -60,8 +60,8 @@ def test_a_field_may_be_named_format() -> None:
     assert list(returns["properties"]) == ["format", "start", "length"]
 
 
+@pytest.mark.promise("T3")
 @pytest.mark.anyio
-@pytest.mark.finding("T3")
 @pytest.mark.parametrize("annotation", [RUST_LACKS, Odd])
 async def test_an_odd_result_leaves_the_list_of_tools_to_all(
     tmp_path: Path, annotation: Any
@@ -73,7 +73,7 @@ async def test_an_odd_result_leaves_the_list_of_tools_to_all(
     assert "own_odd" in [each.name for each in listed]
 
 
-@pytest.mark.finding("T3")
+@pytest.mark.promise("T3")
 def test_a_pattern_that_cannot_be_checked_is_told_at_registration() -> None:
     def slug(text: Annotated[str, Field(pattern=r"^[a-z]+\Z")]) -> str:
         return text

@@ -71,6 +71,7 @@ def documented(text: str | None) -> FunctionTool[[str, int], str]:
     return tool(book)
 
 
+@pytest.mark.promise("LT-48", "RL-08", "OR-12", "RO-05", "A-09", "GA-23")
 @pytest.mark.parametrize(
     "text",
     [GOOGLE, GOOGLE_TIGHT, NUMPY, SPHINX, SPACED],
@@ -93,8 +94,9 @@ def test_three_styles_are_read(text: str, caplog: pytest.LogCaptureFixture) -> N
     assert caplog.records == []
 
 
+@pytest.mark.promise("LT-47")
 @pytest.mark.parametrize("text", [None, "", "   \n "])
-def test_without_a_summary_the_description_is_general_lt_47(text: str | None) -> None:
+def test_without_a_summary_the_description_is_general(text: str | None) -> None:
     made = documented(text)
 
     assert made.description == "The tool book."
@@ -139,7 +141,8 @@ EXAMPLES = """Book a room.
     """
 
 
-def test_examples_are_read_if_they_are_valid_ga_23() -> None:
+@pytest.mark.promise("GA-23")
+def test_examples_are_read_if_they_are_valid() -> None:
     made = documented(EXAMPLES)
     expected = [{"city": "Rome", "nights": 2}, {"city": "Bonn"}]
 

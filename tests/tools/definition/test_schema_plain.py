@@ -54,7 +54,7 @@ def test_what_a_guard_judges_is_plain_json(annotation: Any, default: Any) -> Non
         assert type(value) in (int, str, bool, list, type(None))
 
 
-@pytest.mark.finding("A17")
+@pytest.mark.promise("A17")
 @pytest.mark.parametrize(
     "field",
     [

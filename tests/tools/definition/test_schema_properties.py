@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Union
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -62,11 +63,10 @@ def passes(subject: FunctionTool[..., Any] | JSONSchemaTool, value: Any) -> bool
     return True
 
 
+@pytest.mark.promise("LT-45", "GA-22")
 @settings(max_examples=150, derandomize=True)
 @given(ANNOTATIONS, st.lists(VALUES, min_size=5, max_size=20))
-def test_the_schema_is_the_verdict_lt_45_ga_22(
-    annotation: Any, values: list[Any]
-) -> None:
+def test_the_schema_is_the_verdict(annotation: Any, values: list[Any]) -> None:
     def function(value):  # type: ignore[no-untyped-def]
         return value
 
@@ -81,9 +81,10 @@ def test_the_schema_is_the_verdict_lt_45_ga_22(
         assert passes(written, value) is verdict, (annotation, value)
 
 
+@pytest.mark.promise("RL-23")
 @settings(max_examples=150, derandomize=True)
 @given(st.dictionaries(st.sampled_from("abc"), VALUES))
-def test_canonical_text_ignores_order_only_rl_23(values: Mapping[str, Any]) -> None:
+def test_canonical_text_ignores_order_only(values: Mapping[str, Any]) -> None:
     schema = {"type": "object"}
     made = JSONSchemaTool(lambda given: given, name="t", parameters=schema)
     backwards = dict(reversed(list(values.items())))

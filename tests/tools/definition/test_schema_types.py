@@ -24,6 +24,12 @@ from typing_extensions import TypedDict
 from toolcell.core import ConfigError, ToolValidationError
 from toolcell.tools import FunctionTool, Tool, tool
 
+pytestmark = pytest.mark.promise(
+    "A-07 A-20 GA-06 GA-07 GA-08 GA-09 GA-11 GA-20 GA-21 GA-23 LT-45 LT-46 LT-49 "
+    "LT-50 LT-51 OR-06 OR-07 OR-08 OR-09 OR-10 OR-11 OR-13 RA-02 RA-10 RL-06 "
+    "RL-07 RL-09 RL-23 RO-05 X-01 X-06"
+)
+
 
 class Colour(enum.Enum):
     RED = "red"
@@ -111,12 +117,7 @@ MATRIX: list[tuple[Any, dict[str, Any], list[tuple[Any, Any]], list[Any]]] = [
         [([1, "a"], (1, "a"))],
         [[1], [1, 2], [1, "a", 3]],
     ),
-    (
-        int | str,
-        {"anyOf": [INT, STR]},
-        [(1, 1), ("1", "1")],
-        [True, None, 1.5],
-    ),
+    (int | str, {"anyOf": [INT, STR]}, [(1, 1), ("1", "1")], [True, None, 1.5]),
     (Union[int, str], {"anyOf": [INT, STR]}, [("1", "1")], [None]),  # noqa: UP007
     (int | None, {"anyOf": [INT, NULL]}, [(None, None), (1, 1)], ["1"]),
     (Optional[int], {"anyOf": [INT, NULL]}, [(None, None)], ["1"]),  # noqa: UP045
@@ -219,7 +220,7 @@ def ids() -> list[str]:
 
 
 @pytest.mark.parametrize(("annotation", "schema", "good", "bad"), MATRIX, ids=ids())
-def test_annotations_are_lossless_ra_10(
+def test_annotations_are_lossless(
     annotation: Any, schema: dict[str, Any], good: list[Any], bad: list[Any]
 ) -> None:
     """LT-45, GA-06, GA-07, GA-20, GA-21, GA-23, OR-06..OR-10, A-07, A-20, X-01.
@@ -266,7 +267,7 @@ def test_a_lenient_schema_says_so() -> None:
     assert closed["$defs"]["Point"]["additionalProperties"] is False
 
 
-def test_definitions_stand_at_the_top_lt_51() -> None:
+def test_definitions_stand_at_the_top() -> None:
     parameters = with_parameter(list[Tree]).parameters
 
     assert set(parameters["$defs"]) == {"Tree"}
@@ -323,7 +324,7 @@ def test_defaults_are_shown_and_filled_in() -> None:
     }
 
 
-def test_omitted_and_explicit_defaults_are_the_same_call_rl_23() -> None:
+def test_omitted_and_explicit_defaults_are_the_same_call() -> None:
     def f(a: int, b: float = 1) -> None: ...
 
     made = tool(f)
@@ -343,7 +344,7 @@ def test_none_as_default_allows_null() -> None:
     assert made.validate({"a": None}).values == {"a": None}
 
 
-def test_a_default_that_equals_everything_is_optional_ga_09() -> None:
+def test_a_default_that_equals_everything_is_optional() -> None:
     class Always(BaseModel):
         x: int = 1
 
@@ -356,7 +357,7 @@ def test_a_default_that_equals_everything_is_optional_ga_09() -> None:
 
 
 @pytest.mark.parametrize("default", [object(), 3j, "x", {1: object()}, float("nan")])
-def test_a_default_that_does_not_fit_is_refused_lt_50(default: Any) -> None:
+def test_a_default_that_does_not_fit_is_refused(default: Any) -> None:
     def f(a: int = default) -> None: ...
 
     with pytest.raises(ConfigError, match="default"):
@@ -390,7 +391,7 @@ def test_an_alias_is_the_name_that_the_model_sees() -> None:
     assert (made.call(arguments), arguments.json) == ("a", {"from": "a"})
 
 
-def test_forward_references_are_resolved_late_lt_46() -> None:
+def test_forward_references_are_resolved_late() -> None:
     scope: dict[str, Any] = {"tool": tool, "__name__": "later"}
     exec("@tool\ndef f(a: 'list[Later]') -> 'Never': ...", scope)
     made = scope["f"]
@@ -405,7 +406,7 @@ def test_forward_references_are_resolved_late_lt_46() -> None:
     assert made.validate({"a": [{"x": 1}]}).values == {"a": [Later(x=1)]}
 
 
-def test_names_of_the_function_around_are_found_lt_46() -> None:
+def test_names_of_the_function_around_are_found() -> None:
     class Local(BaseModel):
         x: int
 
@@ -416,7 +417,7 @@ def test_names_of_the_function_around_are_found_lt_46() -> None:
     assert f.call(f.validate({"a": {"x": 1}})) == 1
 
 
-def test_local_names_reach_methods_and_subclasses_too_lt_46() -> None:
+def test_local_names_reach_methods_and_subclasses_too() -> None:
     class Local(BaseModel):
         x: int
 
@@ -451,7 +452,7 @@ def test_names_of_a_caller_are_not_taken_for_local_ones() -> None:
         with_a_name().check_definition()
 
 
-def test_an_undefined_name_inside_a_model_is_told_lt_46() -> None:
+def test_an_undefined_name_inside_a_model_is_told() -> None:
     class Lacking(BaseModel):
         other: Missing  # type: ignore[name-defined]  # noqa: F821
 
@@ -469,20 +470,20 @@ def test_an_undefined_name_inside_a_model_is_told_lt_46() -> None:
         (SecretStr, "takes a secret from the model"),
         (set[Size], "set of objects"),
         (Half, "excluded from JSON"),
-        pytest.param(Iterable[int], "an iterator", marks=pytest.mark.finding("T2")),
+        pytest.param(Iterable[int], "an iterator", marks=pytest.mark.promise("T2")),
         pytest.param(
             list[Generator[int, None, None]],
             "an iterator",
-            marks=pytest.mark.finding("T2"),
+            marks=pytest.mark.promise("T2"),
         ),
     ],
 )
-def test_what_json_cannot_carry_is_refused_ga_08(annotation: Any, reason: str) -> None:
+def test_what_json_cannot_carry_is_refused(annotation: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         with_parameter(annotation).check_definition()
 
 
-def test_a_schema_is_valid_by_the_meta_schema_ga_11() -> None:
+def test_a_schema_is_valid_by_the_meta_schema() -> None:
     """The whole matrix in one signature; see also the test of each row."""
 
     def function(**values):  # type: ignore[no-untyped-def]

@@ -33,6 +33,7 @@ class Wider(ToolContext):
     """A host's own."""
 
 
+@pytest.mark.promise("LT-09", "LT-49", "RL-09")
 @pytest.mark.parametrize(
     "annotation",
     [
@@ -60,7 +61,8 @@ async def test_a_context_is_injected_by_its_type(annotation: Any) -> None:
     assert await made.invoke(made.validate({"a": 1}), given) == (1, given)
 
 
-async def test_a_parameter_called_context_is_a_parameter_lt_49() -> None:
+@pytest.mark.promise("LT-49")
+async def test_a_parameter_called_context_is_a_parameter() -> None:
     def f(context: str, ctx: int) -> str:
         return context * ctx
 
@@ -81,7 +83,8 @@ async def test_methods_and_positional_parameters_get_it_too() -> None:
     assert await made.invoke(made.validate({"count": 2}), context()) == "c1 2"
 
 
-def test_what_a_host_does_not_say_is_empty_lt_16() -> None:
+@pytest.mark.promise("LT-16", "LT-17", "LT-18", "LT-19", "LT-20")
+def test_what_a_host_does_not_say_is_empty() -> None:
     """LT-17, LT-18, LT-19, LT-20."""
     bare = context()
 
@@ -94,6 +97,7 @@ def test_what_a_host_does_not_say_is_empty_lt_16() -> None:
     bare.report_progress(1)
 
 
+@pytest.mark.promise("LT-17", "LT-18", "LT-19", "LT-20", "RL-04", "RL-05")
 def test_what_a_host_says_is_there() -> None:
     """LT-17, LT-18, LT-19, LT-20, RL-04, RL-05."""
     registry = ToolRegistry(config={"t": {"limit": 5}})

@@ -36,7 +36,8 @@ class Search(Tool):
         return f"{query} {limit} {call.call_id}"
 
 
-async def test_a_subclass_is_a_tool_or_01_or_14() -> None:
+@pytest.mark.promise("OR-01", "OR-14")
+async def test_a_subclass_is_a_tool() -> None:
     search = Search()
     arguments = search.validate({"query": "a"})
     context = ToolContext(call_id="c1", tool_name="search")
@@ -49,7 +50,8 @@ async def test_a_subclass_is_a_tool_or_01_or_14() -> None:
         await search.invoke(arguments)
 
 
-async def test_a_subclass_may_bring_its_schema_or_14() -> None:
+@pytest.mark.promise("OR-14")
+async def test_a_subclass_may_bring_its_schema() -> None:
     class Echo(Tool):
         name = "echo"
         description = "Say it again."
@@ -70,6 +72,7 @@ async def test_a_subclass_may_bring_its_schema_or_14() -> None:
         echo.validate({"text": "abcd"})
 
 
+@pytest.mark.promise("OR-14")
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -80,7 +83,7 @@ async def test_a_subclass_may_bring_its_schema_or_14() -> None:
         ({"name": "x", "execute": 3}, "not a method"),
     ],
 )
-def test_a_subclass_is_checked_when_it_is_defined_or_14(
+def test_a_subclass_is_checked_when_it_is_defined(
     body: dict[str, Any], reason: str
 ) -> None:
     def execute(self: Any) -> int:
@@ -90,7 +93,8 @@ def test_a_subclass_is_checked_when_it_is_defined_or_14(
         type("Bad", (Tool,), {"execute": execute} | body)
 
 
-def test_a_subclass_without_execute_cannot_be_made_or_14() -> None:
+@pytest.mark.promise("OR-14")
+def test_a_subclass_without_execute_cannot_be_made() -> None:
     class Half(Tool):
         name = "half"
 
@@ -117,7 +121,8 @@ def test_a_subclass_may_name_each_object() -> None:
         registry.register(Reader("c d"))
 
 
-def test_examples_have_to_be_valid_ga_23_a_12() -> None:
+@pytest.mark.promise("GA-23", "A-12")
+def test_examples_have_to_be_valid() -> None:
     with pytest.raises(ConfigError, match=r"example of add is not valid: .*a: missing"):
         tool(add, examples=[{"b": 1}]).check_definition()
     tool(add, examples=[{"a": 1}]).check_definition()
@@ -132,13 +137,15 @@ SUM: dict[str, Any] = {
 }
 
 
-async def test_a_written_schema_takes_the_place_of_the_signature_gr_02() -> None:
+@pytest.mark.promise("GR-02")
+async def test_a_written_schema_takes_the_place_of_the_signature() -> None:
     made = ToolRegistry().register(add, parameters=SUM)
 
     assert made.parameters == SUM | {"additionalProperties": False}
     assert await run(made, {"a": 1}) == 3
 
 
+@pytest.mark.promise("GR-02")
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
@@ -149,7 +156,7 @@ async def test_a_written_schema_takes_the_place_of_the_signature_gr_02() -> None
         ({"type": "object", "properties": 3}, "not valid: properties fails type"),
     ],
 )
-def test_a_written_schema_has_to_fit_the_signature_gr_02(
+def test_a_written_schema_has_to_fit_the_signature(
     schema: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
@@ -185,7 +192,7 @@ def test_a_tool_of_another_schema_does_not_run_in_a_cell() -> None:
         JSONSchemaTool(shout, name="far", parameters={"type": "object"}, sandboxed=True)
 
 
-@pytest.mark.attack(125)
+@pytest.mark.promise("E-125")
 def test_what_was_checked_does_not_change() -> None:
     search = Search()
     early = search.definition_hash

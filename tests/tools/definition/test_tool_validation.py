@@ -66,6 +66,7 @@ def nothing_ran() -> Iterator[None]:
     assert RAN == []
 
 
+@pytest.mark.promise("GA-22", "GR-10", "RG-36", "A-06", "A-08", "GA-19")
 @TOOLS
 @pytest.mark.parametrize(
     ("arguments", "field", "reason", "expected"),
@@ -247,6 +248,7 @@ def test_arguments_share_nothing_with_the_call() -> None:
         assert arguments.values["note"] == ["a"]
 
 
+@pytest.mark.promise("RL-23")
 def test_equal_calls_have_one_text_and_one_digest() -> None:
     """RL-23: order, spelling of numbers and sets do not matter; types do."""
 

@@ -82,9 +82,10 @@ async def by_stream(made: ToolExecutor, name: str) -> list[ToolResult]:
         return [result async for _, result in results]
 
 
+@pytest.mark.promise("LT-40")
 @pytest.mark.parametrize("make", [by_execute, by_stream])
 @pytest.mark.parametrize(("odd", "status"), SELF_CANCELLING)
-async def test_a_tool_that_cancels_its_task_leaves_the_caller_alone_lt_40(
+async def test_a_tool_that_cancels_its_task_leaves_the_caller_alone(
     odd: ToolExecutor,
     status: str,
     make: Callable[[ToolExecutor, str], Awaitable[list[ToolResult]]],
@@ -151,8 +152,9 @@ async def test_a_cancelled_caller_is_cancelled_though_the_tool_cancelled_itself(
     assert [each.status for each in made.records.all_records()] == ["cancelled"]
 
 
+@pytest.mark.promise("LT-12")
 @pytest.mark.parametrize("waits", [False, True])
-async def test_context_variables_of_the_tool_stay_with_it_lt_12(waits: bool) -> None:
+async def test_context_variables_of_the_tool_stay_with_it(waits: bool) -> None:
     @tool
     async def ask() -> str:
         seen = user.get()

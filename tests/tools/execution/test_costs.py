@@ -46,7 +46,8 @@ async def left(judge: ActionGuard) -> dict[str, Any]:
     return dict(await judge.remaining("a", "search"))
 
 
-async def test_what_a_tool_says_is_charged_for_its_maximum_rg_23() -> None:
+@pytest.mark.promise("RG-23")
+async def test_what_a_tool_says_is_charged_for_its_maximum() -> None:
     judge = guard()
     executor = ConcurrentExecutor(ToolRegistry([search]), guard=judge)
 
@@ -62,7 +63,7 @@ async def test_what_a_tool_says_is_charged_for_its_maximum_rg_23() -> None:
     assert (await executor.call(asked(4))).status == "denied"
 
 
-@pytest.mark.attack(115)
+@pytest.mark.promise("E-115")
 async def test_a_tool_that_fails_has_cost_what_it_said() -> None:
     judge = guard()
     executor = ConcurrentExecutor(ToolRegistry([search]), guard=judge)
@@ -72,9 +73,9 @@ async def test_a_tool_that_fails_has_cost_what_it_said() -> None:
     assert (await left(judge))["a usd/total"] == "0.98"
 
 
-@pytest.mark.attack(116)
+@pytest.mark.promise("E-116", "RG-38")
 @pytest.mark.parametrize("usd", ["-1", "nan", "inf", "1e9", "", 0.5, True, "1" * 11])
-def test_a_cost_that_is_no_amount_is_refused_rg_38(usd: Any) -> None:
+def test_a_cost_that_is_no_amount_is_refused(usd: Any) -> None:
     context = ToolContext(call_id="1", tool_name="search")
     with pytest.raises(InvalidInputError, match="usd"):
         context.report_cost(usd=usd)

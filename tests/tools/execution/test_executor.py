@@ -39,7 +39,13 @@ from ...support.sample_tools import (
     statuses,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.promise(
+        "A-14 A-15 A-16 GR-08 LT-12 LT-16 LT-20 LT-21 LT-25 LT-31 LT-32 LT-33 LT-34 "
+        "LT-35 LT-36 LT-37 LT-38 LT-39 LT-42 LT-43 LT-44 OR-01 OR-19 RL-11 RL-27"
+    ),
+]
 BOTH = pytest.mark.parametrize("kind", [SequentialExecutor, ConcurrentExecutor])
 
 
@@ -49,7 +55,7 @@ def gates() -> Gates:
 
 
 @BOTH
-async def test_results_are_in_input_order_lt_32_36_44_gr_08(kind: type[Any]) -> None:
+async def test_results_are_in_input_order(kind: type[Any]) -> None:
     made = kind(ToolRegistry([echo, add]), guard=None)
     results = await made.execute([*calls("echo", 20), call("add", a=1, b=2)])
 
@@ -59,9 +65,7 @@ async def test_results_are_in_input_order_lt_32_36_44_gr_08(kind: type[Any]) -> 
 
 
 @BOTH
-async def test_each_index_comes_once_in_a_stream_lt_33_34_39(
-    kind: type[Any],
-) -> None:
+async def test_each_index_comes_once_in_a_stream(kind: type[Any]) -> None:
     made = kind(ToolRegistry([echo, crash]), guard=None)
     batch = [*calls("echo", 7), call("crash"), call("unknown")]
     async with made.execute_streaming(batch) as results:
@@ -70,12 +74,12 @@ async def test_each_index_comes_once_in_a_stream_lt_33_34_39(
     assert sorted(seen) == [(i, each.id) for i, each in enumerate(batch)]
 
 
-async def test_an_empty_stream_ends_at_once_lt_42() -> None:
+async def test_an_empty_stream_ends_at_once() -> None:
     async with executor(echo).execute_streaming([]) as results:
         assert [each async for each in results] == []
 
 
-async def test_a_stream_is_in_order_of_completion_lt_37_rl_27(gates: Gates) -> None:
+async def test_a_stream_is_in_order_of_completion(gates: Gates) -> None:
     order = [3, 0, 2, 1]
     async with executor(gates.tool).execute_streaming(calls("wait", 4)) as results:
         await blocked()
@@ -88,7 +92,7 @@ async def test_a_stream_is_in_order_of_completion_lt_37_rl_27(gates: Gates) -> N
     assert seen == [(number, number) for number in order]
 
 
-async def test_concurrency_is_bounded_over_batches_lt_36_43_or_19(gates: Gates) -> None:
+async def test_concurrency_is_bounded_over_batches(gates: Gates) -> None:
     made = executor(gates.tool, max_concurrency=3)
     batches = calls("wait", 10)[:5], calls("wait", 10)[5:]
     async with anyio.create_task_group() as tasks:
@@ -103,9 +107,7 @@ async def test_concurrency_is_bounded_over_batches_lt_36_43_or_19(gates: Gates) 
 
 
 @pytest.mark.parametrize("how", ["break", "raise", "return"])
-async def test_leaving_a_stream_early_cancels_and_waits_lt_35_rl_11(
-    gates: Gates, how: str
-) -> None:
+async def test_leaving_a_stream_early_cancels_and_waits(gates: Gates, how: str) -> None:
     made = executor(gates.tool)
 
     async def consume() -> None:
@@ -154,7 +156,7 @@ async def test_a_cancelled_batch_frees_its_slots(gates: Gates) -> None:
     assert statuses(results) == ["ok"] * 5
 
 
-async def test_a_sequential_stream_stops_early_lt_44_a_14() -> None:
+async def test_a_sequential_stream_stops_early() -> None:
     ran = []
 
     @tool
@@ -183,9 +185,7 @@ async def test_a_stream_is_read_inside_its_with() -> None:
             pass
 
 
-async def test_groups_run_one_at_a_time_and_block_nobody_lt_31_a_16(
-    gates: Gates,
-) -> None:
+async def test_groups_run_one_at_a_time_and_block_nobody(gates: Gates) -> None:
     @tool(timeout=60)
     async def click(number: int) -> int:
         return await gates.wait(number)
@@ -235,7 +235,7 @@ async def test_a_call_inside_a_call_waits_for_no_slot() -> None:
     }
 
 
-async def test_tasks_tell_what_they_do_lt_38() -> None:
+async def test_tasks_tell_what_they_do() -> None:
     @tool
     async def name() -> str:
         return anyio.get_current_task().name or ""
@@ -249,7 +249,7 @@ async def test_tasks_tell_what_they_do_lt_38() -> None:
 user: ContextVar[str] = ContextVar("user", default="nobody")
 
 
-async def test_contextvars_reach_tools_and_stay_apart_lt_12() -> None:
+async def test_contextvars_reach_tools_and_stay_apart() -> None:
     @tool
     async def ask(number: int) -> str:
         seen = user.get()
@@ -275,7 +275,7 @@ async def test_contextvars_reach_tools_and_stay_apart_lt_12() -> None:
     assert kept == "ada"
 
 
-async def test_calls_that_share_a_task_share_nothing_else_lt_12_38() -> None:
+async def test_calls_that_share_a_task_share_nothing_else() -> None:
     tasks: list[Any] = []
 
     @tool
@@ -354,7 +354,7 @@ async def test_calls_that_never_wait_let_others_have_their_turn() -> None:
     )
 
 
-async def test_the_context_tells_of_the_call_lt_16_20() -> None:
+async def test_the_context_tells_of_the_call() -> None:
     seen: list[ToolContext] = []
     reports: list[Any] = []
 
@@ -385,7 +385,7 @@ async def test_the_context_tells_of_the_call_lt_16_20() -> None:
     assert record.started_at == noon
 
 
-async def test_a_batch_keeps_the_tools_it_started_with_lt_21(gates: Gates) -> None:
+async def test_a_batch_keeps_the_tools_it_started_with(gates: Gates) -> None:
     registry = ToolRegistry([gates.tool, echo])
     made = ConcurrentExecutor(registry, guard=None, max_concurrency=1)
     batch = [call("wait", "w", number=0), call("echo", "e", number=1)]
@@ -400,7 +400,7 @@ async def test_a_batch_keeps_the_tools_it_started_with_lt_21(gates: Gates) -> No
     assert (await made.call(call("echo", "later", number=1))).status == "error"
 
 
-async def test_a_tool_that_is_taken_away_ends_its_calls_lt_25(gates: Gates) -> None:
+async def test_a_tool_that_is_taken_away_ends_its_calls(gates: Gates) -> None:
     registry = ToolRegistry([gates.tool])
     made = ConcurrentExecutor(registry, guard=None)
     async with made.execute_streaming(calls("wait", 2)) as results:
@@ -412,7 +412,7 @@ async def test_a_tool_that_is_taken_away_ends_its_calls_lt_25(gates: Gates) -> N
     assert gates.cancelled == {0, 1}
 
 
-async def test_an_executor_of_somebody_else_cannot_lose_calls_a_15() -> None:
+async def test_an_executor_of_somebody_else_cannot_lose_calls() -> None:
     class Lazy(ToolExecutor):
         async def _run_all(self, turns: Any, names: Any) -> None:
             for turn in list(turns)[1:]:
@@ -426,7 +426,7 @@ async def test_an_executor_of_somebody_else_cannot_lose_calls_a_15() -> None:
     assert statuses(await made.execute(calls("echo", 3))) == ["error", "ok", "ok"]
 
 
-async def test_tools_of_every_kind_run_or_01() -> None:
+async def test_tools_of_every_kind_run() -> None:
     class Square(Tool):
         name = "square"
         description = "Squares."

@@ -49,7 +49,8 @@ anyio.run(main)
 """
 
 
-async def test_no_call_is_made_twice_across_a_kill_a_17_rg_31(tmp_path: Path) -> None:
+@pytest.mark.promise("A-17", "RG-31")
+async def test_no_call_is_made_twice_across_a_kill(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-c", VICTIM, str(tmp_path)]
     with Child(command, stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout is not None

@@ -38,7 +38,13 @@ from toolcell.tools import (
 
 from ...support.sample_tools import Gates, blocked
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.promise(
+        "GR-07 GR-09 GR-14 LT-05 LT-08 RG-31 RG-33 RG-34 RG-37 RG-39 RG-40 RG-52 "
+        "RL-12 RL-23 X-12"
+    ),
+]
 AT_ONCE = RetryPolicy(max_attempts=3, first_seconds=0)
 
 
@@ -87,7 +93,7 @@ def verdicts(made: ConcurrentExecutor) -> list[tuple[str, str]]:
     return [(each.verdict, each.status) for each in made.records.all_records()]
 
 
-async def test_what_is_not_allowed_does_not_run_rg_39_rg_40(counted: Counted) -> None:
+async def test_what_is_not_allowed_does_not_run(counted: Counted) -> None:
     made = executor(counted, guard=guard(allow=["look"]))
     results = await made.execute(
         [
@@ -110,7 +116,7 @@ async def test_what_is_not_allowed_does_not_run_rg_39_rg_40(counted: Counted) ->
     ]
 
 
-async def test_the_guard_sees_validated_arguments_only_lt_08() -> None:
+async def test_the_guard_sees_validated_arguments_only() -> None:
     """Row 89: what was judged is what runs; an unknown key does not reach it."""
     ran = []
 
@@ -130,7 +136,7 @@ async def test_the_guard_sees_validated_arguments_only_lt_08() -> None:
     assert ran == [("x", "read")]
 
 
-async def test_a_budget_of_calls_is_exact_in_a_batch_rg_37(counted: Counted) -> None:
+async def test_a_budget_of_calls_is_exact_in_a_batch(counted: Counted) -> None:
     policy = guard(allow=["pay"], budgets=[Budget(unit="calls", limit=7)])
     made = executor(counted, guard=policy)
     batch = [call("pay", str(number), amount=number) for number in range(50)]
@@ -140,9 +146,7 @@ async def test_a_budget_of_calls_is_exact_in_a_batch_rg_37(counted: Counted) -> 
     assert [result.status for result in results].count("ok") == 7
 
 
-async def test_every_attempt_asks_the_guard_and_is_recorded_rg_34(
-    counted: Counted,
-) -> None:
+async def test_every_attempt_asks_the_guard_and_is_recorded(counted: Counted) -> None:
     counted.fail_first = 9
     policy = guard(allow=["look"], budgets=[Budget(unit="calls", limit=2)])
     made = executor(counted, guard=policy, retries={"look": AT_ONCE})
@@ -157,9 +161,7 @@ async def test_every_attempt_asks_the_guard_and_is_recorded_rg_34(
     ]
 
 
-async def test_retries_heal_idempotent_tools_only_gr_07_rg_34_x_12(
-    counted: Counted,
-) -> None:
+async def test_retries_heal_idempotent_tools_only(counted: Counted) -> None:
     counted.fail_first = 2
     made = executor(counted, retries={"look": AT_ONCE, "pay": AT_ONCE})
     assert (await made.call(call("look", amount=1))).content == "1 #3"
@@ -187,7 +189,7 @@ async def test_what_a_tool_says_on_purpose_is_not_retried() -> None:
     assert runs == [1]
 
 
-async def test_an_open_circuit_refuses_before_the_guard_rl_12(counted: Counted) -> None:
+async def test_an_open_circuit_refuses_before_the_guard(counted: Counted) -> None:
     counted.fail_first = 9
     breaker = CircuitBreaker(failure_threshold=2, recovery_seconds=60)
     policy = guard(allow=["*"], budgets=[Budget(unit="calls", limit=3)])
@@ -222,7 +224,7 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         store.close()
 
 
-async def test_the_same_call_runs_once_gr_09_rg_31(counted: Counted, keys: Any) -> None:
+async def test_the_same_call_runs_once(counted: Counted, keys: Any) -> None:
     made = executor(counted, idempotency=keys)
     same = [call("pay", amount=5)] * 20
     results = await made.execute(same)
@@ -235,7 +237,7 @@ async def test_the_same_call_runs_once_gr_09_rg_31(counted: Counted, keys: Any) 
     assert len(replays) == 21
 
 
-async def test_an_id_belongs_to_its_call_and_its_agent_rg_31(
+async def test_an_id_belongs_to_its_call_and_its_agent(
     counted: Counted, keys: Any
 ) -> None:
     made = executor(counted, idempotency=keys)
@@ -250,7 +252,7 @@ async def test_an_id_belongs_to_its_call_and_its_agent_rg_31(
     assert other_agent.content == "5 #2"
 
 
-async def test_equal_calls_of_idempotent_tools_share_a_run_lt_05_rl_23(
+async def test_equal_calls_of_idempotent_tools_share_a_run(
     counted: Counted, keys: Any
 ) -> None:
     made = executor(counted, idempotency=keys)
@@ -269,7 +271,7 @@ async def test_equal_calls_of_idempotent_tools_share_a_run_lt_05_rl_23(
     assert (await made.call(call("pay", "p", amount=5))).content == "5 #5"
 
 
-async def test_failures_are_not_kept_rl_23(counted: Counted, keys: Any) -> None:
+async def test_failures_are_not_kept(counted: Counted, keys: Any) -> None:
     counted.fail_first = 1
     made = executor(counted, idempotency=keys)
     first = await made.call(call("pay", amount=5))
@@ -278,7 +280,7 @@ async def test_failures_are_not_kept_rl_23(counted: Counted, keys: Any) -> None:
     assert (first.status, second.content) == ("error", "5 #2")
 
 
-async def test_what_was_stopped_halfway_is_in_doubt_rg_33(keys: Any) -> None:
+async def test_what_was_stopped_halfway_is_in_doubt(keys: Any) -> None:
     started, runs = anyio.Event(), []
 
     @tool
@@ -323,8 +325,8 @@ async def test_a_replay_needs_leave_and_costs_nothing(counted: Counted) -> None:
     assert (await made.call(call("pay", amount=5))).status == "denied"
 
 
-@pytest.mark.attack(108)
-async def test_secrets_never_reach_records_gr_14(counted: Counted) -> None:
+@pytest.mark.promise("E-108", "GR-14")
+async def test_secrets_never_reach_records(counted: Counted) -> None:
     canary = "canary-7f3a9c"
 
     @tool
@@ -347,7 +349,7 @@ async def test_secrets_never_reach_records_gr_14(counted: Counted) -> None:
     assert records[0].arguments["user"] == "ada"
 
 
-async def test_records_tell_what_it_cost_gr_14() -> None:
+async def test_records_tell_what_it_cost() -> None:
     @tool(cost={"usd": "0.0100"}, version="2.1.0")
     async def search(query: str) -> str:
         return query
@@ -368,7 +370,7 @@ async def test_records_tell_what_it_cost_gr_14() -> None:
     assert record.duration_ms > 0
 
 
-async def test_a_cancelled_call_is_settled_and_recorded_rg_52(gates: Gates) -> None:
+async def test_a_cancelled_call_is_settled_and_recorded(gates: Gates) -> None:
     policy = guard(
         allow=["wait"],
         max_concurrency=1,

@@ -93,7 +93,6 @@ async def test_a_method_and_a_coroutine_tell_it_too() -> None:
     assert (await shown(Move(), to="x")).preview == "move to x"
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize(
     "preview",
     [
@@ -111,7 +110,6 @@ async def test_one_that_fails_leaves_the_arguments(preview: Any) -> None:
     assert "preview" not in request.to_display()
 
 
-@pytest.mark.attack
 async def test_one_that_takes_too_long_leaves_the_arguments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,7 +122,6 @@ async def test_one_that_takes_too_long_leaves_the_arguments(
     assert (await shown(mail(preview), to="x", lines=[])).preview == ""
 
 
-@pytest.mark.attack
 async def test_it_is_bounded_and_acts_on_no_terminal() -> None:
     hostile = "\x1b[2J\ud800\u202e" + "x" * 20_000
     request = await shown(mail(lambda **_: hostile), to="x", lines=[])
@@ -134,7 +131,6 @@ async def test_it_is_bounded_and_acts_on_no_terminal() -> None:
     assert request.to_display().replace("\n", "").isprintable()
 
 
-@pytest.mark.attack
 async def test_secrets_in_it_are_hidden_until_they_are_opened() -> None:
     request = await shown(mail(lambda **_: SECRET), to="x", lines=[])
 

@@ -22,7 +22,7 @@ def write(path: str, data: list[str]) -> str:
     return path
 
 
-@pytest.mark.finding("R56")
+@pytest.mark.promise("R56")
 @pytest.mark.parametrize("arguments", [MANY, ONE])
 @pytest.mark.parametrize("name", ["write", "no_such_tool"])
 async def test_what_refused_calls_store_is_bounded(

@@ -20,7 +20,8 @@ class Clock:
         return self.now
 
 
-def test_pauses_double_up_to_the_longest_gr_07() -> None:
+@pytest.mark.promise("GR-07")
+def test_pauses_double_up_to_the_longest() -> None:
     policy = RetryPolicy(first_seconds=0.5, longest_seconds=3, max_attempts=9)
 
     longest = [policy.pause(attempt, lambda: 1.0) for attempt in range(1, 6)]
@@ -52,7 +53,8 @@ def fail(breaker: CircuitBreaker, times: int) -> None:
         breaker.enter("t").end("failed")
 
 
-def test_a_circuit_opens_after_failures_in_a_row_rl_12(breaker: CircuitBreaker) -> None:
+@pytest.mark.promise("RL-12")
+def test_a_circuit_opens_after_failures_in_a_row(breaker: CircuitBreaker) -> None:
     fail(breaker, 1)
     breaker.enter("t").end("ok")
     fail(breaker, 1)
@@ -67,9 +69,8 @@ def test_a_circuit_opens_after_failures_in_a_row_rl_12(breaker: CircuitBreaker) 
     breaker.enter("another tool").end("ok")
 
 
-def test_one_call_tries_a_circuit_out_rl_12(
-    breaker: CircuitBreaker, clock: Clock
-) -> None:
+@pytest.mark.promise("RL-12")
+def test_one_call_tries_a_circuit_out(breaker: CircuitBreaker, clock: Clock) -> None:
     fail(breaker, 2)
     clock.now = 10
     assert breaker.state("t") == "half_open"
@@ -108,8 +109,9 @@ def test_a_late_call_does_not_end_a_probe(
         breaker.enter("t")
 
 
+@pytest.mark.promise("RL-12")
 @pytest.mark.parametrize("outcome", ["ok", "failed"])
-def test_a_call_from_before_a_circuit_opened_says_nothing_rl_12(
+def test_a_call_from_before_a_circuit_opened_says_nothing(
     breaker: CircuitBreaker, clock: Clock, outcome: Literal["ok", "failed"]
 ) -> None:
     late, later = breaker.enter("t"), breaker.enter("t")

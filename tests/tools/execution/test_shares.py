@@ -31,7 +31,7 @@ def gates() -> Gates:
     return Gates()
 
 
-@pytest.mark.finding("R64")
+@pytest.mark.promise("R64")
 async def test_slow_calls_of_one_agent_keep_no_other_one_waiting(gates: Gates) -> None:
     made = ConcurrentExecutor(ToolRegistry([gates.tool]), guard=None, max_concurrency=3)
     async with anyio.create_task_group() as tasks:
@@ -60,7 +60,7 @@ async def test_slow_calls_of_one_agent_keep_no_other_one_waiting(gates: Gates) -
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.finding("R64")
+@pytest.mark.promise("R64")
 async def test_a_slot_goes_to_the_agent_that_holds_fewest() -> None:
     slots, passed = Slots(5), []
     for agent in "aaaab":
@@ -84,7 +84,7 @@ async def test_a_slot_goes_to_the_agent_that_holds_fewest() -> None:
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.finding("R64")
+@pytest.mark.promise("R64")
 async def test_one_agent_alone_has_all_slots(gates: Gates) -> None:
     made = ConcurrentExecutor(ToolRegistry([gates.tool]), guard=None, max_concurrency=3)
     async with made.execute_streaming(calls("a", range(5))):
@@ -92,7 +92,7 @@ async def test_one_agent_alone_has_all_slots(gates: Gates) -> None:
         assert len(gates.running) == 3
 
 
-@pytest.mark.finding("R64")
+@pytest.mark.promise("R64")
 async def test_a_call_waits_for_so_long_and_leaves_its_place(gates: Gates) -> None:
     made = ConcurrentExecutor(
         ToolRegistry([gates.tool]), guard=None, max_concurrency=1, max_wait_seconds=0.01
@@ -111,7 +111,7 @@ async def test_a_call_waits_for_so_long_and_leaves_its_place(gates: Gates) -> No
     assert made._slots._waiting == {}
 
 
-@pytest.mark.finding("R64")
+@pytest.mark.promise("R64")
 async def test_slots_are_never_more_than_the_limit_and_none_is_lost() -> None:
     slots = Slots(4)
     running: Counter[str] = Counter()
@@ -139,7 +139,7 @@ async def test_slots_are_never_more_than_the_limit_and_none_is_lost() -> None:
     assert not slots._held
 
 
-@pytest.mark.finding("R65")
+@pytest.mark.promise("R65")
 async def test_threads_that_one_agent_left_behind_are_half_at_most() -> None:
     entered, go_on = threading.Semaphore(0), threading.Event()
 

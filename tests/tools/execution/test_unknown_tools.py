@@ -15,7 +15,7 @@ from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
 from ...support.sample_tools import add, call, executor
 
-pytestmark = [pytest.mark.anyio, pytest.mark.finding("JC3")]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("JC3")]
 
 
 async def test_a_try_at_a_tool_that_is_not_there_is_in_the_audit_log(
@@ -59,7 +59,7 @@ async def test_a_log_that_cannot_be_written_refuses_the_call(tmp_path: Path) -> 
     assert result.error.kind.startswith(("guard", "audit"))
 
 
-@pytest.mark.finding("R2")
+@pytest.mark.promise("R2")
 @pytest.mark.parametrize("way", ["call", "execute"])
 async def test_refused_calls_in_a_loop_let_others_run(way: str) -> None:
     made = executor(add)

@@ -106,6 +106,7 @@ EXPORTERS: dict[str, Callable[[Tool], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.promise("LT-14", "LT-29", "GR-28", "OR-15", "X-07")
 @pytest.mark.parametrize("provider", EXPORTERS)
 def test_exports_are_as_written_down(provider: str) -> None:
     """LT-14, LT-29, GR-28, OR-15, X-07."""
@@ -117,11 +118,10 @@ def test_exports_are_as_written_down(provider: str) -> None:
     assert exported == json.loads(path.read_text())
 
 
+@pytest.mark.promise("GA-11")
 @pytest.mark.parametrize("provider", EXPORTERS)
 @pytest.mark.parametrize("subject", TOOLS, ids=lambda each: each.name)
-def test_exported_schemas_and_names_are_valid_ga_11(
-    provider: str, subject: Tool
-) -> None:
+def test_exported_schemas_and_names_are_valid(provider: str, subject: Tool) -> None:
     exported = EXPORTERS[provider](subject)
     body = exported.get("function", exported)
     [schema] = [value for key, value in body.items() if key in SCHEMA_KEYS]
@@ -175,6 +175,7 @@ def test_what_strict_mode_gives_is_valid_here() -> None:
     assert plan.validate(arguments).json["start"] is None
 
 
+@pytest.mark.promise("X-09")
 @pytest.mark.parametrize(
     ("annotation", "reason"),
     [
@@ -185,7 +186,7 @@ def test_what_strict_mode_gives_is_valid_here() -> None:
         (list[dict[str, str]], r"value\[\]: .* an open object"),
     ],
 )
-def test_strict_mode_refuses_what_it_cannot_express_x_09(
+def test_strict_mode_refuses_what_it_cannot_express(
     annotation: Any, reason: str
 ) -> None:
     def f(value):  # type: ignore[no-untyped-def]
@@ -197,7 +198,8 @@ def test_strict_mode_refuses_what_it_cannot_express_x_09(
     to_openai(tool(f))
 
 
-def test_an_export_shares_nothing_with_the_tool_lt_52() -> None:
+@pytest.mark.promise("LT-52")
+def test_an_export_shares_nothing_with_the_tool() -> None:
     for export in EXPORTERS.values():
         before = json.dumps(add.parameters)
         exported = export(add)
@@ -207,7 +209,8 @@ def test_an_export_shares_nothing_with_the_tool_lt_52() -> None:
         assert json.dumps(add.parameters) == before
 
 
-def test_exports_follow_the_agent_lt_29() -> None:
+@pytest.mark.promise("LT-29")
+def test_exports_follow_the_agent() -> None:
     registry = ToolRegistry(TOOLS, visible=lambda agent, each: each.name == agent)
     view = registry.snapshot().for_agent("add")
 

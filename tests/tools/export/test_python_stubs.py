@@ -29,9 +29,7 @@ def add(a: int, b: int = 1) -> int:
     return a + b
 
 
-async def test_every_name_can_be_written_in_python(
-    sandbox: SandboxManager,
-) -> None:
+async def test_every_name_can_be_written_in_python(sandbox: SandboxManager) -> None:
     names = ["call", "files.read", "to-do", "class", "_fd", "__class__", "3d"]
     tools = [tool(name=name)(lambda: 1) for name in names]
     code = CodeExecutor(sandbox, ToolRegistry(tools), guard=None)
@@ -47,7 +45,7 @@ def closed() -> SandboxManager:
     return SandboxManager(SandboxConfig(backend="subprocess"))
 
 
-@pytest.mark.finding("R48")
+@pytest.mark.promise("R48")
 async def test_two_tools_of_one_name_are_left_out_and_named_once(
     sandbox: SandboxManager, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -86,8 +86,9 @@ async def test_the_first_hook_is_the_outermost() -> None:
     assert seen == ["a before shout", "b before shout", "b after X", "a after Xb"]
 
 
+@pytest.mark.promise("RO-04")
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_raising_hook_ends_its_own_call_only_ro_04(when: str) -> None:
+async def test_a_raising_hook_ends_its_own_call_only(when: str) -> None:
     class Raises(Hook):
         async def around(self, invocation: Invocation, proceed: Proceed) -> JsonValue:
             if invocation.call.id != "1":
@@ -104,7 +105,8 @@ async def test_a_raising_hook_ends_its_own_call_only_ro_04(when: str) -> None:
     assert CANARY not in results[1].to_text()
 
 
-async def test_what_ran_before_a_hook_failed_does_not_run_again_rg_33() -> None:
+@pytest.mark.promise("RG-33")
+async def test_what_ran_before_a_hook_failed_does_not_run_again() -> None:
     runs = []
 
     @tool
@@ -125,7 +127,8 @@ async def test_what_ran_before_a_hook_failed_does_not_run_again_rg_33() -> None:
     assert again.error.details == {"outcome": "unknown"}
 
 
-async def test_a_hook_cannot_get_past_the_guard_rl_25() -> None:
+@pytest.mark.promise("RL-25")
+async def test_a_hook_cannot_get_past_the_guard() -> None:
     seen: list[str] = []
     guard = ActionGuard([AgentPolicy(agent_id="a", allow=["rows"])])
     made = executor(Mark("a", seen), guard=guard)
@@ -134,7 +137,8 @@ async def test_a_hook_cannot_get_past_the_guard_rl_25() -> None:
     assert seen == []
 
 
-async def test_redaction_of_results_rl_02() -> None:
+@pytest.mark.promise("RL-02")
+async def test_redaction_of_results() -> None:
     made = executor(RedactionHook(Redactor(secrets=[CANARY])))
     results = [
         await made.call(call("rows", count=2)),
@@ -145,7 +149,8 @@ async def test_redaction_of_results_rl_02() -> None:
     assert results[1].content == "PLAIN"
 
 
-async def test_large_results_are_kept_by_what_they_say_rl_24(tmp_path: Path) -> None:
+@pytest.mark.promise("RL-24")
+async def test_large_results_are_kept_by_what_they_say(tmp_path: Path) -> None:
     store = FolderResultStore(tmp_path / "results")
     made = executor(
         ResultSizeHook(max_characters=200, preview_characters=10, store=store)
@@ -231,7 +236,7 @@ async def test_failures_are_not_cached() -> None:
     assert results == [None, 2, 2]
 
 
-@pytest.mark.attack(108)
+@pytest.mark.promise("E-108")
 async def test_logs_are_lines_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     made = executor(LoggingHook(redactor=Redactor(secrets=[CANARY])))
@@ -325,7 +330,8 @@ def cells(sandbox: SandboxManager) -> ConcurrentExecutor:
     )
 
 
-async def test_sandboxed_tools_run_in_cells_on_every_backend_rl_01(
+@pytest.mark.promise("RL-01")
+async def test_sandboxed_tools_run_in_cells_on_every_backend(
     cells: ConcurrentExecutor, backend: BackendRow
 ) -> None:
     result = await cells.call(call("whoami", user="ada"))
@@ -339,10 +345,8 @@ async def test_sandboxed_tools_run_in_cells_on_every_backend_rl_01(
     assert set(record.usage) == {"wall_ms", "cpu_ms", "bytes"}
 
 
-@pytest.mark.attack(10)
-async def test_what_a_cell_sends_is_json_or_nothing_rl_11(
-    cells: ConcurrentExecutor,
-) -> None:
+@pytest.mark.promise("E-10", "RL-11")
+async def test_what_a_cell_sends_is_json_or_nothing(cells: ConcurrentExecutor) -> None:
     results = await cells.execute(
         [call("spin", "1"), call("burst", "2"), call("hands_out_an_object", "3")]
     )

@@ -114,8 +114,8 @@ async def test_a_failure_is_told_to_the_model() -> None:
     assert len(told(long)) < 5_000
 
 
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.attack(68)
 async def test_no_redirect_is_followed(status: int) -> None:
     with web_api() as api, web_api() as elsewhere:
         api.answer("/p", b"", status, Location=f"{elsewhere.url}/stolen")
@@ -160,7 +160,7 @@ async def test_an_api_that_never_answers_ends_at_the_deadline() -> None:
     assert result.status == "timeout"
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_no_address_that_is_not_public_is_reached() -> None:
     with web_api() as api:
         refused = await called(api, networks=())
@@ -171,7 +171,7 @@ async def test_no_address_that_is_not_public_is_reached() -> None:
         assert api.requests == []
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_servers_of_the_document_do_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -198,7 +198,7 @@ async def pinned(text: str) -> OpenAPIPins:
         return OpenAPIPins({"api": toolset.definitions})
 
 
-@pytest.mark.attack(125)
+@pytest.mark.promise("E-125")
 async def test_a_changed_operation_is_not_called(tmp_path: Path) -> None:
     path = tmp_path / "api.json"
     path.write_text(TEXT)
@@ -225,7 +225,7 @@ async def test_a_changed_operation_is_not_called(tmp_path: Path) -> None:
         assert len(api.requests) == 1
 
 
-@pytest.mark.attack(125)
+@pytest.mark.promise("E-125")
 async def test_a_document_is_read_again_after_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,7 +255,7 @@ async def test_a_document_is_fetched_from_the_url_that_is_named() -> None:
         assert docs.requests[0].header("Authorization") is None
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_a_document_comes_from_no_other_place() -> None:
     with web_api() as api, web_api() as elsewhere:
         elsewhere.answer("/api.json", TEXT.encode())

@@ -208,7 +208,7 @@ async def test_one_bad_operation_leaves_the_others() -> None:
 # What a hostile document tries.
 
 
-@pytest.mark.attack(125)
+@pytest.mark.promise("E-125")
 @pytest.mark.parametrize(
     ("reference", "reason"),
     [
@@ -259,7 +259,7 @@ def chain(length: int) -> dict[str, Any]:
     return {"schemas": schemas | {f"S{length}": {"type": "string"}}}
 
 
-@pytest.mark.attack(125)
+@pytest.mark.promise("E-125")
 async def test_deep_wide_and_large_documents_are_bounded() -> None:
     start = time.monotonic()
     first = given("x", "query", schema={"$ref": "#/components/schemas/S0"})
@@ -283,7 +283,7 @@ async def test_deep_wide_and_large_documents_are_bounded() -> None:
     assert time.monotonic() - start < 60
 
 
-@pytest.mark.attack(125)
+@pytest.mark.promise("E-125")
 @pytest.mark.parametrize(
     "text",
     [
@@ -328,7 +328,7 @@ def test_yaml_is_read_as_json_is() -> None:
     assert values["responses"] == {"200": "a"}
 
 
-@pytest.mark.attack(124)
+@pytest.mark.promise("E-124")
 async def test_hidden_text_reaches_no_model() -> None:
     [tool] = (await tools_of(operation(summary="Nice.\u200b\x1b[2J"))).tools
     assert tool.description.isprintable()
@@ -407,7 +407,7 @@ def test_options_that_cannot_be_used_are_refused(server: str, options: Any) -> N
     assert "hunter22" not in str(caught.value)
 
 
-@pytest.mark.finding("T13")
+@pytest.mark.promise("T13")
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
@@ -421,7 +421,7 @@ def test_yaml_that_loses_parts_in_silence_is_refused(lines: str, told: str) -> N
         read_document(f"openapi: 3.1.0\n{lines}")
 
 
-@pytest.mark.finding("T30")
+@pytest.mark.promise("T30")
 def test_a_version_may_be_short() -> None:
     for text in ("openapi: 3.0\n", "openapi: '3.1'\n", '{"openapi": "3.1"}'):
         assert read_document(text)

@@ -18,7 +18,7 @@ from toolcell.tools.openapi.requests import draft
 from ...conftest import run_apart
 from ...support.web.api import given, operation
 
-pytestmark = pytest.mark.finding("T1")
+pytestmark = pytest.mark.promise("T1")
 NAMES = ["amount", "owner", "filter", "Owner", "owner[]", "filter[owner]", "a", "x y"]
 SCALARS = st.sampled_from(["me", "root", 1, True, "a&owner=root", "=", ""])
 INNER = st.recursive(

@@ -119,7 +119,7 @@ async def test_a_value_in_a_path_is_one_segment(
         assert api.targets == [f"/v1/pets/{segment}/x"]
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize(
     "value",
     [
@@ -144,7 +144,7 @@ async def test_a_value_in_a_path_leads_nowhere_else(value: str) -> None:
         assert api.requests == []
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 async def test_two_values_of_one_segment_make_no_way_upwards() -> None:
     both = [given("a", "path"), given("b", "path")]
     values = operation("/pets/{a}{b}/x", parameters=both)
@@ -155,7 +155,7 @@ async def test_two_values_of_one_segment_make_no_way_upwards() -> None:
         assert api.requests == []
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize(
     "value", ["a\r\nX-Evil: 1", "a\nb", "\r", "a\0b", "ü", " a", "a ", "a\x7f"]
 )
@@ -176,7 +176,7 @@ DEEP = given("x", "query", style="deepObject", schema=MAP, explode=True)
 HEADER = given("x", "header", schema={})
 
 
-@pytest.mark.attack(68)
+@pytest.mark.promise("E-68")
 @pytest.mark.parametrize(
     ("parameter", "value", "mark"),
     [
@@ -372,7 +372,7 @@ async def test_the_first_set_of_schemes_with_secrets_is_used() -> None:
         assert (anonymous.header("X-Key"), anonymous.target) == (None, "/p")
 
 
-@pytest.mark.attack(131)
+@pytest.mark.promise("E-131")
 async def test_no_argument_takes_the_place_of_a_secret() -> None:
     """A free-form object in the query may have any key, `key` too."""
     values = secured({"query": []}, parameters=[given("x", "query", schema=MAP)])
@@ -385,7 +385,7 @@ async def test_no_argument_takes_the_place_of_a_secret() -> None:
         assert api.requests == []
 
 
-@pytest.mark.attack(131)
+@pytest.mark.promise("E-131")
 @pytest.mark.parametrize("scheme", ["query", "basic", "header"])
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "image/png"])
 @pytest.mark.parametrize("status", [200, 403])
@@ -411,7 +411,7 @@ async def test_a_secret_that_an_answer_repeats_is_hidden(
             assert "[secret]" in seen
 
 
-@pytest.mark.attack(131)
+@pytest.mark.promise("E-131")
 async def test_a_secret_is_in_no_schema_record_or_error() -> None:
     values = secured({"query": []}, parameters=[given("n", "query")])
     values = json.loads(json.dumps(values))

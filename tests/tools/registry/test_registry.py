@@ -31,6 +31,7 @@ def alike(first: Tool, name: str) -> Tool:
     return each
 
 
+@pytest.mark.promise("LT-26", "LT-28", "LT-30", "GR-01", "GR-04", "GR-05")
 def test_tools_are_found_by_name_in_the_order_they_came() -> None:
     """LT-26, LT-28, LT-30, GR-01, GR-04, GR-05."""
     add, search = named("add"), named("search")
@@ -45,6 +46,7 @@ def test_tools_are_found_by_name_in_the_order_they_came() -> None:
     assert 3 not in registry
 
 
+@pytest.mark.promise("GR-02", "GR-26", "GR-27", "LT-22")
 def test_functions_become_tools_when_they_are_registered() -> None:
     """GR-02, GR-26, GR-27, LT-22: name, description and schema are inferred."""
     registry = ToolRegistry()
@@ -75,7 +77,8 @@ def test_annotations_may_name_what_the_registering_function_defines() -> None:
     assert "Point" in str(schema)
 
 
-def test_the_decorator_of_a_registry_registers_gr_03_x_08() -> None:
+@pytest.mark.promise("GR-03", "X-08")
+def test_the_decorator_of_a_registry_registers() -> None:
     registry = ToolRegistry()
 
     @registry.tool
@@ -95,6 +98,7 @@ def test_a_tool_brings_its_own_options() -> None:
         ToolRegistry().register(named("add"), description="Other.")
 
 
+@pytest.mark.promise("GA-04", "GA-05", "GA-12", "A-10", "RA-03")
 def test_registries_share_nothing() -> None:
     """GA-04, GA-05, GA-12, A-10, RA-03: no module state, no decoration side effect."""
     first, second = ToolRegistry(), ToolRegistry()
@@ -104,7 +108,7 @@ def test_registries_share_nothing() -> None:
     assert second.list_tools() == []
 
 
-@pytest.mark.attack(123)
+@pytest.mark.promise("E-123", "LT-23", "X-02", "RO-03", "RA-02")
 def test_a_name_is_taken_once() -> None:
     """LT-23, X-02, RO-03, RA-02: a typed error that names both sources."""
     trusted = named("pay")
@@ -119,7 +123,7 @@ def test_a_name_is_taken_once() -> None:
     assert list(registry) == [trusted]
 
 
-@pytest.mark.attack(112)
+@pytest.mark.promise("E-112")
 @pytest.mark.parametrize("name", ["math_add", "Math.Add", "MATH_ADD", "math.add"])
 def test_names_that_look_alike_are_refused(name: str) -> None:
     registry = ToolRegistry([named("math.add")])
@@ -139,7 +143,8 @@ def test_a_provider_spelling_finds_the_tool() -> None:
     assert registry.get("Math.Add") is None
 
 
-def test_replacing_is_said_out_loud_x_02() -> None:
+@pytest.mark.promise("X-02")
+def test_replacing_is_said_out_loud() -> None:
     old, new = named("add"), named("add")
     registry = ToolRegistry([old])
     registry.register(new, replace=True)
@@ -148,7 +153,8 @@ def test_replacing_is_said_out_loud_x_02() -> None:
     assert len(registry) == 1
 
 
-def test_many_or_none_lt_24() -> None:
+@pytest.mark.promise("LT-24")
+def test_many_or_none() -> None:
     registry = ToolRegistry([named("c")])
     before = registry.snapshot()
 
@@ -164,7 +170,8 @@ def test_many_or_none_lt_24() -> None:
     assert registry.snapshot().revision == before.revision + 1
 
 
-def test_unregister_returns_what_was_removed_lt_25() -> None:
+@pytest.mark.promise("LT-25")
+def test_unregister_returns_what_was_removed() -> None:
     made = named("add")
     registry = ToolRegistry([made])
 
@@ -175,6 +182,7 @@ def test_unregister_returns_what_was_removed_lt_25() -> None:
     assert registry.get("add") is made
 
 
+@pytest.mark.promise("LT-21", "A-13")
 def test_a_snapshot_never_changes() -> None:
     """LT-21, A-13: a batch works on what was there when it began."""
     add = named("add")
@@ -235,7 +243,8 @@ def guarded() -> ToolRegistry:
     return ToolRegistry([named(name) for name in names], visible=visible)
 
 
-def test_an_agent_sees_what_it_may_call_lt_29(guarded: ToolRegistry) -> None:
+@pytest.mark.promise("LT-29")
+def test_an_agent_sees_what_it_may_call(guarded: ToolRegistry) -> None:
     view = guarded.snapshot().for_agent("reader")
 
     assert view.list_tools() == ["read_file", "read_mail"]
@@ -252,10 +261,8 @@ def test_a_stranger_sees_nothing(guarded: ToolRegistry, agent_id: str | None) ->
     assert (list(view), view.get("read_file")) == ([], None)
 
 
-@pytest.mark.attack(85)
-def test_a_failed_look_up_tells_only_what_the_agent_has_lt_27(
-    guarded: ToolRegistry,
-) -> None:
+@pytest.mark.promise("E-85", "LT-27", "GR-04", "GR-30")
+def test_a_failed_look_up_tells_only_what_the_agent_has(guarded: ToolRegistry) -> None:
     """GR-04, GR-30: the error is typed and keeps the other names to itself."""
     view = guarded.snapshot().for_agent("reader")
     for name in ("read_fil", "write_file", "__class__", "nothing", "x" * 10_000):
@@ -281,7 +288,8 @@ def test_hidden_and_missing_tools_fail_alike(guarded: ToolRegistry) -> None:
     assert len(messages) == 1
 
 
-def test_configuration_is_held_per_tool_lt_20() -> None:
+@pytest.mark.promise("LT-20")
+def test_configuration_is_held_per_tool() -> None:
     settings = {"add": {"limit": 3}}
     registry = ToolRegistry([named("add")], config=settings)
     settings["add"]["limit"] = 4
@@ -321,7 +329,8 @@ def crowd(size: int) -> ToolRegistry:
     return ToolRegistry(tools, visible=lambda agent_id, subject: agent_id == "a")
 
 
-def test_ten_thousand_tools_cost_a_call_nothing_ga_16() -> None:
+@pytest.mark.promise("GA-16")
+def test_ten_thousand_tools_cost_a_call_nothing() -> None:
     few, many = crowd(10), crowd(10_000)
 
     def look_up(registry: ToolRegistry) -> Callable[[], object]:

@@ -29,7 +29,8 @@ def versioned() -> ToolRegistry:
     return ToolRegistry([V10, V1, V2])
 
 
-def test_versions_stand_side_by_side_gr_06() -> None:
+@pytest.mark.promise("GR-06", "A-12")
+def test_versions_stand_side_by_side() -> None:
     """A-12: several versions, compared as numbers."""
     registry = versioned()
 
@@ -41,7 +42,8 @@ def test_versions_stand_side_by_side_gr_06() -> None:
     assert list(registry) == [V10]
 
 
-def test_another_version_has_to_be_welcome_gr_06() -> None:
+@pytest.mark.promise("GR-06")
+def test_another_version_has_to_be_welcome() -> None:
     registry = ToolRegistry([V1])
 
     with pytest.raises(DuplicateToolError, match="versions=True"):
@@ -50,7 +52,8 @@ def test_another_version_has_to_be_welcome_gr_06() -> None:
     assert registry.get("add") is V2
 
 
-def test_a_pin_holds_until_it_is_taken_off_gr_06() -> None:
+@pytest.mark.promise("GR-06")
+def test_a_pin_holds_until_it_is_taken_off() -> None:
     registry = versioned()
     registry.pin("add", "1.0.0")
     before = registry.snapshot()
@@ -65,7 +68,8 @@ def test_a_pin_holds_until_it_is_taken_off_gr_06() -> None:
         registry.pin("add", "3.0.0")
 
 
-def test_deprecated_versions_come_last_gr_06() -> None:
+@pytest.mark.promise("GR-06")
+def test_deprecated_versions_come_last() -> None:
     registry = versioned()
     registry.deprecate("add", "10.0.0", "wrong sums")
 
@@ -92,7 +96,8 @@ def test_versions_leave_one_by_one_or_together() -> None:
     registry.register(V1)
 
 
-def test_a_reload_is_one_step_lt_21_a_13() -> None:
+@pytest.mark.promise("LT-21", "A-13")
+def test_a_reload_is_one_step() -> None:
     old, kept, gone = named("a"), named("b"), named("c")
     registry = ToolRegistry([old, kept, gone])
     registry.pin("a", "1.0.0")
@@ -155,7 +160,8 @@ async def in_flight(
     return flights
 
 
-async def test_unregistering_leaves_running_calls_alone_lt_25() -> None:
+@pytest.mark.promise("LT-25")
+async def test_unregistering_leaves_running_calls_alone() -> None:
     async def use(registry: ToolRegistry, flights: list[Flight], tasks: Any) -> None:
         assert registry.unregister("add") is V1
         for flight in flights:
@@ -164,7 +170,8 @@ async def test_unregistering_leaves_running_calls_alone_lt_25() -> None:
     assert [each.ended for each in await in_flight(use)] == ["finished"] * 2
 
 
-async def test_retiring_drains_lt_25() -> None:
+@pytest.mark.promise("LT-25")
+async def test_retiring_drains() -> None:
     order: list[str] = []
 
     async def use(registry: ToolRegistry, flights: list[Flight], tasks: Any) -> None:
@@ -188,7 +195,8 @@ async def test_retiring_drains_lt_25() -> None:
     assert [each.ended for each in await in_flight(use)] == ["finished"] * 2
 
 
-async def test_retiring_cancels_lt_25() -> None:
+@pytest.mark.promise("LT-25")
+async def test_retiring_cancels() -> None:
     async def use(registry: ToolRegistry, flights: list[Flight], tasks: Any) -> None:
         assert await registry.retire("add", cancel=True) is V1
         assert [each.ended for each in flights] == ["cancelled"] * 2

@@ -25,7 +25,10 @@ from toolcell.tools.stores.idempotency import CallBody
 
 from ...support.child import Child
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.promise("A-17 GR-09 LT-06 RG-31 RL-23 X-04"),
+]
 PAY_1, PAY_2 = (CallBody("pay", {"amount": amount}) for amount in (1, 2))
 DONE = ToolResult(call_id="1", name="pay", content={"paid": "0.10"})
 
@@ -57,9 +60,7 @@ def keys(
         store.close()
 
 
-async def test_a_finished_key_hands_out_its_result_gr_09_x_04(
-    keys: Idempotency,
-) -> None:
+async def test_a_finished_key_hands_out_its_result(keys: Idempotency) -> None:
     assert await keys.claim("k", PAY_1, repeatable=False) is None
     keys.finish("k", DONE)
 
@@ -69,7 +70,7 @@ async def test_a_finished_key_hands_out_its_result_gr_09_x_04(
     keys.forget("other")
 
 
-async def test_another_body_under_a_key_is_an_error_rg_31(keys: Idempotency) -> None:
+async def test_another_body_under_a_key_is_an_error(keys: Idempotency) -> None:
     await keys.claim("k", PAY_1, repeatable=False)
     with pytest.raises(InvalidInputError, match="another call"):
         await keys.claim("k", PAY_2, repeatable=False)
@@ -80,7 +81,7 @@ async def test_another_body_under_a_key_is_an_error_rg_31(keys: Idempotency) -> 
     assert await keys.claim("k", PAY_1, repeatable=False) == DONE
 
 
-async def test_a_failure_is_forgotten_rl_23(keys: Idempotency) -> None:
+async def test_a_failure_is_forgotten(keys: Idempotency) -> None:
     await keys.claim("k", PAY_1, repeatable=False)
     keys.forget("k")
 
@@ -102,7 +103,7 @@ async def test_doubt_is_told_and_only_harmless_work_goes_on(keys: Idempotency) -
     assert await keys.claim("harmless", PAY_1, repeatable=True) == DONE
 
 
-async def test_single_flight_of_a_hundred_rg_31(keys: Idempotency) -> None:
+async def test_single_flight_of_a_hundred(keys: Idempotency) -> None:
     """Of a hundred at once one runs, and the others get its result."""
     runs, results = 0, []
     started, go_on = anyio.Event(), anyio.Event()
@@ -174,7 +175,7 @@ async def test_results_expire(keys: Idempotency, clock: Clock) -> None:
     keys.forget("k")
 
 
-@pytest.mark.finding("R43")
+@pytest.mark.promise("R43")
 async def test_an_agent_that_has_all_its_keys_is_refused_and_nobody_else(
     clock: Clock,
 ) -> None:
@@ -195,7 +196,7 @@ async def test_an_agent_that_has_all_its_keys_is_refused_and_nobody_else(
     assert await keys.claim("a2", mine, repeatable=False) == DONE
 
 
-@pytest.mark.finding("R43")
+@pytest.mark.promise("R43")
 async def test_many_calls_of_others_forget_no_key() -> None:
     keys = MemoryIdempotency(max_entries=10)
     await keys.claim("pay-1", CallBody("pay", {}, "b"), repeatable=False)
@@ -209,7 +210,7 @@ async def test_many_calls_of_others_forget_no_key() -> None:
     assert await keys.claim("pay-1", body, repeatable=False) == DONE
 
 
-@pytest.mark.finding("R43")
+@pytest.mark.promise("R43")
 async def test_a_clock_that_is_set_ends_no_key_of_a_file(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,9 +279,7 @@ async def mine(path: Path) -> AsyncIterator[SQLiteIdempotency]:
     keys.close()
 
 
-async def test_keys_survive_a_kill_and_a_half_done_one_is_in_doubt(
-    path: Path,
-) -> None:
+async def test_keys_survive_a_kill_and_a_half_done_one_is_in_doubt(path: Path) -> None:
     """RG-31, A-17, LT-06: durable across kill -9, honest about what it broke off."""
     with python(HOLDER, path) as holder:
         assert holder.stdout is not None
@@ -442,7 +441,7 @@ def narrow(
         store.close()
 
 
-@pytest.mark.finding("A13")
+@pytest.mark.promise("A13")
 async def test_results_take_no_more_room_than_they_may(
     narrow: MemoryIdempotency | SQLiteIdempotency,
 ) -> None:
@@ -472,7 +471,7 @@ async def test_results_take_no_more_room_than_they_may(
     assert await narrow.claim("k1", PAY_1, repeatable=True) == DONE
 
 
-@pytest.mark.finding("A13")
+@pytest.mark.promise("A13")
 async def test_arguments_count_as_well_and_doubt_stays() -> None:
     keys = MemoryIdempotency(max_bytes=100_000)
     body = CallBody("pay", {"note": "x" * 200_000})

@@ -48,7 +48,8 @@ def record(call_id: str = "1", **changes: Any) -> ToolExecutionRecord:
     return ToolExecutionRecord(**{**fields, **changes})
 
 
-def test_a_record_comes_back_as_it_was_gr_13_14(records: Records) -> None:
+@pytest.mark.promise("GR-13", "GR-14")
+def test_a_record_comes_back_as_it_was(records: Records) -> None:
     failed = record(
         "2",
         status="error",
@@ -87,6 +88,7 @@ def test_ids_of_different_agents_are_kept_apart(records: Records) -> None:
     assert [each.result for each in found if each] == ["of a", "of b"]
 
 
+@pytest.mark.promise("RG-32")
 @pytest.mark.parametrize(
     ("wanted", "ids"),
     [
@@ -102,7 +104,7 @@ def test_ids_of_different_agents_are_kept_apart(records: Records) -> None:
         ({"agent_id": "' OR 1=1 --"}, []),
     ],
 )
-def test_records_can_be_asked_for_rg_32(
+def test_records_can_be_asked_for(
     records: Records, wanted: dict[str, Any], ids: list[str]
 ) -> None:
     records.add(record("1"))
@@ -221,7 +223,7 @@ def test_a_locked_file_is_a_typed_error_and_heals(tmp_path: Path) -> None:
     records.close()
 
 
-@pytest.mark.finding("F12")
+@pytest.mark.promise("F12")
 def test_a_file_keeps_records_for_so_many_days(tmp_path: Path) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     clock = [now.timestamp()]

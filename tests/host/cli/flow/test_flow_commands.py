@@ -17,6 +17,7 @@ from ..conftest import Command
 from .conftest import CONFIG, Flow, other
 
 
+@pytest.mark.promise("flow-47")
 def test_a_question_is_asked_and_answered_by_commands(folder: Path) -> None:
     given = '{"item": "books", "password": "hunter2"}'
     paused = other("run", "order", "--input", given, "--thread", "o1", code=5)
@@ -47,6 +48,7 @@ def test_a_question_is_asked_and_answered_by_commands(folder: Path) -> None:
     assert [each["by"] for each in newest["answers"]] == ["anna"]
 
 
+@pytest.mark.promise("flow-30")
 def test_a_call_is_approved_where_approvals_are(
     flow: Flow, command: Command, folder: Path
 ) -> None:
@@ -69,6 +71,7 @@ def test_a_call_is_approved_where_approvals_are(
     assert '"pay"' in made
 
 
+@pytest.mark.promise("flow-29")
 @pytest.mark.parametrize(
     ("reply", "code", "log"),
     [
@@ -98,6 +101,7 @@ def test_a_question_is_among_the_approvals(
         assert done["error"]["kind"] == "flow.denied"
 
 
+@pytest.mark.promise("flow-28")
 def test_a_question_that_expired_goes_on_with_work(
     flow: Flow, command: Command
 ) -> None:
@@ -107,6 +111,7 @@ def test_a_question_that_expired_goes_on_with_work(
     assert flow("resume", "h1", code=1)["error"]["details"]["reason"] == "expired"
 
 
+@pytest.mark.promise("flow-47")
 def test_a_failure_a_fork_and_an_end_have_their_codes(
     flow: Flow, command: Command, folder: Path
 ) -> None:
@@ -121,7 +126,7 @@ def test_a_failure_a_fork_and_an_end_have_their_codes(
     assert flow("fork", "b1", "--goto", "nowhere", code=4)["error"]["kind"]
 
 
-@pytest.mark.finding("R14")
+@pytest.mark.promise("R14")
 def test_a_failure_in_the_log_does_not_act_on_the_terminal(folder: Path) -> None:
     failed = toolcell("flow", "run", "broken")
 
@@ -170,6 +175,7 @@ def test_graphs_that_cannot_be_had_are_refused(
     assert said in flow("run", "order", code=2)["error"]["message"]
 
 
+@pytest.mark.promise("flow-32", "flow-47")
 def test_people_see_tables_and_what_waits(flow: Flow, command: Command) -> None:
     ran = command("flow", "run", "order", "--input", '{"item": "\\u001b[31m"}')
     assert ran.code == 5
@@ -185,6 +191,7 @@ def test_people_see_tables_and_what_waits(flow: Flow, command: Command) -> None:
     assert command("flow", "history", thread).out.startswith("0\t")
 
 
+@pytest.mark.promise("flow-47")
 def test_work_runs_until_it_is_ended(
     flow: Flow, command: Command, folder: Path
 ) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
+import pytest
 
 from toolcell import flow as threads
 from toolcell.flow import SQLiteCheckpointer
@@ -18,6 +19,7 @@ from ..conftest import Command
 from .conftest import CONFIG, Flow
 
 
+@pytest.mark.promise("flow-47")
 def test_a_changed_thread_is_found(flow: Flow, command: Command, folder: Path) -> None:
     flow("run", "order", "--thread", "o1", code=5)
     flow("run", "broken", "--thread", "b1", code=1)
@@ -36,6 +38,7 @@ def test_a_changed_thread_is_found(flow: Flow, command: Command, folder: Path) -
     assert flow("verify", "nobody", code=2)["error"]["kind"] == "checkpoint.not_found"
 
 
+@pytest.mark.promise("flow-47")
 def test_old_threads_are_deleted_and_open_ones_stay(
     flow: Flow, command: Command, folder: Path
 ) -> None:
@@ -51,6 +54,7 @@ def test_old_threads_are_deleted_and_open_ones_stay(
     assert command("flow", "prune", "--days", "0").out == ""
 
 
+@pytest.mark.promise("flow-47")
 def test_what_is_older_than_the_configuration_keeps_is_deleted(
     flow: Flow, command: Command, folder: Path
 ) -> None:
@@ -78,6 +82,7 @@ async def old_thread(path: Path) -> None:
 def does_nothing(state: Log) -> None: ...
 
 
+@pytest.mark.promise("flow-47")
 def test_a_graph_is_drawn(flow: Flow, command: Command, folder: Path) -> None:
     drawn = flow("graph", "order")
     assert drawn["mermaid"] == command("flow", "graph", "order").out

@@ -92,7 +92,6 @@ def test_others_whom_the_issuer_knows_are_refused(
     assert "set-cookie" not in answer.headers
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize(
     "lies",
     [
@@ -119,7 +118,6 @@ def test_a_token_that_does_not_hold_is_refused(
     assert http.get("/people").status_code == 303
 
 
-@pytest.mark.attack
 def test_a_token_of_another_key_is_refused(honest: Issuer, http: httpx2.Client) -> None:
     honest.signing = RSAKey.generate_key(
         2048, {"kid": str(honest.key.kid)}, private=True
@@ -128,7 +126,6 @@ def test_a_token_of_another_key_is_refused(honest: Issuer, http: httpx2.Client) 
     assert signed_in(http).status_code == 409
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize(
     "query",
     [
@@ -145,7 +142,6 @@ def test_another_way_back_is_refused(
     assert signed_in(http, **query).status_code == 409
 
 
-@pytest.mark.attack
 def test_the_way_back_of_another_browser_is_refused(
     honest: Issuer, service: Service, http: httpx2.Client
 ) -> None:

@@ -114,7 +114,6 @@ def known(service: Service, page: Browser) -> Iterator[dict[str, str]]:
     service.deny(request)
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize("more", ["", 'enctype="text/plain"', 'target="_blank"'])
 def test_a_form_elsewhere_does_nothing(
     service: Service,
@@ -137,7 +136,6 @@ def test_a_form_elsewhere_does_nothing(
     assert known["id"] in {each.id for each in service.waiting()}
 
 
-@pytest.mark.attack
 def test_fetches_from_elsewhere_read_and_do_nothing(
     service: Service, page: Browser, elsewhere: str, known: dict[str, str]
 ) -> None:
@@ -151,7 +149,6 @@ def test_fetches_from_elsewhere_read_and_do_nothing(
     assert known["id"] in {each.id for each in service.waiting()}
 
 
-@pytest.mark.attack
 def test_no_page_elsewhere_frames_or_holds_ours(
     service: Service, page: Browser, elsewhere: str
 ) -> None:

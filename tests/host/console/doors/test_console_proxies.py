@@ -31,7 +31,6 @@ def tried(service: Service, forwarded: str) -> int:
     ).status_code
 
 
-@pytest.mark.attack
 @pytest.mark.parametrize("more", ["", OTHERS], ids=["default", "others"])
 def test_a_forged_address_evades_no_limit(tmp_path: Path, more: str) -> None:
     with served(tmp_path, more) as service:
@@ -40,7 +39,6 @@ def test_a_forged_address_evades_no_limit(tmp_path: Path, more: str) -> None:
     assert found == [*[403] * MAX_FAILURES, 429]
 
 
-@pytest.mark.attack
 def test_people_behind_a_proxy_have_limits_of_their_own(tmp_path: Path) -> None:
     with served(tmp_path, TRUSTED) as service:
         # A proxy appends the address that it sees to whatever a client wrote.
@@ -53,7 +51,6 @@ def test_people_behind_a_proxy_have_limits_of_their_own(tmp_path: Path) -> None:
     assert (attacker, by_two_proxies, other) == (429, 429, 403)
 
 
-@pytest.mark.attack
 def test_a_link_for_this_machine_is_closed_to_those_behind_the_proxy(
     tmp_path: Path,
 ) -> None:
