@@ -16,22 +16,22 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from ..config.secrets import read_secret
-from ..desk.desk import Desk, open_desk
+from ..operator.desk import Desk, open_desk
+from ..operator.recent_events import Events
 from ..rest import approvals
-from ..rest.events import Events
-from .base.gate import Gate
-from .base.oidc import OIDC
-from .base.pages import Page, refusal, route_of
-from .base.passkeys import Passkeys
-from .base.people import People, Person
-from .base.people_file import PeopleFile
-from .base.rights import Rights
-from .base.sessions import Failures, Sessions
-from .base.sources import Sources
-from .base.templating import make_templates
-from .base.visit import Console, NotDoneError, Visit
-from .base.vouching import Vouching
+from ..runtime.sources import Sources
+from .accounts.oidc import OIDC
+from .accounts.passkeys import Passkeys
+from .accounts.people import People, Person
+from .accounts.people_file import PeopleFile
+from .accounts.rights import Rights
+from .accounts.sessions import Failures, Sessions
+from .accounts.vouching import Vouching
 from .routes import TABLE
+from .web.gate import Gate
+from .web.pages import Page, refusal, route_of
+from .web.templating import make_templates
+from .web.visit import Console, NotDoneError, Visit
 
 STATIC = Path(__file__).resolve().parent / "static"
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from .base import live
-from .base.oidc import CALLBACK
-from .base.pages import Act, Page
+from .accounts.oidc import CALLBACK
 from .pages import (
     agents,
     audit,
@@ -18,6 +16,8 @@ from .pages import (
     runs,
     sessions,
 )
+from .web import live
+from .web.pages import Act, Page
 
 TABLE: tuple[Page | Act, ...] = (
     Page("/", inbox.show, link="Inbox"),

@@ -11,11 +11,11 @@ import anyio
 from toolcell.core import ConfigError
 
 from ..config.host_config import HostConfig
-from ..mcp_http.listening import listen, uvicorn_server
+from ..http.listening import listen, uvicorn_server
+from ..runtime.sources import Sources
+from .accounts.people import FIRST_LINK_SECONDS, People
+from .accounts.people_file import open_people
 from .app import open_app
-from .base.people import FIRST_LINK_SECONDS, People
-from .base.people_file import open_people
-from .base.sources import Sources
 
 _LOOPBACK = ("127.0.0.1", "::1")
 

@@ -19,20 +19,20 @@ from starlette.types import Receive, Scope, Send
 from toolcell.core import InvalidInputError
 from toolcell.guard import Approve, Reject
 
-from ..desk.acts import cancel_call
-from ..desk.limits import agent_limits
-from ..desk.session_usage import measured
-from ..mcp_http.agent_shares import AgentShares, TooManyError
-from ..mcp_http.event_stream import EventStream
-from ..mcp_http.open_requests import OpenRequests
-from ..mcp_http.tokens import Token, TokenStore
+from ..http.agent_shares import AgentShares, TooManyError
+from ..http.event_stream import EventStream
+from ..http.open_requests import OpenRequests
+from ..http.tokens import Token, TokenStore
+from ..operator.acts import cancel_call
+from ..operator.limits import agent_limits
+from ..operator.recent_events import OPERATORS, Events
+from ..operator.session_usage import measured
 from ..runtime.host import Host
 from ..runtime.readiness import Readiness
 from . import approvals, bodies
 from .bodies import Body
 from .calls import ClientCall, ClientCalls, run_of
 from .errors import RETRY_SECONDS, RefusedError, answer_of
-from .events import OPERATORS, Events
 from .openapi import openapi_document
 from .operations import OPERATIONS, Name, Operation
 from .requests import check_operator, read_body, read_query, read_token, whose

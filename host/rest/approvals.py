@@ -14,7 +14,8 @@ from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped_json
 from toolcell.guard import ApprovalRequest, Approvals, Redactor
 
-from ..desk.events import (
+from ..http.tokens import Token
+from ..operator.events import (
     ApprovalAsked,
     ApprovalEnded,
     ApprovalVoted,
@@ -22,7 +23,6 @@ from ..desk.events import (
     StoreAvailable,
     StoreUnavailable,
 )
-from ..mcp_http.tokens import Token
 from . import bodies
 from .errors import RefusedError
 

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, JsonValue
 from toolcell.core import ErrorInfo, ToolResult, ToolStatus
 from toolcell.core.models import FrozenModel
 
-from ..desk.live_calls import CallState as State
+from ..operator.live_calls import CallState as State
 
 MAX_WAIT_SECONDS = 60.0
 """Longest time in seconds that an answer may be waited for. A longer one is refused."""

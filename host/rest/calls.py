@@ -16,11 +16,11 @@ from toolcell.core import ToolcellError, ToolExecutionError, ToolResult
 from toolcell.guard import called_by
 from toolcell.tools import RunContext
 
-from ..desk.live_calls import CallState as State
-from ..desk.live_calls import LiveCalls
-from ..mcp_http.agent_shares import AgentShares, TooManyError
-from ..mcp_http.tokens import Token
-from ..mcp_server.active_calls import ActiveCalls, BusyError
+from ..http.agent_shares import AgentShares, TooManyError
+from ..http.tokens import Token
+from ..operator.live_calls import CallState as State
+from ..operator.live_calls import LiveCalls
+from ..runtime.active_calls import ActiveCalls, BusyError
 from ..runtime.host import Host
 from .bodies import CallState, NewCall
 from .errors import RETRY_SECONDS, RefusedError

@@ -16,7 +16,7 @@ from toolcell.core import (
     ToolcellError,
 )
 
-from ..mcp_server.active_calls import BusyError
+from ..runtime.active_calls import BusyError
 from .bodies import Problem
 
 RETRY_SECONDS = 1.0

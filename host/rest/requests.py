@@ -12,10 +12,10 @@ from toolcell.core.text.json_size import count_values
 from toolcell.core.text.strict_json import read_json
 
 from ..config.server import ServerConfig
-from ..mcp_http.tokens import Token, TokenStore
+from ..http.tokens import Token, TokenStore
+from ..operator.recent_events import OPERATORS
 from .bodies import Body
 from .errors import InvalidRequestError, RefusedError
-from .events import OPERATORS
 
 BODY_SECONDS = 30.0
 """Seconds for a body to arrive. When it is reached the request is answered 408."""

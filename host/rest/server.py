@@ -10,13 +10,13 @@ from importlib.metadata import version
 
 import anyio
 
-from ..mcp_http.listening import listen, uvicorn_server
-from ..mcp_http.tokens import open_tokens
+from ..http.listening import listen, uvicorn_server
+from ..http.tokens import open_tokens
+from ..operator.recent_events import Events
 from ..runtime.host import Host
 from . import approvals
 from .api import RestAPI
 from .calls import ClientCalls
-from .events import Events
 
 
 @asynccontextmanager

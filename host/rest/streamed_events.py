@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, Field, Json, RootModel, create_model
 
-from ..desk.events import EVENTS
+from ..operator.events import EVENTS
 from .bodies import Body
 
 STREAM_OPENED = "stream.opened"

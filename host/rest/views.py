@@ -10,7 +10,7 @@ from toolcell.guard import LimitState, Redactor
 from toolcell.sandbox import CellUsage
 from toolcell.tools import CodeSession, NumberedRecord
 
-from ..desk.live_calls import LiveCall
+from ..operator.live_calls import LiveCall
 from . import bodies
 
 

@@ -45,8 +45,8 @@ from toolcell.tools.builtin import code_tools, workspace_tools
 
 from ..config.host_config import HostConfig
 from ..config.secrets import read_secret
-from ..desk.live_calls import LiveCalls
-from ..desk.notices import Notices
+from ..operator.live_calls import LiveCalls
+from ..operator.notices import Notices
 from ..webhooks.opening import make_webhooks
 from .caller_approval import ask_caller
 from .cluster import open_sandbox

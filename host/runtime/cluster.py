@@ -16,7 +16,7 @@ from toolcell.core import ConfigError
 from ..config.cluster import ClusterConfig
 from ..config.host_config import HostConfig
 from ..config.secrets import read_secret
-from ..desk.notices import Notices
+from ..operator.notices import Notices
 
 if TYPE_CHECKING:
     from toolcell.cluster import (

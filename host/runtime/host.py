@@ -22,8 +22,8 @@ from toolcell.tools import (
 )
 
 from ..config.host_config import HostConfig
-from ..desk.live_calls import LiveCalls
-from ..desk.notices import Notices
+from ..operator.live_calls import LiveCalls
+from ..operator.notices import Notices
 from .assembly import HostComponents, open_components
 from .telemetry import open_telemetry
 

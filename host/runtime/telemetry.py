@@ -17,7 +17,7 @@ from toolcell.core.gauges import Gauges
 from toolcell.core.text.install_hint import install_hint
 
 from ..config.host_config import HostConfig
-from ..desk.limits import RemainingLimits, limits_left
+from ..operator.limits import RemainingLimits, limits_left
 from .assembly import HostComponents
 
 if TYPE_CHECKING:

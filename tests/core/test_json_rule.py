@@ -18,7 +18,7 @@ import pytest
 
 from toolcell.core import InvalidInputError, ToolCall
 from toolcell.core.text.strict_json import read_json
-from toolcell.host.mcp_server.json_rpc import read_message
+from toolcell.host.mcp.json_rpc import read_message
 from toolcell.sandbox import HostCalls
 from toolcell.sandbox.cell.wire.frames import strict_json
 from toolcell.sandbox.client.host_calls import CallServer

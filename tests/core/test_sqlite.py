@@ -18,7 +18,7 @@ from toolcell.core import ConfigError, StoreUnavailableError
 from toolcell.core.storage.sqlite import FORMAT, open_sqlite
 from toolcell.guard import ApprovalStore, SQLiteStore
 from toolcell.guard.stores.base import Charge, Reservation
-from toolcell.host.mcp_http.tokens import TokenStore
+from toolcell.host.http.tokens import TokenStore
 from toolcell.tools import SQLiteIdempotency, SQLiteRecords
 from toolcell.tools.stores.idempotency import CallBody
 

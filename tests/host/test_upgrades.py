@@ -22,9 +22,9 @@ from toolcell.core.storage.sqlite import FORMAT
 from toolcell.flow import END, START, Flow, Graph, SQLiteCheckpointer, interrupt
 from toolcell.guard import ApprovalStore, SQLiteStore, verify_audit
 from toolcell.host import Host, HostConfig
-from toolcell.host.console.base.people_file import PeopleFile
-from toolcell.host.desk.heads import HeadFile
-from toolcell.host.mcp_http.tokens import TokenStore
+from toolcell.host.console.accounts.people_file import PeopleFile
+from toolcell.host.http.tokens import TokenStore
+from toolcell.host.operator.heads import HeadFile
 from toolcell.host.runtime.backup import MANIFEST, back_up, restore
 from toolcell.host.webhooks.queue import MessageQueue
 from toolcell.tools import SQLiteIdempotency, SQLiteRecords
@@ -42,9 +42,9 @@ FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "records.db": ("tools/stores/sqlite_file.py", SQLiteRecords),
     "idempotency.db": ("tools/stores/sqlite_file.py", SQLiteIdempotency),
     "flows.db": ("flow/stores/sqlite.py", SQLiteCheckpointer),
-    "tokens.db": ("host/mcp_http/tokens.py", TokenStore),
-    "people.db": ("host/console/base/people_file.py", PeopleFile),
-    "heads.db": ("host/desk/heads.py", HeadFile),
+    "tokens.db": ("host/http/tokens.py", TokenStore),
+    "people.db": ("host/console/accounts/people_file.py", PeopleFile),
+    "heads.db": ("host/operator/heads.py", HeadFile),
     "webhooks.db": ("host/webhooks/queue.py", lambda path: MessageQueue(path, 0.0)),
 }
 """Each database of a host, the module that opens it, and its store."""

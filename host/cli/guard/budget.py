@@ -14,7 +14,7 @@ from ...terminal.signals import run_async
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath, RunId
 
 if TYPE_CHECKING:
-    from ...desk.limits import RemainingLimits
+    from ...operator.limits import RemainingLimits
 
 
 def budget(
@@ -43,7 +43,7 @@ def budget(
 
 async def _left(path: Path, agent: str | None, run_id: str | None) -> RemainingLimits:
     from ...config.host_config import HostConfig
-    from ...desk.limits import limits_left
+    from ...operator.limits import limits_left
     from ...runtime.assembly import list_registry, open_guard
     from ...runtime.policy_names import check_agent
 

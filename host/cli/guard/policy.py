@@ -115,7 +115,7 @@ def explain(
 
 async def _explain(path: Path, tool_call: ToolCall, run_id: str | None) -> Decision:
     from ...config.host_config import HostConfig
-    from ...desk.explanations import explain
+    from ...operator.explanations import explain
     from ...runtime.assembly import list_registry, open_guard
     from ...runtime.policy_names import check_agent
 

@@ -219,7 +219,7 @@ async def _serve(settings: HostConfig, as_json: bool) -> None:
 
     from toolcell.sandbox import SandboxManager
 
-    from ...mcp_http.metrics import serve_metrics
+    from ...http.metrics import serve_metrics
     from ...runtime.cluster import cluster_parts
     from ...runtime.telemetry import export_telemetry
 

@@ -53,8 +53,8 @@ def console(
 async def _serve(
     settings: HostConfig, path: Path, address: str, new_admin: bool, as_json: bool
 ) -> None:
-    from ...console.base.sources import open_sources
     from ...console.server import run_console
+    from ...runtime.sources import open_sources
 
     tell = partial(_print_address, as_json)
     async with open_sources(settings, path, os.environ) as sources:
@@ -67,8 +67,8 @@ async def beside(host: Host, address: str | None, as_json: bool) -> AsyncIterato
     if address is None:
         yield
         return
-    from ...console.base.sources import sources_of
     from ...console.server import serve_console
+    from ...runtime.sources import sources_of
 
     async with serve_console(sources_of(host), address) as (origin, link):
         _print_address(as_json, origin, link)

@@ -105,7 +105,7 @@ def _server(
 ) -> tuple[_ServeHost, str] | None:
     """Return what serves a host over HTTP, and its address; None: nothing does."""
     if sandbox_api is not None:
-        from ...sandbox_api.app import serve_sandboxes
+        from ...e2b.app import serve_sandboxes
 
         return serve_sandboxes, sandbox_api
     if rest is not None:
@@ -113,7 +113,7 @@ def _server(
 
         return serve_rest, rest
     if http is not None:
-        from ...mcp_http.server import serve_http
+        from ...mcp.http_server import serve_http
 
         return serve_http, http
     return None
@@ -129,8 +129,8 @@ def _check_console(*, beside_http: bool) -> None:
 
 
 async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -> None:
-    from ...mcp_http.metrics import serve_metrics
-    from ...mcp_server.stdio import serve_stdio
+    from ...http.metrics import serve_metrics
+    from ...mcp.stdio import serve_stdio
     from ...runtime.policy_reload import open_watched
 
     if agent_id is None:
@@ -155,7 +155,7 @@ async def _serve_over_http(
     console: str | None,
     as_json: bool,
 ) -> None:
-    from ...mcp_http.metrics import serve_metrics
+    from ...http.metrics import serve_metrics
     from ...runtime.policy_reload import open_watched
 
     async with open_watched(settings, path) as host, serve_metrics(settings):

@@ -50,7 +50,7 @@ def create(
             f"there is no policy of an agent {agent!r}",
             hint="name an agent of a policy; case counts",
         )
-    from ...mcp_http.tokens import open_tokens
+    from ...http.tokens import open_tokens
 
     with open_tokens(settings) as store:
         token, text = store.create(
@@ -77,7 +77,7 @@ def create(
 @tokens.command("list")
 def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """List all tokens, without their secrets."""
-    from ...mcp_http.tokens import open_tokens
+    from ...http.tokens import open_tokens
 
     with open_tokens(_read(config)) as store:
         found = store.all()
@@ -109,7 +109,7 @@ def revoke(
 
     Servers that run refuse it from their next request on.
     """
-    from ...mcp_http.tokens import open_tokens
+    from ...http.tokens import open_tokens
 
     settings = _read(config)
     with open_tokens(settings) as store:

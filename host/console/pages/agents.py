@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from toolcell.tools import UsageHour
 
-from ...desk.limits import agent_limits
-from ..base.visit import NotDoneError, Visit
+from ...operator.limits import agent_limits
+from ..web.visit import NotDoneError, Visit
 
 HOURS = 48
 """Hours that are drawn."""

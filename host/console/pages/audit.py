@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from toolcell.guard import AuditEntry, AuditLog, audit_page
 
-from ...desk.acts import keep_head
-from ...desk.audit_check import AuditCheck
-from ...desk.heads import KeptHead
-from ..base.visit import NotDoneError, Visit
+from ...operator.acts import keep_head
+from ...operator.audit_check import AuditCheck
+from ...operator.heads import KeptHead
+from ..web.visit import NotDoneError, Visit
 from .numbers import read_number
 
 PAGE_RECORDS = 50

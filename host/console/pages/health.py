@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from toolcell.core import ToolcellError
 
-from ..base.visit import Visit
+from ..web.visit import Visit
 
 
 async def show(visit: Visit) -> Response:

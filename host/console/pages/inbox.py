@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from toolcell.guard import StandingGrant
 
-from ..base.visit import NotDoneError, Visit
+from ..web.visit import NotDoneError, Visit
 from .shown import show_request
 
 MAX_LISTED = 50

@@ -9,9 +9,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from toolcell.core import InvalidInputError, ToolcellError
 
-from ..base.gate import cookie_name
-from ..base.people import Link, check_name
-from ..base.visit import NotDoneError, Visit, touch_purpose
+from ..accounts.people import Link, check_name
+from ..web.gate import cookie_name
+from ..web.visit import NotDoneError, Visit, touch_purpose
 
 _LOGIN = "login"
 

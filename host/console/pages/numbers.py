@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..base.visit import NotDoneError
+from ..web.visit import NotDoneError
 
 
 def read_number(text: str) -> int:

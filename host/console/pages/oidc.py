@@ -6,8 +6,8 @@ from starlette.responses import RedirectResponse, Response
 
 from toolcell.core import InvalidInputError
 
-from ..base.oidc import OIDC, SIGN_IN_SECONDS, SignIn
-from ..base.visit import NotDoneError, Visit
+from ..accounts.oidc import OIDC, SIGN_IN_SECONDS, SignIn
+from ..web.visit import NotDoneError, Visit
 from .login import local_path
 
 

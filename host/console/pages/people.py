@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
 
-from ..base.passkeys import key_text
-from ..base.people import (
+from ..accounts.passkeys import key_text
+from ..accounts.people import (
     INVITATION_SECONDS,
     ROLES,
     Passkey,
@@ -18,9 +18,9 @@ from ..base.people import (
     Role,
     check_name,
 )
-from ..base.sessions import Session
-from ..base.visit import NotDoneError, Visit
-from ..base.vouching import Vouched
+from ..accounts.sessions import Session
+from ..accounts.vouching import Vouched
+from ..web.visit import NotDoneError, Visit
 
 
 async def show(visit: Visit) -> Response:

@@ -14,8 +14,8 @@ from toolcell.core.text.strict_json import read_json
 from toolcell.tools import ForeignDefinition, MCPPins, OpenAPIPins
 
 from ...config.tools import ToolsConfig
-from ...desk.explanations import explain
-from ..base.visit import NotDoneError, Visit
+from ...operator.explanations import explain
+from ..web.visit import NotDoneError, Visit
 
 
 async def show(visit: Visit) -> Response:

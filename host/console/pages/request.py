@@ -19,8 +19,8 @@ from toolcell.guard import (
     Reject,
 )
 
-from ..base.people import Role
-from ..base.visit import NotDoneError, Visit
+from ..accounts.people import Role
+from ..web.visit import NotDoneError, Visit
 from .shown import difference, show_request
 
 GRANTS = (600, 3_600, 28_800, 86_400)

@@ -17,11 +17,11 @@ from toolcell.core.text.printable import escaped
 from toolcell.guard import Redactor
 from toolcell.tools import NumberedRecord
 
-from ...desk.acts import cancel_call
-from ...desk.explanations import call_tree, why
-from ...desk.live_calls import LiveCall, LiveCalls
-from ...mcp_http.event_stream import EventStream
-from ..base.visit import NotDoneError, Visit
+from ...http.event_stream import EventStream
+from ...operator.acts import cancel_call
+from ...operator.explanations import call_tree, why
+from ...operator.live_calls import LiveCall, LiveCalls
+from ..web.visit import NotDoneError, Visit
 from .numbers import read_number
 
 PAGE_RECORDS = 50

@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from toolcell.tools import CodeSession, CodeSessions
 
-from ...desk.acts import close_session, interrupt_session
-from ...desk.session_usage import measured
-from ..base.visit import NotDoneError, Visit
+from ...operator.acts import close_session, interrupt_session
+from ...operator.session_usage import measured
+from ..web.visit import NotDoneError, Visit
 
 
 async def show(visit: Visit) -> Response:

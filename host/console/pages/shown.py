@@ -14,9 +14,9 @@ from toolcell.core import ToolcellError
 from toolcell.core.text.canonical_json import canonical_digest
 from toolcell.guard import ApprovalRequest, Decision
 
-from ...desk.explanations import explain
-from ..base.sources import Sources
-from ..base.templating import as_json
+from ...operator.explanations import explain
+from ...runtime.sources import Sources
+from ..web.templating import as_json
 
 MAX_LIST_CHARACTERS = 4_000
 """Characters of arguments in the list of all requests. When it is reached they are on

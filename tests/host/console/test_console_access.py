@@ -11,8 +11,8 @@ import pytest
 from selenium.webdriver import Keys
 
 from toolcell.guard import Approve
-from toolcell.host.console.base.pages import Page
 from toolcell.host.console.routes import TABLE
+from toolcell.host.console.web.pages import Page
 from toolcell.tools import tool
 
 from ...support.console.access import prefer, serious, unreached, wider

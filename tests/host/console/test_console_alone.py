@@ -8,12 +8,12 @@ import httpx2
 import pytest
 
 from toolcell.host import Host
+from toolcell.host.console.accounts.people import People, Person
+from toolcell.host.console.accounts.people_file import PEOPLE_FILE, PeopleFile
+from toolcell.host.console.accounts.sessions import Sessions
 from toolcell.host.console.app import open_app
-from toolcell.host.console.base.gate import cookie_name
-from toolcell.host.console.base.people import People, Person
-from toolcell.host.console.base.people_file import PEOPLE_FILE, PeopleFile
-from toolcell.host.console.base.sessions import Sessions
-from toolcell.host.console.base.sources import open_sources
+from toolcell.host.console.web.gate import cookie_name
+from toolcell.host.runtime.sources import open_sources
 
 from ...support.console.served import configured, note
 

@@ -11,9 +11,9 @@ from time import time
 import pytest
 from selenium.webdriver import Keys
 
-from toolcell.host.console.base.people import Role
-from toolcell.host.console.base.sources import sources_of
+from toolcell.host.console.accounts.people import Role
 from toolcell.host.console.pages.shown import show_request
+from toolcell.host.runtime.sources import sources_of
 
 from ...support.console.browser import Browser, browser
 from ...support.console.person import Client

@@ -23,10 +23,10 @@ from toolcell.guard import (
     AuditLog,
     Grant,
 )
-from toolcell.host.console.base.people import Person, Role
-from toolcell.host.console.base.people_file import PeopleFile
-from toolcell.host.console.base.rights import Rights
-from toolcell.host.console.base.sessions import Session, Sessions
+from toolcell.host.console.accounts.people import Person, Role
+from toolcell.host.console.accounts.people_file import PeopleFile
+from toolcell.host.console.accounts.rights import Rights
+from toolcell.host.console.accounts.sessions import Session, Sessions
 
 from ...support.concurrent_processes import all_at_once, start
 from ...support.guard.desk import Desk
@@ -271,9 +271,9 @@ import sys, anyio
 from pathlib import Path
 from toolcell.core import InvalidInputError
 from toolcell.guard import Approvals, ApprovalStore, Approve
-from toolcell.host.console.base.people_file import PeopleFile
-from toolcell.host.console.base.rights import Rights
-from toolcell.host.console.base.sessions import Sessions
+from toolcell.host.console.accounts.people_file import PeopleFile
+from toolcell.host.console.accounts.rights import Rights
+from toolcell.host.console.accounts.sessions import Sessions
 from toolcell.guard.approvals import store
 from toolcell.host.config import state_file
 
@@ -319,9 +319,9 @@ DIE = """
 import os, signal, sys, anyio
 from pathlib import Path
 from toolcell.guard import Approvals, ApprovalStore
-from toolcell.host.console.base.people_file import PeopleFile
-from toolcell.host.console.base.rights import Rights
-from toolcell.host.console.base.sessions import Sessions
+from toolcell.host.console.accounts.people_file import PeopleFile
+from toolcell.host.console.accounts.rights import Rights
+from toolcell.host.console.accounts.sessions import Sessions
 
 class Deadly(PeopleFile):
     def run(self, statement, values=()):

@@ -11,7 +11,7 @@ from typing import Any
 
 from toolcell.core import ToolResult
 from toolcell.guard import audit_page
-from toolcell.host.desk.live_calls import LiveCall
+from toolcell.host.operator.live_calls import LiveCall
 
 from ...support.console.client import Client, signed_in
 from ...support.console.served import Service, served

@@ -11,10 +11,10 @@ import httpx2
 import pytest
 
 from toolcell.core import InvalidInputError
-from toolcell.host.console.base.people import Passkey, People
-from toolcell.host.console.base.people_file import PeopleFile
-from toolcell.host.console.base.sessions import MAX_FAILURES
-from toolcell.host.console.base.vouching import MARK_SECONDS, Vouching
+from toolcell.host.console.accounts.people import Passkey, People
+from toolcell.host.console.accounts.people_file import PeopleFile
+from toolcell.host.console.accounts.sessions import MAX_FAILURES
+from toolcell.host.console.accounts.vouching import MARK_SECONDS, Vouching
 
 from ...support.console.person import Client
 from ...support.console.served import Service

@@ -15,8 +15,8 @@ import uvicorn
 
 from toolcell.core import ImagePart
 from toolcell.host import Host, HostConfig
-from toolcell.host.mcp_http.listening import listen, uvicorn_server
-from toolcell.host.mcp_http.tokens import TokenStore, open_tokens
+from toolcell.host.http.listening import listen, uvicorn_server
+from toolcell.host.http.tokens import TokenStore, open_tokens
 from toolcell.host.rest.server import open_api
 from toolcell.tools import ToolContext, tool
 

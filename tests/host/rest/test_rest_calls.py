@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from toolcell.host import Host
-from toolcell.host.mcp_http.tokens import open_tokens
+from toolcell.host.http.tokens import open_tokens
 from toolcell.host.rest.bodies import NewCall
 from toolcell.host.rest.calls import MAX_SHOWN
 from toolcell.host.rest.server import open_api

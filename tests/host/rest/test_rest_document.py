@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.host.mcp_http.tokens import TokenStore
+from toolcell.host.http.tokens import TokenStore
 from toolcell.host.rest.openapi import openapi_document
 from toolcell.host.rest.operations import OPERATIONS
 

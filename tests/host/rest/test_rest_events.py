@@ -10,9 +10,9 @@ import anyio.to_thread
 import httpx2
 import pytest
 
-from toolcell.host.desk.events import SessionOpened
-from toolcell.host.rest import events as module
-from toolcell.host.rest.events import KEEP_ALIVE_SECONDS, Events
+from toolcell.host.operator import recent_events as module
+from toolcell.host.operator.events import SessionOpened
+from toolcell.host.operator.recent_events import KEEP_ALIVE_SECONDS, Events
 
 from .served_rest import SUM, served, take
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from toolcell.guard import audit_page
-from toolcell.host.mcp_http.tokens import TokenStore
+from toolcell.host.http.tokens import TokenStore
 
 from .served_rest import SUM, Service, served, take
 

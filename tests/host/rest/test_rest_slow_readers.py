@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.host.desk.events import SessionOpened
-from toolcell.host.rest import events as module
+from toolcell.host.operator import recent_events as module
+from toolcell.host.operator.events import SessionOpened
 
 from .served_rest import Service, served, take
 
@@ -91,7 +91,7 @@ async def test_memory_is_flat_and_others_miss_nothing(tmp_path: Path) -> None:
 async def test_a_silent_reader_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "toolcell.host.mcp_http.event_stream.TAKE_SECONDS"
+    name = "toolcell.host.http.event_stream.TAKE_SECONDS"
     monkeypatch.setattr(name, 0.2)
     async with served(tmp_path, "max_connections = 64") as service:
         reader = silent_reader(service)

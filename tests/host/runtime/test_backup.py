@@ -18,7 +18,7 @@ import pytest
 from toolcell.core import ConfigError
 from toolcell.guard import AuditLog, verify_audit
 from toolcell.host import Host, HostConfig
-from toolcell.host.mcp_http.tokens import TokenStore
+from toolcell.host.http.tokens import TokenStore
 from toolcell.host.runtime import backup as backup_module
 from toolcell.host.runtime.backup import back_up, restore
 

@@ -17,7 +17,7 @@ from toolcell.core import GuardDeniedError
 from toolcell.guard import ActionGuard, AgentPolicy, watch_policies
 from toolcell.guard.admission.compiled_policy import CompiledPolicy
 from toolcell.host import Host, HostConfig
-from toolcell.host.mcp_http.tokens import TokenStore
+from toolcell.host.http.tokens import TokenStore
 from toolcell.host.runtime.policy_reload import PolicyReloader
 
 from ...support.child import Child

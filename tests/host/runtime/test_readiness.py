@@ -17,7 +17,7 @@ import pytest
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.host import Host
-from toolcell.host.mcp_http.server import HTTPServer
+from toolcell.host.mcp.http_server import HTTPServer
 from toolcell.sandbox import SandboxManager
 
 from ...conftest import DOCKER, ENGINE_SOCKET, BackendRow, missing, why_no_docker

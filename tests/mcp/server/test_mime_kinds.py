@@ -23,7 +23,7 @@ from mcp_types import (
 
 from toolcell.core import ImagePart, Message, ToolCall
 from toolcell.host import Host
-from toolcell.host.mcp_server.artifacts import SavedArtifact, media_type_of
+from toolcell.host.mcp.artifacts import SavedArtifact, media_type_of
 from toolcell.tools import RunContext
 
 from ...support.mcp.served_hosts import (

@@ -10,7 +10,7 @@ from mcp import MCPError
 from mcp_types import CallToolRequestParams, ElicitResult, ErrorData
 
 from toolcell.guard import AgentPolicy, Approve, Rule
-from toolcell.host.mcp_server.caller import ANSWER_KEY, Caller, take_answer
+from toolcell.host.mcp.caller import ANSWER_KEY, Caller, take_answer
 
 from ...support.mcp.served_hosts import (
     CONFIG,

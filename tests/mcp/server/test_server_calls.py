@@ -119,7 +119,7 @@ async def test_progress_comes_in_order_before_the_result(
 async def test_a_silent_call_gives_signs_of_life(
     tmp_path: Path, mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.host.mcp_server.progress.PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr("toolcell.host.mcp.progress.PERIOD_SECONDS", 0.01)
     hanging, seen = Hanging(), []
 
     async def on_progress(progress: float, total: Any, message: Any) -> None:

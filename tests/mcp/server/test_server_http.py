@@ -18,8 +18,8 @@ from mcp.server.auth.provider import AccessToken
 
 from toolcell.core import ConfigError
 from toolcell.host import HostConfig
-from toolcell.host.mcp_http.server import HTTPServer
-from toolcell.host.mcp_http.tokens import TokenStore
+from toolcell.host.http.tokens import TokenStore
+from toolcell.host.mcp.http_server import HTTPServer
 from toolcell.tools import ToolContext, tool
 
 from ...support.mcp.served_hosts import (

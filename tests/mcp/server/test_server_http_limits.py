@@ -18,10 +18,10 @@ from mcp.server.auth.provider import AccessToken
 from toolcell.core import ConfigError
 from toolcell.core.text.strict_json import read_json
 from toolcell.host import Host
-from toolcell.host.mcp_http import middleware
-from toolcell.host.mcp_http.agent_shares import AgentShares, TooManyError
-from toolcell.host.mcp_http.auth import FailClosedVerifier
-from toolcell.host.mcp_http.server import HTTPServer
+from toolcell.host.http.agent_shares import AgentShares, TooManyError
+from toolcell.host.mcp import middleware
+from toolcell.host.mcp.auth import FailClosedVerifier
+from toolcell.host.mcp.http_server import HTTPServer
 from toolcell.tools import ToolContext, tool
 
 from ...support.mcp.served_hosts import (
@@ -166,7 +166,7 @@ async def test_a_body_of_many_values_is_refused_unread(
         read.append(len(text))
         return read_json(text)
 
-    monkeypatch.setattr("toolcell.host.mcp_server.json_rpc.read_json", seen)
+    monkeypatch.setattr("toolcell.host.mcp.json_rpc.read_json", seen)
     secret = make_token(tmp_path)
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": []}}
     async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
@@ -314,7 +314,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
 ) -> None:
     """Nor is what comes, drop by drop, after an answer."""
-    monkeypatch.setattr("toolcell.host.mcp_http.connections.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("toolcell.host.http.connections.HEAD_SECONDS", 0.5)
     async with http_served(tmp_path) as server:
         port = server.url.removesuffix("/mcp").rpartition(":")[2]
         text = begun.replace("{port}", port)

@@ -77,7 +77,7 @@ async def test_a_client_that_leaves_stops_its_tool(tmp_path: Path) -> None:
 async def test_a_call_that_takes_long_stays_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.host.mcp_http.responses.KEEP_ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr("toolcell.host.mcp.responses.KEEP_ALIVE_SECONDS", 0.01)
     slow = Slow()
     async with (
         http_served(tmp_path, slow.tool, text=OPEN) as server,

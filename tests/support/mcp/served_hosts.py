@@ -17,10 +17,10 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from toolcell.host import Host, HostConfig
-from toolcell.host.mcp_http.server import HTTPServer
-from toolcell.host.mcp_http.tokens import TokenStore
-from toolcell.host.mcp_server.caller import Caller
-from toolcell.host.mcp_server.server import MCPServer
+from toolcell.host.http.tokens import TokenStore
+from toolcell.host.mcp.caller import Caller
+from toolcell.host.mcp.http_server import HTTPServer
+from toolcell.host.mcp.server import MCPServer
 from toolcell.tools import Tool
 
 from ..toolcell_command import TOOLCELL

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from toolcell.host.console.base.gate import cookie_name
-from toolcell.host.console.base.pages import Act, Page
 from toolcell.host.console.routes import TABLE
+from toolcell.host.console.web.gate import cookie_name
+from toolcell.host.console.web.pages import Act, Page
 
 from ....support.console.served import Service, served
 

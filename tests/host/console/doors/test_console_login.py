@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from toolcell.host.console.base.sessions import MAX_FAILURES
+from toolcell.host.console.accounts.sessions import MAX_FAILURES
 
 from ....support.child import Child
 from ....support.console.browser import Browser, browser

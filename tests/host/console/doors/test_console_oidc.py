@@ -12,7 +12,7 @@ import pytest
 from joserfc.jwk import RSAKey
 
 from toolcell.core import ConfigError
-from toolcell.host.console.base.sessions import MAX_FAILURES
+from toolcell.host.console.accounts.sessions import MAX_FAILURES
 
 from ....support.console.browser import browser
 from ....support.console.issuer import (

@@ -9,7 +9,7 @@ import pytest
 
 from toolcell.core import ConfigError
 from toolcell.guard import audit_page
-from toolcell.host.console.base.sessions import MAX_FAILURES
+from toolcell.host.console.accounts.sessions import MAX_FAILURES
 
 from ....support.console.issuer import SECRET, oidc_table, served_issuer
 from ....support.console.served import Service, configured, served

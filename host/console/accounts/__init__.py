@@ -1,0 +1,1 @@
+"""The identities of people: accounts, passkeys, sessions, rights, and OIDC."""

@@ -1,1 +1,0 @@
-"""The base of all pages: who may see them, how they are protected, and drawn."""

@@ -1,0 +1,240 @@
+"""A request that passed the gate, with all that a page needs to answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+from jinja2 import Environment
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from toolcell.core import ToolcellError
+
+from ...operator.desk import Desk
+from ...operator.recent_events import OPERATORS, Events
+from ...runtime.sources import Sources
+from ..accounts.oidc import OIDC
+from ..accounts.passkeys import Passkeys
+from ..accounts.people import People, Person, Role
+from ..accounts.rights import Rights
+from ..accounts.sessions import Failures, Session, Sessions
+from ..accounts.vouching import Vouching
+from .gate import Admitted, Form, cookie_name
+
+
+class NotDoneError(ToolcellError):
+    """An act that was not done, or a page that is not shown, and why.
+
+    Args:
+        status: The HTTP status of the answer.
+        message: The reason, for people.
+        hint: Advice for them.
+    """
+
+    kind = "console.not_done"
+
+    def __init__(self, status: int, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Console:
+    """The parts that all pages share."""
+
+    origin: str
+    """The address that people open, such as `http://localhost:8932`."""
+
+    sources: Sources
+    people: People
+    rights: Rights
+    sessions: Sessions
+    failures: Failures
+    vouching: Vouching
+    passkeys: Passkeys
+    oidc: OIDC | None
+    """The issuer to sign in with. None: passkeys alone."""
+
+    events: Events
+    desk: Desk
+    templates: Environment
+    navigation: Sequence[tuple[str, str]]
+    """The links to pages at the head of each: path and text."""
+
+
+class Visit:
+    """A request, and who makes it.
+
+    Args:
+        console: The console.
+        request: The request; it passed the gate.
+    """
+
+    def __init__(self, console: Console, request: Request) -> None:
+        self.console = console
+        self.request = request
+        admitted: Admitted = request.scope["admitted"]
+        self.session: Session | None = admitted.session
+        self.form: Form = admitted.form
+        # Taken before the page looks at anything, so that it misses no change.
+        self.latest_event = console.events.latest(OPERATORS)
+
+    @property
+    def sources(self) -> Sources:
+        """The state that pages show."""
+        return self.console.sources
+
+    @property
+    def person(self) -> Person:
+        """The person who is signed in; pages with a role always have one."""
+        assert self.session is not None
+        return self.session.person
+
+    @property
+    def address(self) -> str:
+        """The address of the browser, or of a proxy that is not trusted to tell it."""
+        client = self.request.client
+        return "" if client is None else client.host
+
+    def part(self, name: str) -> str:
+        """Return a part of the path, such as `id` of `/approvals/{id}`."""
+        return str(self.request.path_params[name])
+
+    def query(self, name: str, default: str = "") -> str:
+        """Return a value of the query."""
+        return self.request.query_params.get(name, default)
+
+    def require(self, role: Role) -> None:
+        """Check that the person has a role.
+
+        Raises:
+            NotDoneError: The person has not.
+        """
+        if not self.person.has(role):
+            raise NotDoneError(
+                403, f"this takes the role {role}", hint="an admin can give it to you"
+            )
+
+    @property
+    def fresh_seconds(self) -> float:
+        """The seconds left in which acts that need a fresh passkey are accepted."""
+        session = self.session
+        return 0.0 if session is None else self.console.sessions.fresh_seconds(session)
+
+    def check_fresh(self) -> None:
+        """Check that the person touched a passkey a short time ago, or does so now.
+
+        Raises:
+            NotDoneError: The person did not.
+            InvalidInputError: The proof in the form does not hold.
+        """
+        session, console = self.session, self.console
+        assert session is not None
+        proof = self.form.get("proof", "")
+        if proof:
+            self.check_attempts(session.person.id)
+            try:
+                name = console.passkeys.prove(touch_purpose(session), proof)
+            except ToolcellError:
+                console.failures.add(session.person.id)
+                raise
+            if name == session.person.id:
+                console.sessions.note_touch(session)
+                return
+            console.failures.add(session.person.id)
+        elif console.sessions.fresh_seconds(session) > 0:
+            return
+        raise NotDoneError(
+            403,
+            "this takes a touch of your passkey",
+            hint="go back and do it again with scripts allowed, or sign in again",
+        )
+
+    def check_attempts(self, key: str) -> None:
+        """Check that there were not too many failures of an address or a person.
+
+        Raises:
+            NotDoneError: There were.
+        """
+        seconds = self.console.failures.seconds_to_wait(key)
+        if seconds:
+            raise NotDoneError(
+                429, "too many attempts failed", hint=f"try again in {seconds} s"
+            )
+
+    async def record(self, event: str, **facts: Any) -> None:
+        """Record an act of the person in the audit log, if there is one.
+
+        Raises:
+            AuditError: It cannot be recorded; the act must not be done.
+        """
+        await self._append(event, by=self.person.id, **facts)
+
+    async def _append(self, event: str, **facts: Any) -> None:
+        audit = self.sources.audit
+        if audit is not None:
+            await anyio.to_thread.run_sync(partial(audit.append, event, **facts))
+
+    def render(
+        self, template: str, *, status: int = 200, **values: Any
+    ) -> HTMLResponse:
+        """Return a page.
+
+        Args:
+            template: A file of `templates/`.
+            status: The HTTP status.
+            values: The names that the template knows beside `visit`. Text of any origin
+                may be in them: it is escaped.
+        """
+        found = self.console.templates.get_template(template)
+        return HTMLResponse(found.render(visit=self, **values), status)
+
+    def go(self, path: str) -> Response:
+        """Return the answer to an act that was done: the page to see next."""
+        return RedirectResponse(path, status_code=303)
+
+    def stopped(self, path: str, *, recorded: bool) -> Response:
+        """Return the answer to an act that stopped something.
+
+        Args:
+            path: The page to see next.
+            recorded: False shows a notice first: the audit log does not have the act.
+        """
+        if recorded:
+            return self.go(path)
+        return self.render("not_recorded.html", path=path)
+
+    async def sign_in(
+        self, answer: Response, person_id: str, passkey: bytes | None = None
+    ) -> Response:
+        """Open a session of a person who has proved it, in an answer; return it.
+
+        Args:
+            answer: The answer.
+            person_id: The person.
+            passkey: The id of the passkey that proved it.
+
+        Raises:
+            AuditError: It cannot be recorded; there is no session.
+        """
+        await self._append("person_signed_in", by=person_id, address=self.address)
+        if self.session is not None:
+            self.console.sessions.close(self.session.id)
+        secret = self.console.sessions.open(person_id, self.address, passkey)
+        answer.set_cookie(
+            cookie_name(self.console.origin),
+            secret,
+            secure=self.console.origin.startswith("https:"),
+            httponly=True,
+            samesite="strict",
+        )
+        return answer
+
+
+def touch_purpose(session: Session) -> str:
+    """Return the purpose of a proof within a session."""
+    return f"touch {session.id}"

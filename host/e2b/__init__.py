@@ -1,0 +1,1 @@
+"""Serves sandboxes to the SDKs of E2B, by its API."""

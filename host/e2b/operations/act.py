@@ -1,0 +1,169 @@
+"""Acts: what clients do, as calls of their agents through the guard.
+
+An act is one row of the table in `table.py`: a name, the form of its arguments, and a
+body. The body is a function of the arguments that the guard admitted, which a person
+may have edited. It never sees the request, so nothing else can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from toolcell.core import CellLostError
+from toolcell.guard import ActionGuard, called_by
+from toolcell.tools import Operation, RunContext, ToolExecutor
+
+from ...config.sandbox_api import SandboxAPIConfig
+from ...http.tokens import Token
+from ..protocol.errors import APIError
+from ..state.sandbox import Sandbox
+from ..state.sandboxes import Sandboxes
+from ..state.snapshots import Snapshots
+
+
+class ActArguments(BaseModel):
+    """The arguments of an act, as policies and people see them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SandboxArguments(ActArguments):
+    """The arguments of an act in a sandbox."""
+
+    sandbox_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """The things that an act may use besides its arguments."""
+
+    token: Token
+    """The token of the client."""
+
+    operation: Operation
+    """Takes what it cost, and the way to end it."""
+
+    guard: ActionGuard | None
+    settings: SandboxAPIConfig
+    sandboxes: Sandboxes
+    snapshots: Snapshots
+
+    def sandbox(self, arguments: SandboxArguments) -> Sandbox:
+        """Return the sandbox that an act is about. Raises APIError: there is none."""
+        return self.sandboxes.held(self.token, arguments.sandbox_id)
+
+
+A = TypeVar("A", bound=ActArguments)
+R = TypeVar("R")
+Body = Callable[[Scene, A], AbstractAsyncContextManager[R]]
+"""Does what the arguments say. It yields what the client reads or writes, and may wait
+for its end after that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act(Generic[A, R]):
+    """One row of the table of acts."""
+
+    name: str
+    """The name that rules know."""
+
+    arguments: type[A]
+    body: Body[A, R]
+    cost: Callable[[Sandbox, A], Mapping[str, int]] | None = None
+    """Returns the most that it may use; None: nothing that is counted."""
+
+
+class Acts:
+    """Leads acts through the guard.
+
+    Args:
+        executor: Has the pipeline.
+        settings: The limits.
+        sandboxes: The open sandboxes.
+        snapshots: What sandboxes can be made from.
+    """
+
+    def __init__(
+        self,
+        executor: ToolExecutor,
+        settings: SandboxAPIConfig,
+        sandboxes: Sandboxes,
+        snapshots: Snapshots,
+    ) -> None:
+        self._operation, self._guard = executor.operation, executor.guard
+        self._settings = settings
+        self._sandboxes = sandboxes
+        self._snapshots = snapshots
+
+    @asynccontextmanager
+    async def do(self, act: Act[A, R], token: Token, wanted: A) -> AsyncIterator[R]:
+        """Do an act, if the guard admits it; one that finds its cell lost ends it.
+
+        Args:
+            act: The act.
+            token: The token of the client.
+            wanted: What the client asks for.
+
+        Yields:
+            What its body yields.
+
+        Raises:
+            GuardDeniedError: It is refused.
+            CallCancelledError: A person cancelled it while it waited.
+            APIError: It cannot be done, or what a person made of it.
+        """
+        run_id, cost, sandbox = f"token-{token.id}", {}, None
+        if isinstance(wanted, SandboxArguments):
+            run_id = wanted.sandbox_id
+            sandbox = self._sandboxes.held(token, wanted.sandbox_id)
+            if act.cost is not None:
+                cost["cost"] = act.cost(sandbox, wanted)
+        seconds = self._settings.approval_seconds
+        try:
+            async with AsyncExitStack() as stack:
+                admission = self._operation(
+                    act.name,
+                    wanted.model_dump(mode="json"),
+                    agent_id=token.agent_id,
+                    run=RunContext(run_id=run_id, approval_seconds=seconds),
+                    names_only=("env",),
+                    **cost,
+                )
+                with called_by(f"token {token.id}"):
+                    operation = await stack.enter_async_context(admission)
+                scene = Scene(
+                    token=token,
+                    operation=operation,
+                    guard=self._guard,
+                    settings=self._settings,
+                    sandboxes=self._sandboxes,
+                    snapshots=self._snapshots,
+                )
+                given = operation.arguments
+                admitted = _checked(act.arguments, given, "what was approved")
+                async with act.body(scene, admitted) as made:
+                    yield made
+        except CellLostError:
+            # A command can be lost alone.
+            if sandbox is not None and not sandbox.is_alive:
+                sandbox.end("lost")
+            raise
+
+
+def as_arguments(model: type[A], **values: object) -> A:
+    """Return the arguments of an act. Raises APIError 400: they are none."""
+    return _checked(model, values, "the request")
+
+
+def _checked(model: type[A], values: Mapping[str, object], what: str) -> A:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = "".join(f" {each}:" for each in first["loc"])
+        raise APIError(400, f"{what} cannot be done:{where} {first['msg']}") from None

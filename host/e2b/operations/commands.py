@@ -1,0 +1,115 @@
+"""`sandbox.command`: a command, from its start to its end."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from ..protocol.errors import APIError
+from ..state.sandbox import Command, Sandbox
+from .act import Act, SandboxArguments, Scene
+from .cell_files import resolved
+
+NOTHING: Mapping[str, int] = {"cpu_ms": 0, "wall_ms": 0, "bytes": 0}
+"""The amounts of what runs no program."""
+
+_SHELL = ["/bin/bash", "-l", "-c"]
+
+
+class CommandArguments(SandboxArguments):
+    """A command to run."""
+
+    command: str
+    """The text of `argv`, quoted for a shell; without `argv` the script that
+    `/bin/bash -l -c` runs."""
+
+    argv: Annotated[list[str], Field(min_length=1)] | None = None
+    """A program and its arguments, run without a shell."""
+
+    cwd: str
+    env: dict[str, str] = Field(default_factory=dict)
+    stdin: bool = False
+    terminal: bool = False
+    rows: Annotated[int, Field(ge=1, le=1000)] = 24
+    cols: Annotated[int, Field(ge=1, le=1000)] = 80
+    timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    """None: until the end of the sandbox."""
+
+    @model_validator(mode="after")
+    def _is_one_command(self) -> CommandArguments:
+        if self.argv is not None and shlex.join(self.argv) != self.command:
+            raise ValueError("command and argv differ; a shell runs one without argv")
+        return self
+
+    @property
+    def words(self) -> list[str]:
+        """The program to start, and its arguments."""
+        return [*_SHELL, self.command] if self.argv is None else self.argv
+
+
+def spelled(argv: Sequence[str]) -> dict[str, object]:
+    """Return the arguments `command` and `argv` of a program to start."""
+    if list(argv[:3]) == _SHELL and len(argv) == 4:
+        return {"command": argv[3]}
+    return {"command": shlex.join(argv), "argv": list(argv)}
+
+
+@asynccontextmanager
+async def _command(scene: Scene, arguments: CommandArguments) -> AsyncIterator[Command]:
+    """Yield the command that runs; then wait for its end."""
+    sandbox = scene.sandbox(arguments)
+    if len(sandbox.commands) >= scene.settings.max_processes:
+        raise APIError(429, f"{scene.settings.max_processes} commands run already")
+    words, cwd = arguments.words, resolved(arguments.cwd, sandbox.home)
+    process = await sandbox.session.exec(
+        words,
+        stdin="pipe" if arguments.stdin and not arguments.terminal else None,
+        env={**sandbox.base_env, **arguments.env},
+        cwd=cwd,
+        timeout_seconds=arguments.timeout_seconds,
+        pty=(arguments.rows, arguments.cols) if arguments.terminal else None,
+    )
+    command = Command(
+        process,
+        {"cmd": words[0], "args": words[1:], "envs": arguments.env, "cwd": cwd},
+        has_terminal=arguments.terminal,
+        has_limit=arguments.timeout_seconds is not None,
+    )
+    sandbox.commands[process.pid] = command
+    scene.operation.stop_with(partial(sandbox.work.start_soon, process.kill))
+    try:
+        with sandbox.running():
+            yield command
+            result = await process.wait()
+            sandbox.accounted_ms += result.usage.cpu_ms
+            await scene.operation.settle(result)
+    finally:
+        command.ended.set()
+        if sandbox.commands.get(process.pid) is command:
+            del sandbox.commands[process.pid]
+
+
+def _cost(sandbox: Sandbox, arguments: CommandArguments) -> Mapping[str, int]:
+    seconds = arguments.timeout_seconds or max(sandbox.end_at - time.time(), 1.0)
+    return program_cost(sandbox, seconds)
+
+
+def program_cost(sandbox: Sandbox, seconds: float) -> Mapping[str, int]:
+    """Return the most that a program may use in so many seconds."""
+    wall = math.ceil(seconds * 1000)
+    if not wall:
+        return NOTHING
+    cost = {"wall_ms": wall, "cpu_ms": math.ceil(wall * sandbox.session.limits.cpus)}
+    if sandbox.session.network.mode == "none":
+        cost["bytes"] = 0
+    return cost
+
+
+COMMAND = Act("sandbox.command", CommandArguments, _command, _cost)

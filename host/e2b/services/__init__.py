@@ -1,0 +1,1 @@
+"""What the API serves: control plane, processes, files, code, ports and snapshots."""

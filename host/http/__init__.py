@@ -1,0 +1,1 @@
+"""What all servers over HTTP share: sockets, connections, tokens, streams, metrics."""

@@ -1,0 +1,1 @@
+"""Serving MCP clients over standard input and output, and over HTTP."""

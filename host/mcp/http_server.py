@@ -1,0 +1,224 @@
+"""Serves MCP clients over streamable HTTP, with uvicorn and the mcp library.
+
+A request passes uvicorn with limited connections, `HostOriginMiddleware`, the token
+check, and `BodyMiddleware`; then a session manager of the library reads it and calls
+`MCPServer`. `/healthz` and `/readyz` need no token.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
+from mcp.server.auth.middleware.bearer_auth import (
+    BearerAuthBackend,
+    RequireAuthMiddleware,
+)
+from mcp.server.auth.routes import (
+    build_resource_metadata_url,
+    create_protected_resource_routes,
+)
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from pydantic import AnyHttpUrl
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from toolcell.core import ConfigError
+
+from ..config.server import AuthConfig
+from ..http.agent_shares import AgentShares
+from ..http.listening import CLOSE_SECONDS, listen, uvicorn_server
+from ..http.tokens import open_tokens
+from ..runtime.host import Host
+from ..runtime.readiness import Readiness
+from .auth import FailClosedVerifier, StoredTokenVerifier, caller_of, load_verifier
+from .middleware import BodyMiddleware, HostOriginMiddleware, ValidityMiddleware
+from .server import MCPServer
+from .shutdown import stop_on_signal
+
+PATH = "/mcp"
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_log = logging.getLogger(__name__)
+
+
+class HTTPServer:
+    """An HTTP server for the tools of a host.
+
+    The socket is opened at once, so `url` is known; `serve` answers clients until
+    `stop` is called. Besides `/mcp` there is `/healthz`, which answers 200 while the
+    process lives, and `/readyz`, which answers 503 with the reason when a call could
+    not be made. Both need no token and show nothing else.
+
+    Args:
+        host: The host; open.
+        address: `HOST:PORT`; port 0 chooses a free one.
+
+    Raises:
+        ConfigError: The address cannot be used.
+    """
+
+    def __init__(self, host: Host, address: str) -> None:
+        self._host = host
+        self._settings = host.config.server
+        self._socket = listen(address)
+        self.server = MCPServer(host, lambda ctx: caller_of(ctx, self._settings))
+        """The MCP server behind HTTP."""
+
+        self._readiness = Readiness(host)
+        self._stop = anyio.Event()
+
+    @property
+    def url(self) -> str:
+        """The URL for clients."""
+        name, port = self._socket.getsockname()[:2]
+        return f"http://{f'[{name}]' if ':' in name else name}:{port}{PATH}"
+
+    def stop(self) -> None:
+        """Let `serve` end; calls that run are cancelled, unless they were drained."""
+        self._stop.set()
+
+    async def serve(self, on_ready: Callable[[str], None] = lambda url: None) -> None:
+        """Serve until `stop`.
+
+        Args:
+            on_ready: Called with the URL when clients can connect.
+
+        Raises:
+            ConfigError: Authentication is not configured, or would admit everybody.
+        """
+        with self._socket, self._verifier() as verifier:
+            manager = StreamableHTTPSessionManager(
+                self.server.lowlevel,
+                session_idle_timeout=self._settings.idle_seconds,
+                max_request_body_size=self._settings.max_body_bytes,
+                max_sessions=self._settings.max_clients,
+            )
+            plain = StreamableHTTPSessionManager(
+                self.server.plain,
+                json_response=True,
+                max_request_body_size=self._settings.max_body_bytes,
+            )
+            bodies = BodyMiddleware(
+                manager.asgi_app,
+                plain.asgi_app,
+                max_bytes=self._settings.max_body_bytes,
+                max_values=self._settings.max_body_values,
+                shares=AgentShares(
+                    self._settings.max_requests,
+                    self._settings.max_bytes_per_second,
+                    anyio.current_time,
+                ),
+            )
+            web = uvicorn_server(
+                self._app(bodies, verifier), self._settings.max_connections
+            )
+            async with anyio.create_task_group() as tasks:
+                async with manager.run(), plain.run():
+                    tasks.start_soon(web._serve, [self._socket])
+                    on_ready(self.url)
+                    await self._stop.wait()
+                    await bodies.settle(CLOSE_SECONDS)
+                    bodies.close()
+                web.should_exit = True
+
+    @contextmanager
+    def _verifier(self) -> Iterator[FailClosedVerifier | None]:
+        auth = self._host.config.auth
+        if auth.unauthenticated:
+            name = self._socket.getsockname()[0]
+            if not ipaddress.ip_address(name).is_loopback:
+                raise ConfigError(
+                    "auth.unauthenticated is for the loopback address",
+                    hint="serve --http 127.0.0.1:PORT, or let clients use tokens",
+                )
+            if self._settings.agent_id is None:
+                raise ConfigError(
+                    "auth.unauthenticated needs server.agent_id",
+                    hint="set server.agent_id to the agent of all clients",
+                )
+            yield None
+        elif auth.verifier is not None:
+            yield FailClosedVerifier(load_verifier(auth.verifier))
+        else:
+            with open_tokens(self._host.config) as store:
+                yield FailClosedVerifier(StoredTokenVerifier(store))
+
+    def _app(
+        self, bodies: BodyMiddleware, verifier: FailClosedVerifier | None
+    ) -> ASGIApp:
+        auth = self._host.config.auth
+        endpoint: ASGIApp = bodies
+        middleware: list[Middleware] = []
+        routes: list[BaseRoute] = [
+            Route("/healthz", _healthy),
+            Route("/readyz", self._ready),
+        ]
+        if verifier is not None:
+            resource = AnyHttpUrl(auth.resource) if auth.resource else None
+            metadata = build_resource_metadata_url(resource) if resource else None
+            endpoint = ValidityMiddleware(endpoint, verifier.is_valid)
+            endpoint = RequireAuthMiddleware(endpoint, list(auth.scopes), metadata)
+            backend = BearerAuthBackend(verifier, resource_server_url=resource)
+            middleware = [
+                Middleware(AuthenticationMiddleware, backend=backend),
+                Middleware(AuthContextMiddleware),
+            ]
+            routes += _metadata_routes(auth, resource)
+        routes.append(Route(PATH, endpoint))
+        app = Starlette(routes=routes, middleware=middleware)
+        port = self._socket.getsockname()[1]
+        names = [f"{name}:{port}" for name in _LOOPBACK]
+        hosts = {*names, *self._settings.allowed_hosts}
+        origins = {f"http://{name}" for name in names}
+        return HostOriginMiddleware(
+            app,
+            frozenset(map(str.lower, hosts)),
+            frozenset(map(str.lower, {*origins, *self._settings.allowed_origins})),
+        )
+
+    async def _ready(self, request: Request) -> JSONResponse:
+        if not self.server.calls.ready:
+            busy = "stopping" if self.server.calls.draining else "busy"
+            return JSONResponse({"status": busy}, status_code=503)
+        if missing := await self._readiness.missing():
+            body = {"status": "unavailable", "missing": missing}
+            return JSONResponse(body, status_code=503)
+        return JSONResponse({"status": "ready"})
+
+
+async def _healthy(request: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok"})
+
+
+def _metadata_routes(auth: AuthConfig, resource: AnyHttpUrl | None) -> list[Route]:
+    if resource is None or auth.issuer is None:
+        return []
+    return create_protected_resource_routes(
+        resource_url=resource,
+        authorization_servers=[AnyHttpUrl(auth.issuer)],
+        scopes_supported=list(auth.scopes) or None,
+    )
+
+
+async def serve_http(host: Host, address: str, on_ready: Callable[[str], None]) -> None:
+    """Serve clients over HTTP until SIGTERM or SIGINT; calls that run are finished.
+
+    Args:
+        host: The host; open.
+        address: `HOST:PORT`.
+        on_ready: Called with the URL when clients can connect.
+    """
+    server = HTTPServer(host, address)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop_on_signal, server.server, server.stop)
+        await server.serve(on_ready)
+        tasks.cancel_scope.cancel()

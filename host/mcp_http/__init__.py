@@ -1,1 +1,0 @@
-"""Serves MCP over HTTP: connections, tokens, and fair shares for agents."""

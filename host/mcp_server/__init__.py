@@ -1,1 +1,0 @@
-"""Serving MCP clients: calls, callers, answers, and stdio."""

@@ -1,0 +1,1 @@
+"""What people and clients see and do at a host that runs, without a word of HTTP."""

@@ -1,0 +1,98 @@
+"""The state that pages read and change: that of a host, or that of its files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from toolcell.guard import ActionGuard, Approvals, AuditLog, Redactor
+from toolcell.tools import MemoryRecords, Records, SQLiteRecords, ToolRegistry
+
+from ..config.host_config import HostConfig
+from ..operator.notices import Notices
+from .assembly import list_registry, open_guard
+from .host import Host
+from .policy_reload import PolicyReloader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The parts of a host that pages show, all of them open."""
+
+    config: HostConfig
+    guard: ActionGuard
+    approvals: Approvals
+    audit: AuditLog | None
+    redactor: Redactor
+    registry: ToolRegistry
+    """The tools; in a process of its own the console cannot call them."""
+
+    records: Records
+    notices: Notices
+    """Tells of what happens in this process."""
+
+    host: Host | None
+    """The host that serves in this process. None: another process does, and what runs
+    now is not known here."""
+
+
+def sources_of(host: Host) -> Sources:
+    """Return the sources of an open host."""
+    return Sources(
+        config=host.config,
+        guard=host.guard,
+        approvals=host.approvals,
+        audit=host.audit,
+        redactor=host.redactor,
+        registry=host.registry,
+        records=host.executor.records,
+        notices=host.notices,
+        host=host,
+    )
+
+
+@asynccontextmanager
+async def open_sources(
+    config: HostConfig, path: Path, environ: Mapping[str, str]
+) -> AsyncIterator[Sources]:
+    """Open what the processes of a configuration share, and start no host.
+
+    Policies follow their files.
+
+    Args:
+        config: The configuration, with a folder for state.
+        path: Its file.
+        environ: The environment, from which `env:` secrets are read.
+
+    Raises:
+        ToolcellError: A part cannot be opened.
+    """
+    async with AsyncExitStack() as stack:
+        notices = Notices()
+        guarding = open_guard(config, environ, stack)
+        notices.follow_guard(guarding.guard)
+        records: Records = MemoryRecords()
+        if config.state.folder is not None:
+            kept = SQLiteRecords(
+                config.state.folder / "records.db", keep_days=config.state.records_days
+            )
+            stack.callback(kept.close)
+            records = kept
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        tasks.start_soon(PolicyReloader(guarding.guard, config, path).watch)
+        stack.callback(tasks.cancel_scope.cancel)
+        yield Sources(
+            config=config,
+            guard=guarding.guard,
+            approvals=guarding.approvals,
+            audit=guarding.audit,
+            redactor=guarding.redactor,
+            registry=list_registry(config, guarding.guard),
+            records=records,
+            notices=notices,
+            host=None,
+        )

@@ -1,1 +1,0 @@
-"""Serves sandboxes to the SDKs of E2B: control plane, processes, files and code."""

@@ -1,0 +1,148 @@
+"""Why calls of before were decided as they were, and what they consist of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.host import Host, HostConfig
+from toolcell.host.operator.doctor import Doctor
+from toolcell.host.operator.explanations import CallTree, call_tree, why
+from toolcell.host.operator.limits import agent_limits
+from toolcell.sandbox import DoctorReport, SandboxConfig
+from toolcell.tools import MemoryRecords, RunContext, ToolExecutionRecord
+
+pytestmark = pytest.mark.anyio
+CONFIG = """
+[tools]
+builtin = ["arithmetic", "clock"]
+[state]
+folder = "state"
+[audit]
+path = "audit.jsonl"
+[[policies]]
+agent_id = "a"
+allow = ["calculate"]
+budgets = [{ unit = "calls", limit = 1, per = "agent", window = "run" }]
+[[policies.deny]]
+name = "no dates"
+tools = ["get_today_date"]
+[[policies]]
+agent_id = "b"
+allow = ["calculate"]
+"""
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> Any:
+    path = tmp_path / "toolcell.toml"
+    path.write_text(CONFIG)
+    async with Host(HostConfig.from_file(path)) as opened:
+        yield opened
+
+
+async def explained(host: Host, call_id: str, agent_id: str = "a") -> Any:
+    record = host.executor.records.get_record(call_id, agent_id=agent_id)
+    assert record is not None
+    return await why(
+        record,
+        guard=host.guard,
+        registry=host.registry,
+        audit=host.config.audit.path,
+        redactor=host.redactor,
+        seconds=host.config.tools.timeout_seconds,
+    )
+
+
+async def test_a_refusal_is_explained_by_its_rule(host: Host) -> None:
+    await host.call("get_today_date", {}, agent_id="a", call_id="1")
+    # The agent does not see the tool: the guard is not asked, and the log says so.
+    found = await explained(host, "1")
+    assert [each.record["reason"] for each in found.logged] == ["no_tool"]
+    assert (found.now.verdict, found.now.rule) == ("deny", "no dates")
+    assert [each.rule for each in found.now.tried] == ["no dates"]
+
+
+async def test_a_refusal_by_a_limit_is_explained_in_its_run(host: Host) -> None:
+    run = RunContext(run_id="r")
+    for number in (1, 2):
+        arguments = {"expression": f"{number}"}
+        await host.call(
+            "calculate", arguments, agent_id="a", call_id=f"{number}", run=run
+        )
+    found = await explained(host, "2")
+
+    assert found.record.reason == "budget_exceeded"
+    assert found.record.rule == "a calls/run"
+    [logged] = found.logged
+    assert (logged.record["verdict"], logged.record["rule"]) == ("deny", "a calls/run")
+    # Today's answer is for the same run, as the log names it.
+    assert (found.now.verdict, found.now.reason) == ("deny", "budget_exceeded")
+    # Another agent's call has the same id.
+    arguments = {"expression": "1"}
+    await host.call("calculate", arguments, agent_id="b", call_id="1", run=run)
+    first = await explained(host, "1")
+    assert [each.record["event"] for each in first.logged] == ["decision", "outcome"]
+    [limit] = await agent_limits(host.guard, host.registry, "a", "r")
+    assert (limit.label, limit.maximum, limit.used) == ("a calls/run", 1, 1)
+
+
+async def test_a_call_that_cannot_be_made_now_says_why(host: Host) -> None:
+    await host.call("calculate", {"wrong": 1}, agent_id="a", call_id="1")
+    found = await explained(host, "1")
+
+    assert found.now is None
+    assert "expression" in found.problem
+
+
+def test_calls_inside_calls_are_a_tree_with_an_end() -> None:
+    records = MemoryRecords()
+
+    def add(call_id: str, parent: str | None, agent: str = "a") -> None:
+        from datetime import UTC, datetime
+
+        records.add(
+            ToolExecutionRecord(
+                *(call_id, "t", agent, parent, None, {}, "allowed", "ok"),
+                *(datetime(2026, 1, 1, tzinfo=UTC), 1.0),
+            )
+        )
+
+    add("1", None)
+    add("1.1", "1")
+    add("1.2", "1")
+    add("1.1.1", "1.1")
+    add("foreign", "1", "b")
+    # Ids that callers chose may lead in circles.
+    add("x", "y")
+    add("y", "x")
+
+    def names(tree: CallTree) -> Any:
+        return tree.record.call_id, [names(each) for each in tree.inner]
+
+    def tree(call_id: str, **limits: int) -> Any:
+        record = records.get_record(call_id)
+        assert record is not None
+        return names(call_tree(records, record, **limits))
+
+    assert tree("1") == ("1", [("1.1", [("1.1.1", [])]), ("1.2", [])])
+    assert tree("1", depth=1) == ("1", [("1.1", []), ("1.2", [])])
+    assert str(tree("x")).count("x") == 5
+
+
+async def test_the_doctor_looks_once_a_minute() -> None:
+    now, looks = [100.0], []
+
+    async def examine(config: SandboxConfig) -> DoctorReport:
+        looks.append(now[0])
+        return DoctorReport(backend=None, level=None, checks=())
+
+    doctor = Doctor(SandboxConfig(), examine=examine, clock=lambda: now[0])
+    assert doctor.last is None
+    for seconds in (0, 59, 1, 30):
+        now[0] += seconds
+        found = await doctor.examine()
+        assert doctor.last is found
+    assert looks == [100, 160]
