@@ -16,9 +16,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from ..config.secrets import read_secret
+from ..operator.approval_events import LOOK_SECONDS, watch_approvals
 from ..operator.desk import Desk, open_desk
 from ..operator.recent_events import Events
-from ..rest import approvals
 from ..runtime.sources import Sources
 from .accounts.oidc import OIDC
 from .accounts.passkeys import Passkeys
@@ -42,7 +42,7 @@ async def open_app(
     file: PeopleFile,
     origin: str,
     *,
-    look_seconds: float = approvals.LOOK_SECONDS,
+    look_seconds: float = LOOK_SECONDS,
 ) -> AsyncIterator[ASGIApp]:
     """Open the application; while it is, pages that are open hear of changes.
 
@@ -61,7 +61,7 @@ async def open_app(
         oidc = await _issuer(sources, rights, origin, file.clock)
         console = _console(sources, file, rights, origin, oidc, events, desk)
         async with anyio.create_task_group() as tasks:
-            watch = partial(approvals.watch, look_seconds=look_seconds)
+            watch = partial(watch_approvals, look_seconds=look_seconds)
             tasks.start_soon(watch, sources.approvals, events.put)
             try:
                 yield _gated(console)

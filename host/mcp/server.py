@@ -66,7 +66,7 @@ class MCPServer:
     Connected clients are notified when the list changes. At most `server.max_requests`
     calls run at once; `calls.drain` ends them before the server stops.
 
-    A transport (`stdio`, `mcp_http.server`) connects `lowlevel` to its clients, and
+    A transport (`stdio`, `http_server`) connects `lowlevel` to its clients, and
     authenticates them: `caller_of` names the agent of a request.
 
     Args:

@@ -1,35 +1,17 @@
-"""Requests for approval as clients see them, and the events of their ends."""
+"""Requests for approval as clients see and answer them."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from typing import Any
 
-import anyio
-
-from toolcell.core import InvalidInputError, StoreUnavailableError
 from toolcell.core.text.canonical_json import canonical_digest
 from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped_json
 from toolcell.guard import ApprovalRequest, Approvals, Redactor
 
 from ..http.tokens import Token
-from ..operator.events import (
-    ApprovalAsked,
-    ApprovalEnded,
-    ApprovalVoted,
-    Event,
-    StoreAvailable,
-    StoreUnavailable,
-)
 from . import bodies
 from .errors import RefusedError
-
-LOOK_SECONDS = 1.0
-"""Seconds between two looks at the requests that wait: they are answered anywhere."""
-
-_log = logging.getLogger("toolcell.host")
 
 
 def shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
@@ -126,56 +108,3 @@ def check_seen(
             f"the request has {counted(len(seen.hidden), 'hidden part')}",
             hint=f"`toolcell approvals show {request.id} --reveal` shows them",
         )
-
-
-async def watch(
-    approvals: Approvals,
-    tell: Callable[[Event], None],
-    *,
-    look_seconds: float = LOOK_SECONDS,
-) -> None:
-    """Tell of requests that come and go, and of their store, until cancelled.
-
-    Args:
-        approvals: The approvals.
-        tell: Is told of them.
-        look_seconds: Seconds between two looks.
-    """
-    known: dict[str, ApprovalRequest] = {}
-    away = False
-    while True:
-        try:
-            now = {each.id: each for each in await approvals.pending()}
-            for each in known.keys() - now.keys():
-                tell(await _ended(approvals, known[each]))
-            for each in now.keys() - known.keys():
-                tell(ApprovalAsked(**_facts(now[each])))
-            for each in now.keys() & known.keys():
-                if now[each].approved_by != known[each].approved_by:
-                    tell(ApprovalVoted(**_facts(now[each])))
-            known = now
-            if away:
-                away = False
-                tell(StoreAvailable(agent=None, store="approvals"))
-        except StoreUnavailableError as error:
-            if not away:
-                away = True
-                _log.warning("requests for approval cannot be read: %s", error)
-                tell(StoreUnavailable(agent=None, store="approvals"))
-        await anyio.sleep(look_seconds)
-
-
-async def _ended(approvals: Approvals, request: ApprovalRequest) -> Event:
-    try:
-        outcome = await approvals.answered(request.id)
-    except InvalidInputError:
-        outcome = None
-    status = "expired"
-    if outcome is not None and outcome.status != "unanswered":
-        status = outcome.status
-    return ApprovalEnded(**_facts(request), status=status)
-
-
-def _facts(request: ApprovalRequest) -> dict[str, Any]:
-    call = request.call
-    return {"agent": call.agent_id, "id": request.id, "tool": call.name}

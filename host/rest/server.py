@@ -12,16 +12,16 @@ import anyio
 
 from ..http.listening import listen, uvicorn_server
 from ..http.tokens import open_tokens
+from ..operator.approval_events import LOOK_SECONDS, watch_approvals
 from ..operator.recent_events import Events
 from ..runtime.host import Host
-from . import approvals
 from .api import RestAPI
 from .calls import ClientCalls
 
 
 @asynccontextmanager
 async def open_api(
-    host: Host, *, look_seconds: float = approvals.LOOK_SECONDS
+    host: Host, *, look_seconds: float = LOOK_SECONDS
 ) -> AsyncIterator[RestAPI]:
     """Open the application; when it is left, calls that run are finished.
 
@@ -36,7 +36,7 @@ async def open_api(
         events = Events()
         async with anyio.create_task_group() as tasks:
             calls = ClientCalls(host, tasks)
-            watch = partial(approvals.watch, look_seconds=look_seconds)
+            watch = partial(watch_approvals, look_seconds=look_seconds)
             tasks.start_soon(watch, host.approvals, events.put)
             try:
                 with host.notices.heard(events.put):

@@ -60,8 +60,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "cli/tools",
         "cli/programs",
         "cli/base",
-        "console",
-        "e2b mcp rest",
+        "console e2b mcp rest",
         "console/pages e2b/services",
         "console/web e2b/operations",
         "console/accounts e2b/state",
@@ -73,6 +72,9 @@ FLOORS: dict[str, tuple[str, ...]] = {
 }
 """The sub-rooms of a room, from the top down. Sub-rooms of one floor know nothing of
 each other. Files in the room's own folder are above them all."""
+
+SERVERS = {"console", "e2b", "mcp", "rest"}
+"""The servers of a host; of the command line, only `serving` imports them."""
 
 
 def modules() -> dict[str, Path]:
@@ -184,6 +186,26 @@ def test_imports_go_down() -> None:
         if upward(source, target, known)
     }
     assert up == set()
+
+
+def test_servers_of_a_host_know_nothing_of_each_other() -> None:
+    """What two of them need is in `host/http` or `host/operator`."""
+    found = {
+        (source, target)
+        for source, targets in arrows().items()
+        for target in targets
+        if (server := server_of(target)) is not None
+        and server_of(source) != server
+        and not source.startswith("host.cli.serving.")
+    }
+
+    assert found == set()
+
+
+def server_of(module: str) -> str | None:
+    room, _, rest = module.partition(".")
+    name = rest.partition(".")[0]
+    return name if room == "host" and name in SERVERS else None
 
 
 def test_no_file_imports_itself_in_a_circle() -> None:

@@ -21,8 +21,8 @@ from toolcell.host import Host, HostConfig
 from toolcell.host.e2b.state.sandbox import Lifecycle, Sandbox
 from toolcell.host.e2b.state.sandboxes import Sandboxes
 from toolcell.host.http.tokens import open_tokens
+from toolcell.host.operator.approval_events import watch_approvals
 from toolcell.host.operator.events import EVENTS, Event, SessionClosed
-from toolcell.host.rest import approvals
 from toolcell.host.rest.openapi import openapi_document
 from toolcell.host.rest.streamed_events import StreamedEvent
 from toolcell.host.runtime.policy_reload import PolicyReloader
@@ -148,7 +148,7 @@ async def no_place(made: Listened) -> None:
 
 
 async def asked(made: Listened) -> str:
-    watch = partial(approvals.watch, look_seconds=0.02)
+    watch = partial(watch_approvals, look_seconds=0.02)
     made.tasks.start_soon(watch, made.host.approvals, made.host.notices.tell)
     made.start("pay", to="x")
     with anyio.fail_after(60):
