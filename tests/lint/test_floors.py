@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -125,6 +126,7 @@ def named_modules(
                 yield full
 
 
+@cache
 def arrows() -> dict[str, set[str]]:
     known = modules()
     return {
