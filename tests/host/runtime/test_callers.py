@@ -24,9 +24,9 @@ from ...support.mcp.served_hosts import (
     make_token,
     served,
 )
+from ..e2b.served_sandboxes import POLICIES
+from ..e2b.served_sandboxes import served as sandboxes_served
 from ..rest.served_rest import served as rest_served
-from ..sandbox_api.served_sandboxes import POLICIES
-from ..sandbox_api.served_sandboxes import served as sandboxes_served
 
 pytestmark = pytest.mark.anyio
 
