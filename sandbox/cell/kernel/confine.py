@@ -80,17 +80,12 @@ def narrow(settings: dict[str, Any]) -> None:
     """Enter the rules of programs, in a fork of a process that was sealed.
 
     It comes first in the fork, which then closes their descriptor with all others.
-    Where file systems are made anew for each program, so are rules of what is in them.
 
     Raises:
         OSError: The kernel refused.
     """
     if settings["rules"] >= 0:
         _enter_rules(settings["rules"])
-    elif settings["reach"]:
-        from . import landlock
-
-        landlock.enter(landlock.of_paths(settings["reach"]).fd)
 
 
 def stand_apart() -> list[str]:

@@ -7,13 +7,15 @@ something among them that it should not see, could open nothing there.
 
 from __future__ import annotations
 
+import os
+
 from ..kernel import landlock
 from ..wire import aliases
 from ..wire.contract import SHARED_FOLDERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable
+    from typing import Any, Iterable, Iterator
 
     Reach = list[tuple[str, int]]
 
@@ -41,14 +43,39 @@ def of_programs(
 
 
 def of_namespaces(setup: dict[str, Any]) -> Reach:
-    """Return what cells of namespaces may reach, which have mounts of their own."""
+    """Return what cells of namespaces may reach, which have mounts of their own.
+
+    The caller is in their root.
+    """
     show = (*setup["show"], aliases.FOLDER)
     mounts = [(target, read_only) for _, target, read_only in setup["mounts"]]
     own = (setup["workdir"], *SHARED_FOLDERS)
+    return _outermost(
+        [
+            ("/", landlock.READ_DIR),
+            # All that is shown of it is below it.
+            ("/etc", landlock.RUN),
+            ("/proc", landlock.READ),
+            *of_programs(show, mounts, devices=WRITTEN | landlock.IOCTL_DEV),
+            *((path, landlock.OWN) for path in own),
+        ]
+    )
+
+
+def _outermost(reach: Reach) -> Reach:
+    """Leave out what another path, above it, gives: each rule costs each cell 10 µs."""
+    found: dict[str, int] = {}
+    for path, rights in reach:
+        real = os.path.realpath(path)
+        found[real] = found.get(real, 0) | rights
     return [
-        ("/", landlock.READ_DIR),
-        ("/etc", landlock.READ),
-        ("/proc", landlock.READ),
-        *of_programs(show, mounts, devices=WRITTEN | landlock.IOCTL_DEV),
-        *((path, landlock.OWN) for path in own),
+        (path, rights)
+        for path, rights in found.items()
+        if not any(rights & ~found.get(above, 0) == 0 for above in _above(path))
     ]
+
+
+def _above(path: str) -> Iterator[str]:
+    while path != "/":
+        path = os.path.dirname(path)
+        yield path

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 
-from ..kernel import confine, linux, signals
+from ..kernel import confine, landlock, linux, signals
 from ..kernel.descriptors import keep_only, receive_fds, send_fds
 from ..program import main as runner
 from ..wire.contract import MOUNTS
@@ -82,6 +82,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
         )
         settings = {**settings, "keepers": [*settings["keepers"], os.getpid()]}
         confine.get_ready(settings)
+        _make_rules(settings)
         network = NetworkNamespace() if settings["renews"] == MOUNTS else None
         while True:
             wish, fds = receive_fds(door, 1, 4)
@@ -90,6 +91,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
             if wish == _FORK_ANEW and network is not None:
                 linux.unshare(linux.CLONE_NEWIPC)
                 network = network.renewed(settings["network"])
+                _make_rules(settings)
             stdout, stderr, result, request = fds
             pipes = runner.Pipes(request, stdout, stderr, result)
             pid = linux.clone(linux.CLONE_PARENT)
@@ -103,6 +105,19 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
                 break
     finally:
         os._exit(0)
+
+
+def _make_rules(settings: dict[str, Any]) -> None:
+    """Make the rules of the next programs, of file systems that are made anew, too.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    if not settings["reach"]:
+        return
+    if settings["rules"] >= 0:
+        os.close(settings["rules"])
+    settings["rules"] = landlock.of_paths(settings["reach"]).fd
 
 
 def _is_own_child(pid: int) -> bool:
