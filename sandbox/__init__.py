@@ -61,10 +61,10 @@ if typing.TYPE_CHECKING:
         ExecutionResult,
         Isolation,
         OpaqueValue,
-        Status,
         Truncated,
         Usage,
     )
+    from .results.status import Status
     from .scheduling.fair_queue import FairQueue
     from .scheduling.pool import PoolStats
     from .session import Session
@@ -195,8 +195,9 @@ __getattr__ = _lazy_face(
         ".results.output": "Output Preview",
         ".results.result": """
             Artifact Connection ExceptionInfo ExecutionResult Isolation
-            OpaqueValue Status Truncated Usage
+            OpaqueValue Truncated Usage
         """,
+        ".results.status": "Status",
         ".synchronous": "SyncSession open_session run",
         ".scheduling.fair_queue": "FairQueue",
         ".scheduling.pool": "PoolStats",

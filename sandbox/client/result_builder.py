@@ -19,10 +19,10 @@ from ..results.result import (
     ExecutionResult,
     Isolation,
     OpaqueValue,
-    Status,
     Truncated,
     Usage,
 )
+from ..results.status import Status
 from .run_report import RunReport
 from .types import CellTraits, Language
 

@@ -21,22 +21,10 @@ from ..results.media_type import mime_of
 from ..results.output import Output
 from ..results.output_reader import OutputReader
 from ..results.process_end import kept_text
-from ..results.result import (
-    Artifact,
-    Connection,
-    Status,
-)
+from ..results.result import Artifact, Connection
+from ..results.status import RUN_ENDS, Status
 from .types import Program
 
-_REASONS: tuple[Status, ...] = (
-    "timeout",
-    "cpu_limit",
-    "out_of_memory",
-    "output_limit",
-    "disk_limit",
-    "cancelled",
-    "killed",
-)
 # 16 for the members of a report besides its value.
 _MAX_REPORT_VALUES = MAX_RESULT_VALUES + 16
 
@@ -211,7 +199,7 @@ class RunReport:
             FrameError: The supervisor's report is malformed.
         """
         header = {**REPORT_DEFAULTS, **header}
-        if header["reason"] not in (None, *_REASONS):
+        if header["reason"] not in (None, *RUN_ENDS):
             raise FrameError("unknown reason")
         self.reason = header["reason"]
         if header["wait_status"] is not None:

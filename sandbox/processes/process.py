@@ -20,17 +20,15 @@ from ..results.process_end import exit_of, signal_name, status_of_signal
 from ..results.result import (
     ExecutionResult,
     Isolation,
-    Status,
     Truncated,
     Usage,
 )
+from ..results.status import COMMAND_ENDS, Status
 from .network import CommandNetwork
 from .output import KeptOutput, OutputFeed
 
 MAX_TERMINAL_SIDE = 1000
 """Rows, and columns, of a terminal. When it is exceeded the call is refused."""
-
-_REASONS: tuple[Status, ...] = ("timeout", "out_of_memory", "cancelled")
 
 
 class Process:
@@ -249,7 +247,7 @@ class Process:
         code, number = exit_of(int(header["wait_status"]))
         out, err = self._kept["stdout"], self._kept["stderr"]
         return ExecutionResult(
-            status=_status(header["reason"], code, number),
+            status=status_of_end(header["reason"], code, number),
             stdout_bytes=out.raw(),
             stderr_bytes=err.raw(),
             stdout=out.text(),
@@ -268,8 +266,9 @@ class Process:
         )
 
 
-def _status(reason: object, code: int | None, number: int | None) -> Status:
-    for known in _REASONS:
+def status_of_end(reason: object, code: int | None, number: int | None) -> Status:
+    """Return the status of a command that the cell ended, or that ended by itself."""
+    for known in COMMAND_ENDS:
         if reason == known:
             return known
     if number is not None:

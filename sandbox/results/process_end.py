@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from .result import Status
+from .status import Status
 
 
 def exit_of(wait_status: int) -> tuple[int | None, int | None]:
@@ -34,6 +34,13 @@ def signal_name(number: int | None) -> str | None:
         return signal.Signals(number).name
     except ValueError:
         return f"SIG{number}"
+
+
+def signal_number(name: str) -> int:
+    """Return the number of a signal that `signal_name` named."""
+    # Real-time signals have numbers alone, but for the first and the last.
+    number = name.removeprefix("SIG")
+    return int(number) if number.isdigit() else signal.Signals[name]
 
 
 def kept_text(head: bytes | bytearray, tail: bytes | bytearray, dropped: int) -> str:

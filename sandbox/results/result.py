@@ -7,22 +7,8 @@ from pydantic import Field, JsonValue
 from ..config.settings import Enforcer, IsolationLevel
 from .base import ResultModel as _ResultModel
 from .output import Output
-
-Status = Literal[
-    "ok",
-    "error",
-    "exit",
-    "timeout",
-    "cpu_limit",
-    "out_of_memory",
-    "output_limit",
-    "disk_limit",
-    "crashed",
-    "killed",
-    "cancelled",
-    "refused",
-]
-"""The outcome of a run; docs/security.md lists the causes of each."""
+from .process_end import signal_number
+from .status import STATUSES, Status
 
 
 class OpaqueValue(_ResultModel):
@@ -181,6 +167,27 @@ class ExecutionResult(_ResultModel):
     def ok(self) -> bool:
         """True if the program ran to its end."""
         return self.status == "ok"
+
+    @property
+    def limit_reached(self) -> str:
+        """What the program used too much of, such as `memory`; empty if nothing."""
+        return STATUSES[self.status].limit
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """True if the program was ended at a limit on time."""
+        return STATUSES[self.status].is_out_of_time
+
+    @property
+    def shell_exit_code(self) -> int:
+        """The exit code of `toolcell run` for it, in the way of shells.
+
+        It is 124 for a limit on time, and 128 and the number of a fatal signal.
+        """
+        code = STATUSES[self.status].exit_code
+        if code is not None:
+            return code
+        return 128 + signal_number(self.signal) if self.signal else self.exit_code or 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON values; raw bytes are left out."""

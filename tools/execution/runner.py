@@ -34,7 +34,6 @@ from .stepping import CALLERS_TASK, AnyCoroutine, ScopeFactory, TaskCancels, run
 from .threads import Workers
 
 _MEASURED = ("wall_ms", "cpu_ms", "bytes")
-_OUT_OF_TIME = ("timeout", "cpu_limit")
 _PLAIN = (str, int, bool, type(None))
 # What Python writes as text without being asked to: 4,300 digits.
 _MAX_INT_BITS = 14_284
@@ -274,7 +273,7 @@ def content_of(name: str, result: ExecutionResult, seconds: float) -> JsonValue:
         ToolTimeoutError: The run was killed at its deadline.
         ToolExecutionError: The run ended in another way, or its value is not JSON.
     """
-    if result.status in _OUT_OF_TIME:
+    if result.is_out_of_time:
         raise ToolTimeoutError(
             f"{name} was stopped after {seconds:g} s ({result.status})",
             hint="ask for less in one call, or give the tool more seconds",

@@ -11,7 +11,7 @@ import typer
 
 from toolcell.core import InvalidInputError
 
-from ...terminal.exit_codes import EXIT_COULD_NOT_RUN, EXIT_REFUSED
+from ...terminal.exit_codes import EXIT_COULD_NOT_RUN
 from ..base.head_start import set_up
 from ..base.options import (
     AllowHost,
@@ -23,19 +23,6 @@ from ..base.options import (
     Runtime,
     Timeout,
 )
-
-_EXIT_BY_STATUS = {
-    "ok": 0,
-    "error": 1,
-    "disk_limit": 1,
-    "refused": EXIT_REFUSED,
-    "timeout": 124,
-    "cpu_limit": 124,
-    "out_of_memory": 137,
-    "output_limit": 137,
-    "killed": 137,
-    "cancelled": 130,
-}
 
 _Build = Annotated[
     list[str] | None,
@@ -131,9 +118,8 @@ def run(
         out=out,
         as_json=as_json,
     )
-    status, exit_code, signal_name, all_saved = run_program(options)
-    ended = exit_code_of(status, exit_code, signal_name)
-    raise typer.Exit(ended if all_saved else EXIT_COULD_NOT_RUN)
+    exit_code, all_saved = run_program(options)
+    raise typer.Exit(exit_code if all_saved else EXIT_COULD_NOT_RUN)
 
 
 def _name(file: str) -> str:
@@ -243,20 +229,3 @@ def parse_input(text: str) -> tuple[str, Any]:
         ) from None
     except ValueError:
         return name, value
-
-
-def exit_code_of(status: str, exit_code: int | None, signal_name: str | None) -> int:
-    """Return the exit code of `toolcell run` for a finished program."""
-    if status == "exit":
-        return exit_code or 0
-    if status == "crashed":
-        return 128 + _number(signal_name or "SIGABRT")
-    return _EXIT_BY_STATUS[status]
-
-
-def _number(signal_name: str) -> int:
-    import signal
-
-    # Real-time signals have numbers alone, but for the first and the last.
-    number = signal_name.removeprefix("SIG")
-    return int(number) if number.isdigit() else signal.Signals[signal_name]

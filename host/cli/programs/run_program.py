@@ -41,8 +41,8 @@ class RunOptions(NamedTuple):
     as_json: bool
 
 
-def run_program(options: RunOptions) -> tuple[str, int | None, str | None, bool]:
-    """Run it and show it; return status, exit code, signal, and True if all is saved.
+def run_program(options: RunOptions) -> tuple[int, bool]:
+    """Run it and show it; return its exit code, and True if all is saved.
 
     Raises:
         ToolcellError: It could not be run.
@@ -75,7 +75,7 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None, bool]
         )
         for line in (*result.warnings, *unreached(result), *helps, summary(result)):
             print_notice(line, as_json=False)
-    return result.status, result.exit_code, result.signal, not unsaved
+    return result.shell_exit_code, not unsaved
 
 
 async def _run(options: RunOptions) -> "tuple[ExecutionResult, tuple[str, ...]]":

@@ -17,6 +17,7 @@ from toolcell.core import ToolExecutionError
 from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped_line
 
+from ...terminal.exit_codes import EXIT_REFUSED
 from ...terminal.output import print_json, print_notice
 from ...terminal.signals import run_async
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from ...config.host_config import HostConfig
 
     Toolset: TypeAlias = MCPToolset | OpenAPIToolset
-
-_EXIT_REFUSED = 3
 
 
 def pin(
@@ -85,7 +84,7 @@ def pin(
         print_notice(each.message, as_json=as_json)
     if failed:
         raise failed[0]
-    raise typer.Exit(_EXIT_REFUSED if differs and not approved else 0)
+    raise typer.Exit(EXIT_REFUSED if differs and not approved else 0)
 
 
 def _show_last_words() -> None:

@@ -40,10 +40,6 @@ _SIGNALS = {
     15: signal.SIGTERM,
     9: signal.SIGKILL,
 }
-_ENDED = {
-    "out_of_memory": "it used too much memory",
-    "cancelled": "signal: killed",
-}
 
 
 class Message(BaseModel):
@@ -290,15 +286,22 @@ async def _events(command: Command) -> AsyncGenerator[dict[str, Any], None]:
     result = await process.wait()
     if result.status == "timeout":
         raise APIError(504, "the command was killed at its time limit")
-    yield {"event": {"end": _end(result)}}
+    yield {"event": {"end": end_event(result)}}
 
 
-def _end(result: ExecutionResult) -> dict[str, Any]:
+def end_event(result: ExecutionResult) -> dict[str, Any]:
     """Return the event of a command's end, in the words of Go's `os.ProcessState`."""
     if result.exit_code is not None:
         end = {"exited": True, "status": f"exit status {result.exit_code}"}
         if result.exit_code:
             end |= {"exitCode": result.exit_code, "error": end["status"]}
         return end
-    why = _ENDED.get(result.status, f"signal: {result.signal}")
+    limit = result.limit_reached
+    why = f"it used too much {limit}" if limit else _signal_words(result.signal)
     return {"exitCode": -1, "exited": False, "status": why, "error": why}
+
+
+def _signal_words(name: str | None) -> str:
+    number = getattr(signal, name or "SIGKILL", None)
+    words = signal.strsignal(number) if number else None
+    return f"signal: {(words or str(name)).lower()}"
