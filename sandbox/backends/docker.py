@@ -25,7 +25,7 @@ import anyio
 from toolcell.core import SandboxUnavailableError
 
 from ..cell.wire import aliases
-from ..cell.wire.contract import CELL_UID, FOLDERS
+from ..cell.wire.contract import FOLDERS
 from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.handshake import send_first
@@ -33,7 +33,7 @@ from ..client.types import CellTraits
 from ..config import mount_rules
 from ..config.environment import cell_environment
 from ..config.host_rules import hosts_file
-from ..config.settings import Enforcer, IsolationLevel, Limits, SandboxConfig
+from ..config.settings import IsolationLevel, Limits, SandboxConfig, enforcers
 from . import (
     container_spec,
     docker_address,
@@ -42,6 +42,7 @@ from . import (
     limit_probe,
 )
 from .cell_bundle import bundle, framed
+from .cell_settings import cell_settings
 from .docker_creation import ContainerCreation
 from .docker_hosts import HostsFile
 from .docker_packages import PackageMounts
@@ -89,17 +90,9 @@ class DockerBackend:
     @property
     def traits(self) -> CellTraits:
         held = self._enforced
-        enforced: dict[str, Enforcer] = {
-            "wall_seconds": "watchdog",
-            "cpu_seconds": "watchdog",
-            "output_bytes": "watchdog",
-            "open_files": "rlimit",
-            "memory_mib": "cgroup" if held.memory else "watchdog",
-            "pids": "cgroup" if held.pids else "rlimit",
-        }
-        if held.memory:
-            # An engine that leaves memory alone leaves CPU time alone, too.
-            enforced["cpus"] = "cgroup"
+        # An engine that leaves memory alone leaves CPU time alone, too.
+        by_engine = {"memory_mib": held.memory, "cpus": held.memory, "pids": held.pids}
+        cgroup = [name for name, is_held in by_engine.items() if is_held]
         layers = [*_LAYERS]
         if self._maps_users or self._level() == "kernel":
             layers.append("user")
@@ -109,7 +102,7 @@ class DockerBackend:
             backend="docker",
             level=self._level(),
             layers=tuple(layers),
-            enforced_by=enforced,
+            enforced_by=enforcers(cgroup=cgroup, missing=("cpus",)),
         )
 
     def _level(self) -> IsolationLevel:
@@ -294,35 +287,22 @@ class DockerBackend:
         ]
 
     def _settings(self, limits: Limits) -> dict[str, Any]:
-        rlimits = {"open_files": limits.open_files}
-        if not self._enforced.pids:
-            rlimits["processes"] = limits.pids
-        return {
-            "uid": CELL_UID,
-            "workdir": self._config.work_dir,
-            "tmp": "/tmp",  # noqa: S108 - the cell's own
-            "confined": "",
-            "env": cell_environment(
-                self._config.env,
-                self._config.work_dir,
-                container_spec.path_of(self._image_env),
+        work_dir = self._config.work_dir
+        return cell_settings(
+            self._config,
+            limits,
+            self.traits.enforced_by,
+            require=_REQUIRED,
+            memory_folders=container_spec.in_memory(work_dir),
+            own_kernel=container_spec.has_own_kernel(self._runtime),
+            env=cell_environment(
+                self._config.env, work_dir, container_spec.path_of(self._image_env)
             ),
-            "aliases": aliases.FOLDER,
-            "node": "node",
-            "rlimits": rlimits,
-            "memory_watch": None if self._enforced.memory else self._watch(limits),
-            "affinity": 0,
-            "require": list(_REQUIRED),
-            "renews": FOLDERS if self._config.programs_per_cell > 1 else "",
-            "folders": container_spec.writable(self._config.work_dir),
-        }
-
-    def _watch(self, limits: Limits) -> dict[str, Any]:
-        return {
-            "bytes": limits.memory_mib << 20,
-            "folders": container_spec.in_memory(self._config.work_dir),
-            "own_kernel": container_spec.has_own_kernel(self._runtime),
-        }
+            aliases=aliases.FOLDER,
+            node="node",
+            renews=FOLDERS if self._config.programs_per_cell > 1 else "",
+            folders=container_spec.writable(work_dir),
+        )
 
     async def show_layer(self, layer: Path, *, finished: bool) -> None:
         await self._call(

@@ -11,12 +11,19 @@ from typing import Any, NamedTuple
 
 from ..cell.wire.contract import CELL_UID, MOUNTS, SHARED_FOLDERS
 from ..config import mount_rules
-from ..config.environment import cell_environment
 from ..config.host_rules import hosts_file
-from ..config.settings import IsolationLevel, Limits, SandboxConfig
+from ..config.settings import (
+    LIMITS,
+    Enforcer,
+    IsolationLevel,
+    Limits,
+    SandboxConfig,
+    enforcers,
+)
 from ..machine import host_cgroups
 from ..machine.own_folders import folder_prefix
 from .cell_bundle import interpreter
+from .cell_settings import cell_settings
 from .shown_paths import shown_paths
 
 REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
@@ -66,6 +73,11 @@ class LauncherSetup(NamedTuple):
         """The interpreter of the launcher and of its cells."""
         return self.config.python or interpreter()
 
+    @property
+    def enforced_by(self) -> dict[str, Enforcer]:
+        """The enforcer of each limit."""
+        return enforcers(cgroup=LIMITS if self.cgroups else ())
+
     def message(self) -> bytes:
         """Return it as the launcher reads it.
 
@@ -100,34 +112,17 @@ class LauncherSetup(NamedTuple):
 
     def kind(self, limits: Limits) -> dict[str, Any]:
         """Return the kind of a cell: the launcher prepares one of the last kind."""
-        own = limits.model_dump(include={"disk_mib", "memory_mib", "pids", "cpus"})
-        return {"limits": own, "settings": self._settings(limits)}
-
-    def _settings(self, limits: Limits) -> dict[str, Any]:
-        config, held = self.config, bool(self.cgroups)
-        rlimits = {"open_files": limits.open_files}
-        if not held:
-            rlimits["processes"] = limits.pids
-        return {
-            "uid": CELL_UID,
-            "workdir": config.work_dir,
-            "tmp": "/tmp",  # noqa: S108 - the cell's own
-            "confined": "",
-            "env": cell_environment(config.env, config.work_dir),
-            "aliases": "",
-            "node": _NODE,
-            "rlimits": rlimits,
-            "memory_watch": None if held else self._memory_watch(limits),
-            "affinity": 0 if held else limits.cpus,
-            "require": list(REQUIRED),
-            "renews": MOUNTS if config.programs_per_cell > 1 else "",
-            "disk_mib": limits.disk_mib,
-        }
-
-    def _memory_watch(self, limits: Limits) -> dict[str, Any]:
-        folders = [self.config.work_dir, *SHARED_FOLDERS]
-        limit = limits.memory_mib << 20
-        return {"bytes": limit, "folders": folders, "own_kernel": False}
+        settings = cell_settings(
+            self.config,
+            limits,
+            self.enforced_by,
+            require=REQUIRED,
+            memory_folders=(self.config.work_dir, *SHARED_FOLDERS),
+            node=_NODE,
+            renews=MOUNTS if self.config.programs_per_cell > 1 else "",
+            disk_mib=limits.disk_mib,
+        )
+        return {"limits": limits.of_cell, "settings": settings}
 
 
 def node_binds(node: str | None) -> list[mount_rules.Bind]:

@@ -26,7 +26,7 @@ from toolcell.core import ConfigError, SandboxUnavailableError
 from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
-from ..config.settings import Enforcer, IsolationLevel, Limits, SandboxConfig
+from ..config.settings import IsolationLevel, Limits, SandboxConfig
 from ..machine import host_cgroups
 from .launcher import FirstProcess, LauncherProcess
 from .launcher_setup import LauncherSetup
@@ -65,22 +65,13 @@ class SubprocessBackend:
     @property
     def traits(self) -> CellTraits:
         held = bool(self._setup.cgroups)
-        enforced: dict[str, Enforcer] = {
-            "wall_seconds": "watchdog",
-            "cpu_seconds": "watchdog",
-            "output_bytes": "watchdog",
-            "open_files": "rlimit",
-            "cpus": "cgroup" if held else "affinity",
-            "memory_mib": "cgroup" if held else "watchdog",
-            "pids": "cgroup" if held else "rlimit",
-        }
         layers = _NAMESPACE_LAYERS if self._level == "namespaces" else ()
         layers = (*layers, "cgroup") if held else layers
         return CellTraits(
             backend="subprocess",
             level=self._level,
             layers=layers,
-            enforced_by=enforced,
+            enforced_by=self._setup.enforced_by,
         )
 
     @property

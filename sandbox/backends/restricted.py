@@ -14,7 +14,6 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import anyio.to_thread
 
@@ -23,10 +22,10 @@ from toolcell.core import SandboxUnavailableError
 from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
-from ..config.environment import cell_environment
-from ..config.settings import Enforcer, Limits, SandboxConfig
+from ..config.settings import Limits, SandboxConfig, enforcers
 from ..machine.own_folders import folder_prefix
 from .cell_bundle import bundle, command, interpreter
+from .cell_settings import cell_settings
 
 _KILL_SECONDS = 2.0
 
@@ -45,20 +44,13 @@ class ProcessBackend:
 
     @property
     def traits(self) -> CellTraits:
-        enforced: dict[str, Enforcer] = {
-            "wall_seconds": "watchdog",
-            "cpu_seconds": "watchdog",
-            "output_bytes": "watchdog",
-            "open_files": "rlimit",
-        }
-        if os.path.isdir("/proc/self"):
-            # Without it nothing counts the memory of a process.
-            enforced["memory_mib"] = "watchdog"
+        # Without /proc nothing counts the memory of a process.
+        uncounted = () if os.path.isdir("/proc/self") else ("memory_mib",)
         return CellTraits(
             backend="subprocess",
             level="process",
             layers=("restricted_python",),
-            enforced_by=enforced,
+            enforced_by=enforcers(missing=("cpus", "pids", *uncounted)),
         )
 
     async def start(self) -> None:
@@ -78,26 +70,18 @@ class ProcessBackend:
                 f"cannot start the interpreter {python}: {error.strerror}",
                 hint="set `python` to an interpreter that this user may run",
             ) from None
-        settings: dict[str, Any] = {
-            "uid": None,
-            "workdir": workdir,
-            "tmp": workdir,
-            "confined": "",
-            "env": cell_environment(self._config.env, workdir),
-            "aliases": "",
-            "node": "",
-            "rlimits": {"open_files": limits.open_files},
-            "memory_watch": {
-                "bytes": limits.memory_mib << 20,
-                "folders": [],
-                "own_kernel": False,
-            },
-            "affinity": 0,
-            "require": [],
-            "renews": "",
-        }
+        traits = self.traits
+        settings = cell_settings(
+            self._config,
+            limits,
+            traits.enforced_by,
+            require=(),
+            work_dir=workdir,
+            tmp=workdir,
+            uid=None,
+        )
         channel = Channel(sock)
-        cell = Cell(channel, PlainProcess(process, workdir), self.traits, settings)
+        cell = Cell(channel, PlainProcess(process, workdir), traits, settings)
         try:
             await channel.send(bundle())
         except BaseException:

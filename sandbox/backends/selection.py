@@ -6,7 +6,14 @@ from toolcell.core import ConfigError, SandboxUnavailableError
 
 from ..client.backend import Backend
 from ..client.types import CellTraits
-from ..config.settings import ENFORCERS, LEVELS, IsolationLevel, Network, SandboxConfig
+from ..config.settings import (
+    ENFORCERS,
+    LEVELS,
+    LIMITS,
+    IsolationLevel,
+    Network,
+    SandboxConfig,
+)
 
 
 async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]:
@@ -101,7 +108,7 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
             hint="set programs_per_cell to 1, or use Docker or namespaces",
         )
     weakest = ENFORCERS.index(config.minimum_enforcement)
-    for limit in ("memory_mib", "pids", "cpus"):
+    for limit in (name for name, rule in LIMITS.items() if rule.in_cgroup):
         held = traits.enforced_by.get(limit)
         if weakest > 0 and (held is None or ENFORCERS.index(held) < weakest):
             raise SandboxUnavailableError(

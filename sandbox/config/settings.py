@@ -1,8 +1,8 @@
 """Settings of a sandbox: limits, network, mounts, isolation."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from os.path import realpath
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
@@ -39,69 +39,110 @@ Name = Annotated[str, Field(pattern=_NAME, max_length=256)]
 _Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
+class LimitRule(NamedTuple):
+    """The way a limit is held, as a part of its annotation in `Limits`."""
+
+    enforcer: Enforcer | None = None
+    """The enforcer where no cgroup holds it; None: this process, or a file system."""
+
+    in_cgroup: bool = False
+    """True if a cgroup holds it where there is one."""
+
+    of_cell: bool = False
+    """True if cells are made with it: a run with another value needs another cell."""
+
+    rlimit: str = ""
+    """Its rlimit, as `cell/kernel/confine.py` names it; empty if it has none."""
+
+
 class Limits(SettingsModel):
     """The resources that one run may use.
 
     Every limit is held by something outside the program;
-    `ExecutionResult.usage.enforced_by` names it. Sizes in `_mb` are MiB (2**20 bytes).
+    `ExecutionResult.usage.enforced_by` names it. Sizes in `_mib` are 2**20 bytes.
     """
 
-    wall_seconds: _Seconds = 30.0
+    wall_seconds: Annotated[_Seconds, LimitRule("watchdog")] = 30.0
     """Seconds of real time. When it is reached the run's processes are killed
     and the status is `timeout`."""
 
-    cpu_seconds: _Seconds | None = None
+    cpu_seconds: Annotated[_Seconds | None, LimitRule("watchdog")] = None
     """Seconds of CPU time of all processes together. When it is reached the run
     is killed and the status is `cpu_limit`. None: no limit but `wall_seconds`."""
 
-    cpus: Annotated[float, Field(ge=0.05, le=1024, allow_inf_nan=False)] = 1.0
+    cpus: Annotated[
+        float,
+        Field(ge=0.05, le=1024, allow_inf_nan=False),
+        LimitRule("affinity", in_cgroup=True, of_cell=True),
+    ] = 1.0
     """CPUs' worth of time per second. When it is reached the program is slowed,
     never killed. Held by affinity, where only that exists, it is rounded up."""
 
-    memory_mib: Annotated[int, Field(ge=32, le=1_048_576)] = 256
+    memory_mib: Annotated[
+        int,
+        Field(ge=32, le=1_048_576),
+        LimitRule("watchdog", in_cgroup=True, of_cell=True),
+    ] = 256
     """MiB of memory of all processes and scratch files together. When it is
     reached the kernel, or a watchdog where no cgroup holds memory, kills the
     program and the status is `out_of_memory`."""
 
-    pids: Annotated[int, Field(ge=4, le=32_768)] = 64
+    pids: Annotated[
+        int,
+        Field(ge=4, le=32_768),
+        LimitRule("rlimit", in_cgroup=True, of_cell=True, rlimit="processes"),
+    ] = 64
     """Processes and threads, the supervisor's included. When it is reached
     fork and thread creation fail."""
 
-    disk_mib: Annotated[int, Field(ge=1, le=65_536)] = 64
+    disk_mib: Annotated[int, Field(ge=1, le=65_536), LimitRule(of_cell=True)] = 64
     """MiB of the work dir, and as much each of /tmp and /dev/shm; all three live
     in memory and count as such. When it is reached writes fail with ENOSPC; a
     program that dies of it has the status `disk_limit`."""
 
-    output_bytes: Annotated[int, Field(ge=2, le=2**40)] = 1_048_576
+    output_bytes: Annotated[int, Field(ge=2, le=2**40), LimitRule("watchdog")] = (
+        1_048_576
+    )
     """Bytes kept of each of stdout and stderr, 32 MiB at most, or streamed. When it
     is reached the middle is left out and counted in `truncated`, and the program
     runs on."""
 
-    stop_at_output_limit: bool = False
+    stop_at_output_limit: Annotated[bool, LimitRule()] = False
     """True kills the run when it reaches `output_bytes`, with the status
     `output_limit`."""
 
-    open_files: Annotated[int, Field(ge=16, le=65_536)] = 256
+    open_files: Annotated[
+        int,
+        Field(ge=16, le=65_536),
+        LimitRule("rlimit", of_cell=True, rlimit="open_files"),
+    ] = 256
     """File descriptors per process. When it is reached open() fails with EMFILE."""
 
-    connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    connections: Annotated[int, Field(ge=1, le=1_000_000), LimitRule()] = 1000
     """Connections that one run may ask for over the network, refused ones included;
     128 at once, others wait. When it is reached further ones are closed unanswered
     and not recorded."""
 
-    network_bytes: Annotated[int, Field(ge=1, le=2**40)] = 1_073_741_824
+    network_bytes: Annotated[int, Field(ge=1, le=2**40), LimitRule()] = 1_073_741_824
     """Bytes of one run over the network, both directions together. When it is reached
     its connections are closed, further ones are refused, and the program runs on."""
 
-    code_bytes: Annotated[int, Field(ge=1, le=33_554_432)] = 1_048_576
+    code_bytes: Annotated[int, Field(ge=1, le=33_554_432), LimitRule()] = 1_048_576
     """Bytes of the program's UTF-8 text. More is refused with InvalidInputError before
     a cell is spent. Inputs, arguments and standard input that are larger together go as
     a file of the cell, which the program never sees."""
 
-    input_bytes: Annotated[int, Field(ge=1, le=268_435_456)] = 33_554_432
+    input_bytes: Annotated[int, Field(ge=1, le=268_435_456), LimitRule()] = 33_554_432
     """Bytes of the inputs of a program as JSON, and as many each of its arguments and
     of its standard input. More is refused with InvalidInputError before a cell is
     spent. What goes as a file takes up `disk_mib` and `memory_mib` as any other."""
+
+    @property
+    def of_cell(self) -> dict[str, float]:
+        """The limits that cells are made with, by name."""
+        return {
+            name: getattr(self, name) for name, rule in LIMITS.items() if rule.of_cell
+        }
 
     def narrowed_by(self, other: "Limits") -> "Limits":
         """Return these limits with the fields that were set in `other`.
@@ -123,6 +164,33 @@ def _wider(mine: float | None, theirs: float | None) -> bool:
     if isinstance(theirs, bool):
         return theirs and not mine
     return theirs is not None and (mine is None or mine > theirs)
+
+
+LIMITS: dict[str, LimitRule] = {
+    name: rule
+    for name, field in Limits.model_fields.items()
+    for rule in field.metadata
+    if isinstance(rule, LimitRule)
+}
+"""The rule of each limit."""
+
+
+def enforcers(
+    *, cgroup: Collection[str] = (), missing: Collection[str] = ()
+) -> dict[str, Enforcer]:
+    """Return the enforcer of each limit that is held in cells.
+
+    Args:
+        cgroup: Limits that a cgroup holds, where their rule says that one can.
+        missing: Limits that nothing holds but a cgroup.
+    """
+    found: dict[str, Enforcer] = {}
+    for name, rule in LIMITS.items():
+        if rule.in_cgroup and name in cgroup:
+            found[name] = "cgroup"
+        elif rule.enforcer is not None and name not in missing:
+            found[name] = rule.enforcer
+    return found
 
 
 class Network(SettingsModel):

@@ -160,16 +160,7 @@ class Pool:
         """
         self._taken_at = self._clock()
         mine = self._config.limits
-        same = (limits.memory_mib, limits.pids, limits.cpus) == (
-            mine.memory_mib,
-            mine.pids,
-            mine.cpus,
-        )
-        same_files = (limits.disk_mib, limits.open_files) == (
-            mine.disk_mib,
-            mine.open_files,
-        )
-        while self._ready and same and same_files:
+        while self._ready and (limits is mine or limits.of_cell == mine.of_cell):
             cell = self._ready.popleft()
             # To refill now would compete with the run that is about to begin.
             if len(self._ready) <= self._config.pool // 2:

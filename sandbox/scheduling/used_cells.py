@@ -22,7 +22,7 @@ Owner = str | int | None
 """The agent whose programs use a cell in turn; or, of programs without an agent, the
 number of their batch."""
 
-Key = tuple[Owner, int, int, float, int, int]
+Key = tuple[Owner, tuple[float, ...]]
 """The owner, and the limits of its cells."""
 
 
@@ -33,8 +33,7 @@ def agent_of(owner: Owner) -> str | None:
 
 def key_of(owner: Owner, limits: Limits) -> Key:
     """Return the facts that must be equal for two programs to use one cell."""
-    held = (limits.memory_mib, limits.pids, limits.cpus)
-    return (owner, *held, limits.disk_mib, limits.open_files)
+    return owner, tuple(limits.of_cell.values())
 
 
 class UsedCells:

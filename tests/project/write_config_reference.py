@@ -18,6 +18,8 @@ from pydantic_core import PydanticUndefined
 
 from toolcell.guard import AgentPolicy, Budget, Condition, RateLimit, Rule
 from toolcell.host import HostConfig
+from toolcell.sandbox import Limits
+from toolcell.sandbox.config.settings import LIMITS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 FIRST_HEADING = "## Top level"
@@ -50,11 +52,22 @@ def _section(title: str, name: str, model: type[BaseModel]) -> list[str]:
         elif child is not None:
             about += f" See `{_header(below)}`."
             inner += ["", *_section(f"## {_header(below)}", below, child)]
+        if model is Limits:
+            about += _holder(key)
         if child is AgentPolicy:
             for part, heading in OF_POLICIES.items():
                 inner += ["", *_section(f"## {heading}", "", part)]
         lines.append(f"| `{key}` | {_default(field)} | {about} |")
     return [*lines, *inner]
+
+
+def _holder(name: str) -> str:
+    """Return what holds a limit, and whether cells are made with it."""
+    rule = LIMITS[name]
+    held = [*(["cgroup"] if rule.in_cgroup else []), *filter(None, [rule.enforcer])]
+    return (f" Held by: {', else '.join(held)}." if held else "") + (
+        " Of the cell, not of a single run in it." if rule.of_cell else ""
+    )
 
 
 def _anchor(part: type[BaseModel]) -> str:

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from toolcell.core import ToolExecutionError, ToolTimeoutError
-from toolcell.host.sandbox_api.process_service import end_event
+from toolcell.host.e2b.services.process_service import end_event
 from toolcell.sandbox import ExecutionResult, Limits
 from toolcell.sandbox.cell.wire.frames import FrameError
 from toolcell.sandbox.client.run_report import RunReport

@@ -1,0 +1,60 @@
+"""The settings by which a supervisor sets up its cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..cell.wire.contract import CELL_UID
+from ..config.environment import cell_environment
+from ..config.settings import LIMITS, Enforcer, Limits, SandboxConfig
+
+
+def cell_settings(
+    config: SandboxConfig,
+    limits: Limits,
+    enforced_by: Mapping[str, Enforcer],
+    *,
+    require: Sequence[str],
+    work_dir: str = "",
+    memory_folders: Sequence[str] = (),
+    own_kernel: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the settings of a cell, of which a supervisor needs each.
+
+    Args:
+        config: Names the environment and the work dir of programs.
+        limits: The limits of the cell.
+        enforced_by: The enforcer of each limit, as in the traits of its backend.
+        require: The layers of isolation without which no program runs.
+        work_dir: The folder that programs start in; empty takes the configuration's.
+        memory_folders: File systems in memory, whose files count as memory.
+        own_kernel: True if the cell has a kernel of its own.
+        more: Settings in place of the usual ones, or beside them.
+    """
+    work_dir = work_dir or config.work_dir
+    watch = {
+        "bytes": limits.memory_mib << 20,
+        "folders": list(memory_folders),
+        "own_kernel": own_kernel,
+    }
+    return {
+        "uid": CELL_UID,
+        "workdir": work_dir,
+        "tmp": "/tmp",  # noqa: S108 - the cell's own
+        "confined": "",
+        "env": cell_environment(config.env, work_dir),
+        "aliases": "",
+        "node": "",
+        "rlimits": {
+            rule.rlimit: getattr(limits, name)
+            for name, rule in LIMITS.items()
+            if rule.rlimit and enforced_by.get(name) == "rlimit"
+        },
+        "memory_watch": None if enforced_by.get("memory_mib") == "cgroup" else watch,
+        "affinity": limits.cpus if enforced_by.get("cpus") == "affinity" else 0,
+        "require": list(require),
+        "renews": "",
+        **more,
+    }
