@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import (
@@ -56,7 +56,7 @@ class ToolcellEnvironment(BaseEnvironment):
     def __init__(
         self,
         *args: Any,
-        backend: Literal["docker", "subprocess"] = "docker",
+        backend: str = "docker",
         **options: Any,
     ) -> None:
         self._backend = backend
@@ -122,7 +122,7 @@ class ToolcellEnvironment(BaseEnvironment):
             "mounts": tuple(mounts),
             "work_dir": self.task_env_config.workdir or _WORK_DIR,
         }
-        if self._backend == "docker":
+        if self._backend != "subprocess":
             asks["image"] = self.task_env_config.docker_image
         return SandboxConfig(**asks)
 

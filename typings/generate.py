@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 ROOMS = ("core", "sandbox", "cluster", "guard", "tools", "flow", "host")
-FACES = (*ROOMS, "tools.builtin")
+FACES = (*ROOMS, "sandbox.backend_api", "tools.builtin")
 READERS = (*ROOMS, "tests", "benchmarks", "examples")
 LAZY = {"host": {"host.runtime.host": "Host", "host.config.host_config": "HostConfig"}}
 """What a face loads when it is asked for: no checker sees it there."""

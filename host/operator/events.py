@@ -140,7 +140,7 @@ class SessionClosed(SessionEvent):
 class CellEvent(Event):
     """A cell of this process; `agent` is that of the program, if it had one."""
 
-    backend: Literal["docker", "subprocess"]
+    backend: str
 
 
 class CellLost(CellEvent):

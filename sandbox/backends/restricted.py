@@ -1,6 +1,6 @@
 """The last resort: RestrictedPython and rlimits, where the system offers no isolation.
 
-It is used only when `minimum_isolation="process"` asks for it by name. A cell is a
+It is used only where `minimum_isolation="process"` asks for it by name. A cell is a
 supervisor and its child under the caller's own uid. The child runs code that
 RestrictedPython has compiled, with few builtins and imports.
 """
@@ -47,7 +47,7 @@ class ProcessBackend:
         # Without /proc nothing counts the memory of a process.
         uncounted = () if os.path.isdir("/proc/self") else ("memory_mib",)
         return CellTraits(
-            backend="subprocess",
+            backend="process",
             level="process",
             layers=("restricted_python",),
             enforced_by=enforcers(missing=("cpus", "pids", *uncounted)),

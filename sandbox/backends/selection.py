@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from toolcell.core import ConfigError, SandboxUnavailableError
+from toolcell.core import ConfigError, SandboxUnavailableError, ToolcellError
 
 from ..client.backend import Backend
 from ..client.types import CellTraits
+from ..config.backend_names import offered, package_of
 from ..config.settings import (
     ENFORCERS,
     LEVELS,
@@ -20,11 +21,18 @@ async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]
     """Return a started backend, and notices about the choice for the user.
 
     Raises:
+        ConfigError: The backend of another package cannot be loaded.
         SandboxUnavailableError: No backend here provides the isolation asked for.
     """
     if config.backend == "docker" or config.names_docker:
         return await _start_docker(config), ()
-    if config.backend == "subprocess" or config.strongest_isolation == "confined":
+    if config.backend == "process":
+        return await _start_process(config), ()
+    if config.backend == "subprocess":
+        return await _open_subprocess(config)
+    if config.backend != "auto":
+        return await _open_foreign(config)
+    if config.strongest_isolation == "confined":
         return await _open_subprocess(config)
     try:
         return await _start_docker(config), ()
@@ -72,11 +80,43 @@ async def _open_subprocess(config: SandboxConfig) -> tuple[Backend, tuple[str, .
         why = error.message
     else:
         return backend, backend.notices
+    notice = f"no OS isolation, only RestrictedPython and rlimits: {why}"
+    return await _start_process(config), (notice,)
+
+
+async def _start_process(config: SandboxConfig) -> Backend:
     from .restricted import ProcessBackend
 
-    last = ProcessBackend(config)
-    await last.start()
-    return last, (f"no OS isolation, only RestrictedPython and rlimits: {why}",)
+    backend = ProcessBackend(config)
+    await backend.start()
+    return backend
+
+
+async def _open_foreign(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]:
+    """Return the backend of another package, which was asked for by its name."""
+    name = config.backend
+    [entry] = offered()[name]
+    package = package_of(entry)
+    try:
+        backend: Backend = entry.load()(config)
+    except ToolcellError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the backend {name!r} of {package} cannot be used: "
+            f"{type(error).__name__}: {error}",
+            hint="repair that package, or use another backend",
+        ) from error
+    await backend.start()
+    traits = backend.traits
+    if traits.backend != name or traits.level not in LEVELS:
+        await backend.aclose()
+        raise ConfigError(
+            f"the backend {name!r} of {package} calls itself {traits.backend!r}, "
+            f"with {traits.level!r} isolation",
+            hint=f"its traits must name {name!r} and one of {', '.join(LEVELS)}",
+        )
+    return backend, (f"cells are made by {package}, as backend={name!r} asks",)
 
 
 def check_strength(config: SandboxConfig, traits: CellTraits) -> None:

@@ -105,7 +105,7 @@ class Program(NamedTuple):
 class CellTraits(NamedTuple):
     """The promises of a backend about the cells that it makes."""
 
-    backend: Literal["docker", "subprocess"]
+    backend: str
     level: IsolationLevel
     layers: tuple[str, ...]
     enforced_by: Mapping[str, Enforcer] = MappingProxyType({})

@@ -4,16 +4,16 @@ from collections.abc import Collection, Iterable
 from os.path import realpath
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from toolcell.core import InvalidInputError
 
 from . import host_rules as network
 from . import mount_rules as mounts
+from .backend_names import known_backend
 from .base import SettingsModel
 from .package_rules import PackageRules, Requirement
 
-BackendName = Literal["auto", "docker", "subprocess"]
 IsolationLevel = Literal["kernel", "container", "namespaces", "confined", "process"]
 """The wall around a cell: a kernel of its own (gVisor), a container, Linux namespaces,
 rules of Landlock and seccomp on the machine's own namespaces, or a process with limits
@@ -315,12 +315,25 @@ class CodePolicy(SettingsModel):
     """Names that may not be used anywhere in the source."""
 
 
+_STRONGEST: dict[str, IsolationLevel] = {
+    "subprocess": "namespaces",
+    "process": "process",
+}
+"""The strongest isolation of backends that have no image."""
+
+
+def _is_weaker(level: IsolationLevel, wanted: IsolationLevel) -> bool:
+    return LEVELS.index(level) < LEVELS.index(wanted)
+
+
 class SandboxConfig(SettingsModel):
     """The configuration of a `SandboxManager`; its defaults are closed."""
 
-    backend: BackendName = "auto"
-    """`auto` takes Docker where its engine answers, else the subprocess backend if
-    `minimum_isolation` allows that and neither `runtime` nor `image` is named."""
+    backend: Annotated[str, AfterValidator(known_backend)] = "auto"
+    """`docker`, `subprocess`, `process`, or the name of one that an installed package
+    offers (docs/backends.md). `auto` takes Docker where its engine answers, else the
+    subprocess backend if `minimum_isolation` allows that and neither `runtime` nor
+    `image` is named; it never takes one of another package."""
 
     minimum_isolation: IsolationLevel = "confined"
     """The weakest isolation level that is accepted. Nothing weaker is ever used."""
@@ -438,20 +451,23 @@ class SandboxConfig(SettingsModel):
         binds = (mount.bind for mount in self.mounts)
         if why := mounts.why_not_work_dir(self.work_dir, binds):
             raise ValueError(why)
-        strong = self.minimum_isolation in ("container", "kernel")
-        if self.backend == "subprocess" and strong:
+        strongest = _STRONGEST.get(self.backend)
+        if strongest and _is_weaker(strongest, self.minimum_isolation):
             raise ValueError(
-                f"the subprocess backend never gives {self.minimum_isolation!r} "
+                f"the {self.backend} backend never gives {self.minimum_isolation!r} "
                 "isolation; use backend='docker'"
+                if self.minimum_isolation in ("container", "kernel")
+                else f"the {self.backend} backend gives {strongest!r} isolation alone; "
+                f"set minimum_isolation={strongest!r}, or use another backend"
             )
         weak = self.minimum_isolation in ("confined", "process")
         docker = self.backend == "docker" or self.names_docker
         if self.strongest_isolation == "confined" and (docker or not weak):
             raise ValueError("more than strongest_isolation='confined' is asked for")
-        if self.backend == "subprocess" and self.names_docker:
+        if strongest and self._names_image:
             named = f"runtime {self.runtime!r}" if self.runtime else "image"
             raise ValueError(
-                f"the subprocess backend has no {named}; use backend='docker'"
+                f"the {self.backend} backend has no {named}; use backend='docker'"
             )
         return self
 
@@ -462,5 +478,9 @@ class SandboxConfig(SettingsModel):
 
     @property
     def names_docker(self) -> bool:
-        """True if a runtime or an image is named, which only Docker has."""
+        """True if `auto` means Docker: a runtime or an image is named."""
+        return self.backend in ("auto", "docker") and self._names_image
+
+    @property
+    def _names_image(self) -> bool:
         return self.runtime is not None or "image" in self.model_fields_set

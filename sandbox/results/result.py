@@ -160,7 +160,9 @@ class ExecutionResult(_ResultModel):
     """The connections that the program asked for, in the order of asking."""
 
     usage: Usage = Field(default_factory=Usage)
-    backend: Literal["docker", "subprocess"] | None = None
+    backend: str | None = None
+    """The name of the backend that made the cell; None where there was none."""
+
     isolation: Isolation | None = None
 
     @property

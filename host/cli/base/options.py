@@ -83,7 +83,9 @@ Isolation = Annotated[
         help="The weakest accepted: kernel, container, namespaces, confined or process."
     ),
 ]
-BackendOption = Annotated[str, typer.Option(help="auto, docker or subprocess.")]
+BackendOption = Annotated[
+    str, typer.Option(help="auto, docker, subprocess, process or an installed one.")
+]
 Memory = Annotated[int, typer.Option(help="MiB of memory.")]
 Image = Annotated[str | None, typer.Option(help="The image of Docker cells.")]
 Runtime = Annotated[str | None, typer.Option(help="runc, runsc, kata ...")]

@@ -12,7 +12,7 @@ import typer
 
 from ...terminal.output import print_json, print_table
 from ...terminal.signals import run_async
-from ..base.options import AsJson
+from ..base.options import AsJson, BackendOption
 
 if TYPE_CHECKING:
     from ...config.host_config import HostConfig
@@ -25,7 +25,7 @@ def bench(
     runs: Annotated[
         int, typer.Option(min=3, max=10_000, help="Measurements of each work.")
     ] = 20,
-    backend: Annotated[str, typer.Option(help="auto, docker or subprocess.")] = "auto",
+    backend: BackendOption = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure this machine, against `python -c pass`, in one process.
