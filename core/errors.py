@@ -106,7 +106,7 @@ class SandboxUnavailableError(SandboxError):
 
 
 class CellLostError(SandboxError):
-    """The cell went away, or spoke nonsense, before the result was in."""
+    """The cell went away, or broke the protocol, before the result was in."""
 
     kind = "sandbox.cell_lost"
     retryable = True

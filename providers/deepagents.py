@@ -40,7 +40,7 @@ class ToolcellSandbox(BaseSandbox):
         config, guard, agent_id: As in `ThreadSession`.
 
     Raises:
-        SandboxUnavailableError: There is no cell to be had.
+        SandboxUnavailableError: No cell is available.
     """
 
     def __init__(

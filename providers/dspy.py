@@ -69,7 +69,7 @@ class ToolcellInterpreter:
         """Open the session, unless it is open.
 
         Raises:
-            CodeInterpreterError: There is no cell to be had.
+            CodeInterpreterError: No cell is available.
         """
         if self._thread is None:
             try:

@@ -48,7 +48,7 @@ class ToolcellToolset(FunctionToolset[Any]):
         config, guard, agent_id: As in `ThreadSession`.
 
     Raises:
-        SandboxUnavailableError: There is no cell to be had.
+        SandboxUnavailableError: No cell is available.
     """
 
     def __init__(

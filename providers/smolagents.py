@@ -39,7 +39,7 @@ class ToolcellExecutor(PythonExecutor):
         config, guard, agent_id: As in `ThreadSession`.
 
     Raises:
-        SandboxUnavailableError: There is no cell to be had.
+        SandboxUnavailableError: No cell is available.
     """
 
     def __init__(

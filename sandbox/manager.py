@@ -110,7 +110,7 @@ class SandboxManager(SandboxLifecycle):
         Raises:
             InvalidInputError: The arguments cannot be used.
             PackageError: A package is refused, missing or unfit.
-            SandboxUnavailableError: There is no cell to be had.
+            SandboxUnavailableError: No cell is available.
             CellLostError: The cell went away during the run.
         """
         request = RunRequest(
@@ -209,7 +209,7 @@ class SandboxManager(SandboxLifecycle):
             InvalidInputError: The function or an argument cannot travel.
             CallFailedError: It raised, was stopped, or returned a value that is not
                 JSON; its `result` is the result of the run.
-            SandboxUnavailableError: There is no cell to be had.
+            SandboxUnavailableError: No cell is available.
             CellLostError: The cell went away during the call.
         """
         from .programs.function_program import call_program, returned
@@ -238,7 +238,7 @@ class SandboxManager(SandboxLifecycle):
             InvalidInputError: A package is not written as one, or `network` reaches
                 further than the manager's.
             PackageError: A package is refused, missing or unfit.
-            SandboxUnavailableError: There is no cell to be had.
+            SandboxUnavailableError: No cell is available.
         """
         from .session import Session
         from .shared_cell import SharedCell

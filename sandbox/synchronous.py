@@ -42,7 +42,7 @@ def run(
 
     Raises:
         InvalidInputError: The arguments cannot be used.
-        SandboxUnavailableError: There is no cell to be had.
+        SandboxUnavailableError: No cell is available.
         CellLostError: The cell went away during the run.
     """
 
@@ -128,7 +128,7 @@ def open_session(
     Raises:
         InvalidInputError: The arguments cannot be used.
         PackageError: A package is refused, missing or unfit.
-        SandboxUnavailableError: There is no cell to be had.
+        SandboxUnavailableError: No cell is available.
     """
     with (
         anyio.from_thread.start_blocking_portal() as portal,

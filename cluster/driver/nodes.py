@@ -27,8 +27,8 @@ from ..wire.link import Link
 from ..wire.protocol import PROTOCOL
 from . import metrics
 from .places import Node, Place
+from .protocol_errors import PROTOCOL_ERRORS
 from .runs import next_part
-from .told import NONSENSE
 
 NOT_ANSWERED = "the directory has not answered yet"
 """Why there is no node before any was tried."""
@@ -44,7 +44,7 @@ def _readable() -> Iterator[None]:
     """Raise SandboxError where a node says what cannot be read."""
     try:
         yield
-    except NONSENSE as error:
+    except PROTOCOL_ERRORS as error:
         raise SandboxError(
             f"what it says of itself cannot be read: {type(error).__name__}",
             hint="use the same version of toolcell at both ends",

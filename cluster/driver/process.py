@@ -14,8 +14,8 @@ from toolcell.sandbox import ExecutionResult
 
 from ..wire.codec import read_result
 from ..wire.link import Exchange, Link
+from .protocol_errors import closing_link_on_error
 from .runs import ask, last_message, next_message, stream_of
-from .told import told_by
 
 
 class ClusterProcess:
@@ -67,7 +67,7 @@ class ClusterProcess:
             except CellLostError:
                 self._ended.set()
                 raise
-            with told_by(self._link):
+            with closing_link_on_error(self._link):
                 self._result = read_result(found)
             self._ended.set()
         return self._result
@@ -102,7 +102,7 @@ class ClusterProcess:
                 if exchange.ended:
                     self._ended.set()
                     return
-                with told_by(self._link):
+                with closing_link_on_error(self._link):
                     piece = stream_of(message.fields["output"]), message.blobs[0]
                 yield piece
                 await exchange.send({"next": True})

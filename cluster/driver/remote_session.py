@@ -13,8 +13,8 @@ from toolcell.core import CellLostError
 from ..wire.link import Exchange, Link
 from ..wire.message import Message
 from ..wire.parts import MAX_HEADERS_BYTES, receive_file, send_file
+from .protocol_errors import closing_link_on_error
 from .runs import last_message, next_part
-from .told import told_by
 
 Told = TypeVar("Told")
 
@@ -76,8 +76,8 @@ class RemoteSession:
         return self.read(read, await self.ask(operation, *blobs, **fields))
 
     def read(self, read: Callable[[Message], Told], message: Message) -> Told:
-        """Return what is to be read in a message; nonsense ends the link."""
-        with told_by(self._link):
+        """Return what a message holds; one that breaks the protocol ends the link."""
+        with closing_link_on_error(self._link):
             return read(message)
 
     async def send(self, archive: Path, operation: str, **fields: Any) -> Message:

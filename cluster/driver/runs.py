@@ -29,8 +29,8 @@ from ..wire.protocol import HEARD
 from ..wire.tasks import tasks_beside
 from . import metrics
 from .places import Place
+from .protocol_errors import closing_link_on_error
 from .requests import RemoteRun
-from .told import told_by
 
 _Fields = dict[str, Any]
 OnAnswer = Callable[[_Fields], None]
@@ -84,7 +84,7 @@ async def next_part(exchange: Exchange) -> Message:
     """Return the next message, which is not the last one. Raises as `ask`."""
     message = await next_message(exchange)
     if exchange.ended:
-        raise exchange.nonsense(ValueError("it ends too early"))
+        raise exchange.protocol_error(ValueError("it ends too early"))
     return message
 
 
@@ -92,7 +92,7 @@ async def next_message(exchange: Exchange) -> Message:
     """Return the next message of an exchange. Raises as `ask`."""
     kind, message = await exchange.receive()
     if kind is Kind.ERROR:
-        with told_by(exchange):
+        with closing_link_on_error(exchange):
             error = read_error(message.fields)
         raise error
     if kind is Kind.END and message.fields.get("cancelled"):
@@ -118,7 +118,7 @@ async def run_on(
         message = await ask(link, asked[0], *asked[1], on_answer=on_answer)
     else:
         message = await _run_heard(link, run, asked, on_answer)
-    with told_by(link):
+    with closing_link_on_error(link):
         return read_result(message)
 
 
@@ -191,7 +191,7 @@ class _Caller:
         if "call" in fields and calls is not None and self._tasks is not None:
             self._begin(self._tasks, calls, fields)
             return
-        with told_by(self._exchange):
+        with closing_link_on_error(self._exchange):
             output = stream_of(fields["output"]) if "output" in fields else None
             data = b"" if output is None else message.blobs[0]
             found = fields.get("connection")
@@ -212,7 +212,7 @@ class _Caller:
         self, tasks: anyio.abc.TaskGroup, calls: HostCalls, fields: _Fields
     ) -> None:
         """Answer a call of the program; a node passes on none that may not be."""
-        with told_by(self._exchange):
+        with closing_link_on_error(self._exchange):
             call = _Call(self._exchange, fields)
             if call.name not in calls.names:
                 raise ValueError("a call of what was not offered")
@@ -298,7 +298,7 @@ async def stream_on(
     async with link.exchange(*asked) as exchange:
         while True:
             message = await next_message(exchange)
-            with told_by(exchange):
+            with closing_link_on_error(exchange):
                 event = read_event(message)
                 if isinstance(event, Finished) != exchange.ended:
                     raise ValueError("a stream ends with its result")

@@ -41,10 +41,10 @@ from ..wire.folders import pack_folder, require_new, unpack_folder
 from ..wire.link import Link
 from ..wire.message import Message
 from .process import ClusterProcess
+from .protocol_errors import closing_link_on_error
 from .remote_session import RemoteSession
 from .requests import RemoteRun, bytes_of, listed
 from .runs import next_part, run_on, stream_on
-from .told import told_by
 from .watch import ClusterWatch
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ClusterSession:
         processes: Commands of the same cell; forks share them.
 
     Raises:
-        CellLostError: What the node told is nonsense.
+        CellLostError: The node broke the protocol.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ClusterSession:
         start: Callable[[Callable[[], Awaitable[None]]], object],
         processes: dict[int, ClusterProcess] | None = None,
     ) -> None:
-        with told_by(link):
+        with closing_link_on_error(link):
             number, warnings = int(about["session"]), [*map(str, about["warnings"])]
             limits = read_limits(about["limits"]) or Limits()
             network = read_network(about["network"]) or Network.none
@@ -201,7 +201,7 @@ class ClusterSession:
         async with AsyncExitStack() as stack:
             exchange = await stack.enter_async_context(asking)
             about = (await next_part(exchange)).fields
-            with told_by(exchange):
+            with closing_link_on_error(exchange):
                 process = ClusterProcess(self._link, self._remote.number, about)
             self._start(partial(process.follow, exchange, stack.pop_all()))
         self._processes[process.number] = process

@@ -13,8 +13,8 @@ from toolcell.core import ToolcellError
 from toolcell.sandbox import FileChange
 
 from ..wire.link import Exchange
+from .protocol_errors import closing_link_on_error
 from .runs import next_part
-from .told import told_by
 
 
 class ClusterWatch:
@@ -77,7 +77,7 @@ class ClusterWatch:
             self._failure = error
             raise
         told = message.fields
-        with told_by(self._exchange):
+        with closing_link_on_error(self._exchange):
             number = int(told["number"])
             if not self._answered < number <= self._asked:
                 raise ValueError("an answer that nobody asked for")

@@ -143,7 +143,7 @@ class ExchangeStream(ByteStream):
             self._pieces.extend(filter(None, message.blobs))
             self._unread += sum(map(len, message.blobs))
             if self._unread > WINDOW_BYTES:
-                self._exchange.nonsense(ValueError("more than was asked for"))
+                self._exchange.protocol_error(ValueError("more than was asked for"))
         elif "room" in fields:
             self._give_room(fields["room"])
         else:
@@ -152,7 +152,7 @@ class ExchangeStream(ByteStream):
 
     def _give_room(self, size: object) -> None:
         if type(size) is not int or not 0 < size <= WINDOW_BYTES - self._room:
-            self._exchange.nonsense(ValueError("room for more than was sent"))
+            self._exchange.protocol_error(ValueError("room for more than was sent"))
             self._is_over = True
             return
         self._room += size

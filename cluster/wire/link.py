@@ -146,9 +146,9 @@ class Exchange:
         """Return the error of whoever waits for the other end."""
         return self._link.lost_error()
 
-    def nonsense(self, error: Exception) -> CellLostError:
+    def protocol_error(self, error: Exception) -> CellLostError:
         """Give the link up, since the other end breaks the protocol; return why."""
-        return self._link.nonsense(error)
+        return self._link.protocol_error(error)
 
     def joined(self, data: bytes, *, more: bool) -> bytes | None:
         """Return a message of which this was the last piece; None: more is to come.
@@ -243,9 +243,9 @@ class Link:
             details={"reason": "node_lost", "node": self._name},
         )
 
-    def nonsense(self, error: Exception) -> CellLostError:
+    def protocol_error(self, error: Exception) -> CellLostError:
         """Give the link up, since the other end breaks the protocol; return why."""
-        self.give_up(f"it sent nonsense: {error}")
+        self.give_up(f"it broke the protocol: {error}")
         return self.lost_error()
 
     def give_up(self, why: str) -> None:
@@ -307,7 +307,7 @@ class Link:
         except OSError:
             self.lost = self.lost or "the connection broke"
         except WireError as error:
-            self.lost = self.lost or f"it sent nonsense: {error}"
+            self.lost = self.lost or f"it broke the protocol: {error}"
 
     def _take_all(self, tasks: anyio.abc.TaskGroup, data: bytes) -> bytes:
         """Take each whole frame; return what is left."""

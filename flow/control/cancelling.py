@@ -1,4 +1,4 @@
-"""The end of a thread by somebody's wish, wherever it runs."""
+"""The end of a thread at a request, wherever it runs."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ async def cancel_thread(
         ThreadBusyError: Its owner has not let go of it in time; it still will.
         StoreUnavailableError: The store does not answer.
     """
-    wish = Answered(id=CANCEL, denied="denied", by=by, how="cancel", at=clock())
+    request = Answered(id=CANCEL, denied="denied", by=by, how="cancel", at=clock())
     give_up_at = anyio.current_time() + wait_seconds
     while True:
         try:
             lease = await checkpointer.claim(thread_id)
         except ThreadBusyError:
-            # The commit of a step takes the wish away with the answers of the step.
-            await checkpointer.put_once(thread_id, CANCEL, wish.to_bytes())
+            # The commit of a step clears the request with the answers of the step.
+            await checkpointer.put_once(thread_id, CANCEL, request.to_bytes())
             if anyio.current_time() >= give_up_at:
                 raise
             await anyio.sleep(_BETWEEN_CLAIMS)

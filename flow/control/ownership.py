@@ -34,7 +34,7 @@ _BETWEEN_CLAIMS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The wishes of the caller of one run or resume."""
+    """What the caller of one run or resume asks for."""
 
     tell: Tell | None = None
     """Gets the events of the run; None: nobody reads them."""
@@ -49,7 +49,7 @@ class RunOptions:
     def waiting(
         cls, seconds: float, *, tell: Tell | None = None, steal: bool = False
     ) -> RunOptions:
-        """Return the wishes of a caller who waits for some seconds from now."""
+        """Return the options of a caller who waits for some seconds from now."""
         until = anyio.current_time() + seconds if seconds > 0 else 0.0
         return cls(tell=tell, wait_until=until, steal=steal)
 
@@ -132,8 +132,8 @@ async def drive(
     parts: FlowParts, lease: Lease, view: ThreadView, options: RunOptions
 ) -> FlowResult[Any]:
     """Run a thread until it pauses, fails or ends."""
-    wish = view.answers.get(CANCEL)
-    by = None if wish is None else wish.by
+    request = view.answers.get(CANCEL)
+    by = None if request is None else request.by
     runner = runner_of(parts, lease, view, options)
     if by is None:
         for answer in view.answers.values():

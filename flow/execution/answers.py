@@ -17,7 +17,7 @@ from ..values.interrupt import InterruptValue
 from ..values.json_values import jsonable
 
 CANCEL = "cancel"
-"""The key, among the answers, of the wish that the thread ends."""
+"""The key, among the answers, of the request to end the thread."""
 
 
 def checked(question: InterruptValue, value: Any) -> JsonValue:

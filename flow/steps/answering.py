@@ -112,7 +112,7 @@ class Answering:
         self._view.answers[answer.id] = answer
         await self._parts.announce(events.Answered(answer.id, answer.by))
 
-    async def wish_to_cancel(self) -> str:
+    async def cancel_request(self) -> str:
         """Return the name of who wants the thread to end, once somebody does."""
         while True:
             await anyio.sleep(_BETWEEN_WISHES)

@@ -75,7 +75,7 @@ class Runner:
         outcome: Outcome = "cancelled"
 
         async def cancel(scope: anyio.CancelScope) -> None:
-            self.cancelled_by = await self._answering.wish_to_cancel()
+            self.cancelled_by = await self._answering.cancel_request()
             scope.cancel()
 
         try:

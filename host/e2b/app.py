@@ -376,7 +376,7 @@ async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
 
     Raises:
         ConfigError: There is no place for tokens.
-        SandboxUnavailableError: There are no cells to be had.
+        SandboxUnavailableError: No cell is available.
     """
     config = host.config
     with open_tokens(config) as tokens:

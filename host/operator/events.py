@@ -144,7 +144,7 @@ class CellEvent(Event):
 
 
 class CellLost(CellEvent):
-    """A cell ended by itself, or spoke nonsense."""
+    """A cell ended by itself, or broke the protocol."""
 
     kind = "cell.lost"
     reason: Literal["run", "session", "ready"]

@@ -35,7 +35,7 @@ class ThreadSession:
         agent_id: The agent that the guard knows.
 
     Raises:
-        SandboxUnavailableError: There is no cell to be had.
+        SandboxUnavailableError: No cell is available.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ class Cell:
         """Run a program and return the report about it.
 
         Raises:
-            CellLostError: The cell ended or spoke nonsense before its report.
+            CellLostError: The cell ended or broke the protocol before its report.
             SandboxUnavailableError: The cell could not confine the program.
         """
         try:
@@ -284,7 +284,7 @@ class Cell:
         """Take in the next frame of a run; return True if it was the last one.
 
         Raises:
-            CellLostError: The cell ended or spoke nonsense.
+            CellLostError: The cell ended or broke the protocol.
         """
         try:
             frame = await self._channel.receive()

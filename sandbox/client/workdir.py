@@ -218,7 +218,7 @@ class WorkDir:
                 # Thousands of long names would block other tasks.
                 await anyio.lowlevel.checkpoint()
         except (IndexError, TypeError, ValueError) as error:
-            raise CellLostError(f"the cell listed nonsense: {error}") from None
+            raise CellLostError(f"the cell broke the protocol: {error}") from None
         return tuple(found)
 
     async def remove(self, path: str | PathLike[str]) -> None:

@@ -152,7 +152,7 @@ class SourceBuilder:
 
         Raises:
             PackageError: It cannot be fetched or built.
-            SandboxUnavailableError: There is no cell to be had.
+            SandboxUnavailableError: No cell is available.
         """
         facts = (source.sha256, self._target.tag, self._target.platform)
         key = hashlib.sha256(" ".join(facts).encode()).hexdigest()[:32]

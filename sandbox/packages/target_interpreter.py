@@ -83,7 +83,7 @@ async def ask(backend: Backend) -> Interpreter:
 
     Raises:
         PackageError: No wheels are made for it.
-        SandboxUnavailableError: There is no cell to be had.
+        SandboxUnavailableError: No cell is available.
     """
     program = Program(code=_ASK, language="python", inputs=b"", limits=Limits())
     async with await backend.create_cell(Limits()) as cell:

@@ -29,7 +29,7 @@ class CellNews:
     def lost(
         self, use: Literal["run", "session", "ready"], agent_id: str | None = None
     ) -> None:
-        """Tell that a cell ended by itself, or spoke nonsense, in a use."""
+        """Tell that a cell ended by itself, or broke the protocol, in a use."""
         self._tell("lost", use, agent_id)
 
     def discarded(

@@ -76,3 +76,29 @@ def test_a_clause_without_its_noun_is_found(tmp_path: Path) -> None:
     found = [line for line, text in docstrings(page) if is_headless(text)]
 
     assert found == [1, 4]
+
+
+WORDS = {
+    "to be had": "available",
+    "nonsense": "the protocol is broken, and by what",
+    "wish": "request",
+}
+"""Words that are ours and not the field's, and what is said in place of them."""
+
+
+def test_the_words_are_those_of_the_field() -> None:
+    ours = re.compile(rf"\b({'|'.join(WORDS)})(es)?\b", re.I)
+    files = [
+        path
+        for room in ("cluster", "providers", "docs", *ROOMS_IN_SENTENCES)
+        for kind in ("*.py", "*.md", "*.html")
+        for path in (ROOT / room).rglob(kind)
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted(files)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if ours.search(line)
+    ]
+
+    assert found == []

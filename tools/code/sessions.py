@@ -199,7 +199,7 @@ class CodeSessions:
         """Return what a session uses now, also while a program runs.
 
         A cell that does not answer is given up after 30 seconds. Whoever asks meanwhile
-        gets the same measurement, and may stop waiting. None: there is none to be had.
+        gets the same measurement, and may stop waiting. None: nothing was measured.
         """
         if session.measured is None:
             session.measured = anyio.Event()

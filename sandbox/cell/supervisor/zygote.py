@@ -56,7 +56,7 @@ class Zygote:
             anew: True if it must not share namespaces with an earlier program.
 
         Raises:
-            OSError: There is no process to be had.
+            OSError: No process can be forked.
         """
         fds = [pipes.stdout, pipes.stderr, pipes.result, pipes.request]
         send_fds(self._socket, _FORK_ANEW if anew else _FORK, fds)
@@ -85,10 +85,10 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
         _make_rules(settings)
         network = NetworkNamespace() if settings["renews"] == MOUNTS else None
         while True:
-            wish, fds = receive_fds(door, 1, 4)
-            if not wish:
+            order, fds = receive_fds(door, 1, 4)
+            if not order:
                 break
-            if wish == _FORK_ANEW and network is not None:
+            if order == _FORK_ANEW and network is not None:
                 linux.unshare(linux.CLONE_NEWIPC)
                 network = network.renewed(settings["network"])
                 _make_rules(settings)

@@ -40,7 +40,7 @@ def lying(monkeypatch: pytest.MonkeyPatch) -> Lying:
                 with pytest.raises(CellLostError) as caught:
                     yield sandbox
                 assert caught.value.details == {"reason": "node_lost", "node": "liar"}
-                assert "it sent nonsense" in caught.value.message
+                assert "it broke the protocol" in caught.value.message
                 await until(lambda: sandbox.nodes == ())
             assert sandbox.active_cells == 0
 

@@ -1,4 +1,4 @@
-"""What a node says, which may be nonsense."""
+"""Errors of nodes that break the protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolcell.core import CellLostError, ConfigError
 
 from ..wire.message import WireError
 
-NONSENSE = (
+PROTOCOL_ERRORS = (
     AttributeError,
     ConfigError,
     IndexError,
@@ -27,22 +27,22 @@ NONSENSE = (
 
 
 class _Peer(Protocol):
-    def nonsense(self, error: Exception) -> CellLostError:
+    def protocol_error(self, error: Exception) -> CellLostError:
         """Give the link up, since the other end breaks the protocol; return why."""
         ...
 
 
 @contextmanager
-def told_by(peer: _Peer) -> Iterator[None]:
+def closing_link_on_error(peer: _Peer) -> Iterator[None]:
     """Read what a node says; what cannot be read ends its link.
 
     Args:
         peer: The link, or an exchange on it.
 
     Raises:
-        CellLostError: It is nonsense.
+        CellLostError: It breaks the protocol.
     """
     try:
         yield
-    except NONSENSE as error:
-        raise peer.nonsense(error) from None
+    except PROTOCOL_ERRORS as error:
+        raise peer.protocol_error(error) from None
