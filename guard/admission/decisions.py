@@ -34,6 +34,10 @@ class CallDenied(Exception):
         self.decision = decision
 
 
+class ApprovalTaken(Exception):
+    """An equal call has used the approval: this one needs an approval of its own."""
+
+
 def deny(reason: Reason, detail: str, version: str) -> Decision:
     """Return a refusal that comes from neither a rule nor a counter."""
     return Decision(
@@ -50,6 +54,18 @@ def not_approved(answer: ApprovalOutcome, version: str, *, park: bool) -> Decisi
     return deny("approval_required", answer.reason, version)._replace(
         approval_id=answer.approval_id, expires_at=answer.expires_at
     )
+
+
+def check_approvers(answer: ApprovalOutcome, ruling: Ruling, version: str) -> None:
+    """Check that as many people approved as the rules of now ask for.
+
+    Raises:
+        CallDenied: They are too few: the policy, or an approver, has changed the call's
+            terms meanwhile.
+    """
+    if ruling.verdict == "ask" and len(answer.approved_by) < ruling.approvers:
+        detail = f"{ruling.approvers} people have to approve this call"
+        raise CallDenied(deny("approval_denied", detail, version))
 
 
 def refusal_for(error: Exception, version: str) -> Decision:

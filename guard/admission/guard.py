@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
+import anyio
+
 from toolcell.core import AuditError, StoreUnavailableError, ToolCall
 
 from ..approvals.approvals import Approvals
@@ -15,12 +17,14 @@ from ..stores.base import Store
 from ..stores.memory import MemoryStore
 from ..values.call_facts import NO_FACTS, CallFacts
 from ..values.clock import Clock, microseconds, steady_time
-from ..values.decision import NO_CAPS, Decision, Reason, Ruling
+from ..values.decision import NO_CAPS, Decision, Ruling
 from ..values.limit_state import LimitState
 from .call_records import CallRecords, GuardListener
 from .compiled_policy import PolicySet, ToolPolicy
 from .decisions import (
+    ApprovalTaken,
     CallDenied,
+    check_approvers,
     deny,
     from_rules,
     loop_detected,
@@ -246,48 +250,81 @@ class ActionGuard:
 
     async def enter(self, hold: Hold) -> None:
         """Decide about a call and reserve its cost; `Permit` calls it."""
-        try:
-            policies = self._policies
-            tool_policy = policies.tool_policy(hold.call)
-            ruling = tool_policy.judge(hold.call, hold.facts)
-            answer: ApprovalOutcome | None = None
-            if ruling.verdict == "ask":
-                answer = await self._ask(hold, policies, ruling)
-                # Policies may have changed while a person decided, and so may the call.
-                hold.call, policies = answer.call, self._policies
+        asked = hold.call
+        while True:
+            try:
+                policies = self._policies
                 tool_policy = policies.tool_policy(hold.call)
                 ruling = tool_policy.judge(hold.call, hold.facts)
-                self._check_approvers(answer, ruling)
-            if ruling.verdict == "deny":
-                decision = from_rules(ruling, policies.version)
-            else:
-                now = microseconds(self._clock())
-                hold.prepare(tool_policy.plan, ruling, policies.version, now)
-                if self._ledger.sync is None or tool_policy.caps is not NO_CAPS:
-                    await self._take(hold, tool_policy)
-                elif hold.lines.limits:
-                    hold.found = self._ledger.reserve_sync(
-                        hold.number, hold.lines, hold.now
-                    )
-                    hold.store = hold.sync = self._ledger.sync
-                if hold.found[0]:
-                    try:
-                        if answer is not None or self._ledger.away:
-                            await self._confirm(hold, answer)
-                        busy = self._records.admission(hold)
-                        if busy is not None:
-                            await busy.wait()
-                    except BaseException:
-                        self._loops.take_back(hold.call, hold.facts, hold.loop_entry)
-                        await self.settle(hold, [0] * len(hold.levels))
-                        raise
-                    hold.loop_entry.admitted = True
-                    return
-                decision = hold.make_decision()
-        except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
-            decision = await self._refusal_for(error)
+                if ruling.verdict == "ask":
+                    await self._enter_asked(hold, policies, ruling)
+                else:
+                    await self._reserve(hold, policies, tool_policy, ruling, None)
+                return
+            except ApprovalTaken:
+                hold.call = asked
+            except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
+                decision = await self._refusal_for(error)
+                break
         await self._records.refusal(hold, decision)
         raise decision.to_error()
+
+    async def _enter_asked(
+        self, hold: Hold, policies: PolicySet, ruling: Ruling
+    ) -> None:
+        """Ask a person about a call, judge it again, and reserve its cost.
+
+        Raises:
+            CallDenied: A person, a rule or a limit refuses it.
+            ApprovalTaken: An equal call has used the approval.
+        """
+        answer, approvals = await self._ask(hold, policies, ruling)
+        async with approvals.turn(answer):
+            if await approvals.is_used(answer):
+                raise ApprovalTaken
+            # Policies may have changed while a person decided, and so may the call.
+            hold.call, policies = answer.call, self._policies
+            tool_policy = policies.tool_policy(hold.call)
+            ruling = tool_policy.judge(hold.call, hold.facts)
+            check_approvers(answer, ruling, policies.version)
+            await self._reserve(hold, policies, tool_policy, ruling, answer)
+
+    async def _reserve(
+        self,
+        hold: Hold,
+        policies: PolicySet,
+        tool_policy: ToolPolicy,
+        ruling: Ruling,
+        answer: ApprovalOutcome | None,
+    ) -> None:
+        """Reserve the cost of a call that rules let pass, and use its approval.
+
+        Raises:
+            CallDenied: A rule or a limit refuses it.
+            ApprovalTaken: An equal call has used the approval.
+        """
+        if ruling.verdict == "deny":
+            raise CallDenied(from_rules(ruling, policies.version))
+        now = microseconds(self._clock())
+        hold.prepare(tool_policy.plan, ruling, policies.version, now)
+        if self._ledger.sync is None or tool_policy.caps is not NO_CAPS:
+            await self._take(hold, tool_policy)
+        elif hold.lines.limits:
+            hold.found = self._ledger.reserve_sync(hold.number, hold.lines, hold.now)
+            hold.store = hold.sync = self._ledger.sync
+        if not hold.found[0]:
+            raise CallDenied(hold.make_decision())
+        try:
+            if answer is not None or self._ledger.away:
+                await self._confirm(hold, answer)
+            busy = self._records.admission(hold)
+            if busy is not None:
+                await busy.wait()
+        except BaseException:
+            self._loops.take_back(hold.call, hold.facts, hold.loop_entry)
+            await self.settle(hold, [0] * len(hold.levels))
+            raise
+        hold.loop_entry.admitted = True
 
     async def _refusal_for(self, error: Exception) -> Decision:
         if isinstance(error, AuditError):
@@ -326,7 +363,7 @@ class ActionGuard:
 
     async def _ask(
         self, hold: Hold, policies: PolicySet, ruling: Ruling
-    ) -> ApprovalOutcome:
+    ) -> tuple[ApprovalOutcome, Approvals]:
         """Ask a person, unless the limits refuse anyway; return the approval.
 
         Raises:
@@ -336,31 +373,22 @@ class ActionGuard:
         expected = await self._forecasts.by_limits(policies, ruling, call, facts)
         if expected.verdict == "deny":
             raise CallDenied(expected)
-        if self.approvals is None:
-            raise CallDenied(
-                self._refused("approval_unavailable", "nobody can be asked")
-            )
+        approvals = self.approvals
+        if approvals is None:
+            detail = "nobody can be asked"
+            raise CallDenied(deny("approval_unavailable", detail, policies.version))
         await self._records.refusal(hold, expected)
-        wait = facts.approval_seconds
+        wait, now = facts.approval_seconds, anyio.current_time()
+        if hold.asks_until is None:
+            hold.asks_until = now + (approvals.wait_seconds if wait is None else wait)
+        left = max(0.0, hold.asks_until - now)
         async with hold.while_waiting():
-            answer = await self.approvals.ask(
-                call, facts, expected, wait_seconds=wait, preview=hold.preview
+            answer = await approvals.ask(
+                call, facts, expected, wait_seconds=left, preview=hold.preview
             )
         if answer.approved:
-            return answer
+            return answer, approvals
         raise CallDenied(not_approved(answer, self._policies.version, park=facts.park))
-
-    def _check_approvers(self, answer: ApprovalOutcome, ruling: Ruling) -> None:
-        """Check that as many people approved as the rules of now ask for.
-
-        Raises:
-            CallDenied: They are too few: the policy, or an approver, has changed the
-                call's terms meanwhile.
-        """
-        few = len(answer.approved_by) < ruling.approvers
-        if ruling.verdict == "ask" and few:
-            detail = f"{ruling.approvers} people have to approve this call"
-            raise CallDenied(self._refused("approval_denied", detail))
 
     async def use_approval(self, answer: ApprovalOutcome) -> bool:
         """As `Approvals.use`; one that an agent gave does not count."""
@@ -399,13 +427,13 @@ class ActionGuard:
         """Use an approval up, and note that the store is there again.
 
         Raises:
-            CallDenied: The approval was used before, or withdrawn.
+            ApprovalTaken: An equal call has used the approval.
+            CallDenied: The approval was withdrawn, or does not count.
         """
         if answer is not None and not await self.use_approval(answer):
-            detail = "the approval is used up, or was withdrawn"
-            raise CallDenied(self._refused("approval_denied", detail))
+            if self.approvals is not None and await self.approvals.is_used(answer):
+                raise ApprovalTaken
+            detail = "the approval does not count, or was withdrawn"
+            raise CallDenied(deny("approval_denied", detail, self._policies.version))
         if self._ledger.away and self._ledger.sync is not None:
             await self._ledger.on_recovery()
-
-    def _refused(self, reason: Reason, detail: str) -> Decision:
-        return deny(reason, detail, self._policies.version)

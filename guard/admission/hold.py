@@ -81,6 +81,9 @@ class Hold:
     preview: Preview | None = None
     """Returns what the call would do, in the tool's own words."""
 
+    asks_until: float | None = None
+    """The end of the time to wait for people, by the event loop's clock."""
+
     def __init__(self, call: ToolCall, facts: CallFacts) -> None:
         self.call = call
         """The call to run; a person may have changed its arguments."""

@@ -7,6 +7,7 @@ together, so that a thousand take no more threads than one.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections.abc import Iterator
@@ -112,12 +113,13 @@ class AnswerWaits:
         pause = _FIRST_PAUSE_SECONDS
         with anyio.move_on_after(seconds):
             while True:
-                handled = question.asked
+                # An answer that came before this was stored before the look.
+                was_over = question.is_over
                 ended = await lookups.ended(request.id)
                 if request.id in ended:
                     record = ended[request.id]
-                    if record is None or record.status == "used":
-                        return no_answer(call, "the approval of this call is used up")
+                    if record is None:
+                        return no_answer(call, "its request is forgotten")
                     return outcome_of(call, record)
                 if self._workflow.clock() >= request.expires_at:
                     break
@@ -128,7 +130,7 @@ class AnswerWaits:
                     tasks.start_soon(
                         self._handle, handler, request, question, lookups, gone
                     )
-                elif not (handled or self._answered_elsewhere):
+                elif was_over and not self._answered_elsewhere:
                     break
                 with anyio.move_on_after(until_next_look(pause)):
                     await (anyio.sleep_forever() if gone.is_set() else gone.wait())
@@ -145,7 +147,7 @@ class AnswerWaits:
     ) -> None:
         automatic = isinstance(handler, AutoApprove)
         try:
-            reply = await handler(request)
+            reply = await _reply_of(handler, request, lookups)
             if reply is not None:
                 await lookups.in_thread(
                     self._hand_in, request, reply, automatic=automatic
@@ -156,7 +158,7 @@ class AnswerWaits:
         except BaseException:
             question.drop()
             raise
-        question.asked = False
+        question.is_over = True
         gone.set()
 
     def _hand_in(
@@ -166,3 +168,24 @@ class AnswerWaits:
             self._workflow.answer(request.id, reply, automatic=automatic)
         except InvalidInputError as error:
             _log.error("an answer does not count: %s", error)
+
+
+async def _reply_of(
+    handler: ApprovalHandler, request: ApprovalRequest, lookups: ApprovalLookups
+) -> ApprovalReply | None:
+    """Return a handler's reply; None if the handler was cancelled, and no call was."""
+    try:
+        if _is_async(handler):
+            reply = handler(request)
+        else:
+            reply = await lookups.asking(handler, request)
+        return await reply if inspect.isawaitable(reply) else reply
+    except anyio.get_cancelled_exc_class():
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        _log.error("a handler of approvals cancelled itself")
+        return None
+
+
+def _is_async(handler: ApprovalHandler) -> bool:
+    call = getattr(handler, "__call__", None)  # noqa: B004 - of its class
+    return any(map(inspect.iscoroutinefunction, (handler, call)))

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    nullcontext,
+)
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -56,7 +60,8 @@ class Approvals:
     Args:
         store: Keeps the requests. Default: in memory, lost with the process.
         handler: Asks a person and returns the reply; None from it leaves the request
-            to others. An error that it raises is no approval.
+            to others. An error that it raises is no approval. A plain function runs in
+            one of 40 threads; when all of them ask, further requests wait.
         answered_elsewhere: True if replies may also come by `answer`, here or in
             another process with the same store. Without it and without a handler
             nobody can be reached, and every call is refused at once.
@@ -238,6 +243,27 @@ class Approvals:
             StoreUnavailableError: The store did not answer.
         """
         return await self._lookups.in_thread(self._workflow.answered, request_id)
+
+    def turn(self, answer: ApprovalOutcome) -> AbstractAsyncContextManager[object]:
+        """Wait until no equal call of this event loop is about to use an approval.
+
+        Of all that wait for one approval the first uses it, and the others see that
+        (`is_used`) before they take anything else.
+        """
+        if answer.approval_id is None:
+            return nullcontext()
+        return self._lookups.turn(answer.approval_id)
+
+    async def is_used(self, answer: ApprovalOutcome) -> bool:
+        """Return whether an approval is used up; a grant never is.
+
+        Raises:
+            StoreUnavailableError: The store did not answer.
+        """
+        if answer.approval_id is None:
+            return False
+        found = await self.find(answer.approval_id)
+        return found is not None and found.status == "used"
 
     async def use(self, answer: ApprovalOutcome) -> bool:
         """Use an approval up, right before its call runs.

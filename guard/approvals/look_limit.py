@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
@@ -18,6 +19,9 @@ _T = TypeVar("_T")
 
 THREADS = 8
 """Look-ups at once, and so threads. When it is reached further ones wait."""
+
+HANDLER_THREADS = 40
+"""Handlers that are plain functions, at once. When it is reached further ones wait."""
 
 LAST_PAUSE_SECONDS = 1.0
 """The longest pause between two look-ups."""
@@ -44,8 +48,14 @@ class ApprovalLookups:
     def __init__(self, ended: Callable[[Iterable[str]], EndedRequests]) -> None:
         self._ended = ended
         self._threads = anyio.CapacityLimiter(THREADS)
+        self._handlers = anyio.CapacityLimiter(HANDLER_THREADS)
         self._turn = anyio.Lock()
         self._next = _SharedLookup()
+        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
+    def turn(self, request_id: str) -> anyio.Lock:
+        """Return the lock of those who are about to use one approval."""
+        return self._turns.setdefault(request_id, anyio.Lock())
 
     async def in_thread(
         self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
@@ -53,6 +63,15 @@ class ApprovalLookups:
         """Run a function that may wait for a disk or a lock, in one of its threads."""
         work = partial(function, *args, **kwargs)
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
+    async def asking(
+        self, handler: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Ask a person by a plain function; who gives up leaves its thread behind."""
+        work = partial(handler, *args, **kwargs)
+        return await anyio.to_thread.run_sync(
+            work, abandon_on_cancel=True, limiter=self._handlers
+        )
 
     async def ended(self, request_id: str) -> EndedRequests:
         """Return the record of a request, and maybe of others; empty while it waits.

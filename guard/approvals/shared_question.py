@@ -13,16 +13,13 @@ class SharedQuestion:
         self.waiting = 0
         """The number of calls that wait for the answer."""
 
-        self.asked = False
-        """True while the handler is asked."""
+        self.is_over = False
+        """True once the handler was asked, and has replied or failed."""
 
     def take(self) -> bool:
-        """Return True if this caller must ask: no other call has asked to the end."""
-        taken = self._turn.acquire(blocking=False)
-        self.asked = self.asked or taken
-        return taken
+        """Return True if this caller must ask: nobody asks, or has asked to the end."""
+        return self._turn.acquire(blocking=False)
 
     def drop(self) -> None:
         """Let another waiting call ask the handler again."""
-        self.asked = False
         self._turn.release()

@@ -229,8 +229,11 @@ Preview = Callable[[], Awaitable[str]]
 ApprovalReply = Approve | Reject
 """The answer of a person."""
 
-ApprovalHandler = Callable[[ApprovalRequest], Awaitable[ApprovalReply | None]]
-"""Asks a person; None leaves the request to others."""
+ApprovalHandler = Callable[
+    [ApprovalRequest], Awaitable[ApprovalReply | None] | ApprovalReply | None
+]
+"""Asks a person; None leaves the request to others. A plain function is called in a
+thread, and may wait there."""
 
 
 class AutoApprove:

@@ -27,6 +27,7 @@ from .types import (
     ApprovalRequest,
     Approve,
     Grant,
+    Reject,
     StandingGrant,
     check_name,
     is_automatic,
@@ -143,6 +144,11 @@ class ApprovalWorkflow:
             InvalidInputError: The request does not wait, the approver may not answer
                 it, or the reply cannot be used.
         """
+        if not isinstance(reply, Approve | Reject):
+            raise InvalidInputError(
+                f"an answer is no {type(reply).__name__}",
+                hint="answer with Approve(approver=...) or Reject(approver=...)",
+            )
         request = self._found(request_id).request
         self._check_approver(request, reply.approver, automatic=automatic)
         if isinstance(reply, Approve) and request.approvers > 1:
