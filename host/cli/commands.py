@@ -49,6 +49,7 @@ _COMMANDS = {
     "approvals": "guard.approvals",
     "flow": "flow.flow",
     "audit": "guard.audit",
+    "records": "guard.records",
     "backup": "serving.backup",
     "restore": "serving.backup",
     "tokens": "serving.tokens",

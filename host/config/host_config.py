@@ -36,6 +36,10 @@ class StateConfig(Model):
     """Days that records of calls are stored. When it is reached they are deleted, at
     most a thousand with every hundredth call."""
 
+    refused_mib: Annotated[float, Field(gt=0, le=1_048_576)] = 64.0
+    """MiB of records of one agent's calls that were never made. When it is reached the
+    oldest of these are deleted."""
+
     redis_url: SecretReference | None = None
     """A Redis server, or a node of a Redis Cluster, for the guard's counters, shared by
     many machines."""

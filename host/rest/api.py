@@ -314,7 +314,6 @@ class RestAPI:
 
     async def _list_records(self, asked: Asked) -> _Answer:
         query: bodies.RecordQuery = asked.query
-        since = query.since
         search = partial(
             self._host.executor.records.page,
             before=query.before,
@@ -323,7 +322,8 @@ class RestAPI:
             agent_id=whose(asked.token, query.agent),
             tool_name=query.tool,
             status=query.status,
-            since=None if since is None else datetime.fromtimestamp(since, UTC),
+            since=_time(query.since),
+            until=_time(query.until),
             limit=query.limit,
         )
         found = (await anyio.to_thread.run_sync(search))[::-1]
@@ -340,3 +340,7 @@ class RestAPI:
             seconds=asked.query.seconds,
         )
         return EventStream(stream, headers={"X-Accel-Buffering": "no"})
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -76,6 +76,9 @@ class RecordQuery(AgentsQuery):
     since: _Time | None = None
     """Only calls that started then or later."""
 
+    until: _Time | None = None
+    """Only calls that started earlier."""
+
     before: Annotated[int, Field(ge=1, le=2**53)] | None = None
     """Only records with a lower `number`: `next` of the page before."""
 

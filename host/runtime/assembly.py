@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from toolcell.tools import (
     MemoryIdempotency,
     MemoryRecords,
     ObservedRecords,
+    Records,
     SQLiteIdempotency,
     SQLiteRecords,
     ToolRegistry,
@@ -337,19 +338,15 @@ def make_executor(
 ) -> ConcurrentExecutor:
     """Return the executor, through which every call goes."""
     folder: Path | None = config.state.folder
-    records: MemoryRecords | SQLiteRecords = MemoryRecords()
     keys: MemoryIdempotency | SQLiteIdempotency = MemoryIdempotency()
     if folder is not None:
-        days = config.state.records_days
-        records = SQLiteRecords(folder / "records.db", keep_days=days)
-        stack.callback(records.close)
         keys = SQLiteIdempotency(folder / "idempotency.db")
         stack.callback(keys.close)
     return ConcurrentExecutor(
         registry,
         guard=guarding.guard,
         sandbox=sandbox,
-        records=ObservedRecords(records),
+        records=ObservedRecords(open_records(config, stack)),
         idempotency=keys,
         watcher=live_calls,
         redactor=guarding.redactor,
@@ -358,3 +355,17 @@ def make_executor(
         max_concurrency=config.tools.max_concurrency,
         max_wait_seconds=config.tools.max_wait_seconds,
     )
+
+
+def open_records(config: HostConfig, stack: AsyncExitStack | ExitStack) -> Records:
+    """Return the records of calls, of every process with the same state folder."""
+    state = config.state
+    if state.folder is None:
+        return MemoryRecords()
+    records = SQLiteRecords(
+        state.folder / "records.db",
+        keep_days=state.records_days,
+        refused_mib=state.refused_mib,
+    )
+    stack.callback(records.close)
+    return records

@@ -10,11 +10,11 @@ from pathlib import Path
 import anyio
 
 from toolcell.guard import ActionGuard, Approvals, AuditLog, Redactor
-from toolcell.tools import MemoryRecords, Records, SQLiteRecords, ToolRegistry
+from toolcell.tools import Records, ToolRegistry
 
 from ..config.host_config import HostConfig
 from ..operator.notices import Notices
-from .assembly import list_registry, open_guard
+from .assembly import list_registry, open_guard, open_records
 from .host import Host
 from .policy_reload import PolicyReloader
 
@@ -75,13 +75,6 @@ async def open_sources(
         notices = Notices()
         guarding = open_guard(config, environ, stack)
         notices.follow_guard(guarding.guard)
-        records: Records = MemoryRecords()
-        if config.state.folder is not None:
-            kept = SQLiteRecords(
-                config.state.folder / "records.db", keep_days=config.state.records_days
-            )
-            stack.callback(kept.close)
-            records = kept
         tasks = await stack.enter_async_context(anyio.create_task_group())
         tasks.start_soon(PolicyReloader(guarding.guard, config, path).watch)
         stack.callback(tasks.cancel_scope.cancel)
@@ -92,7 +85,7 @@ async def open_sources(
             audit=guarding.audit,
             redactor=guarding.redactor,
             registry=list_registry(config, guarding.guard),
-            records=records,
+            records=open_records(config, stack),
             notices=notices,
             host=None,
         )

@@ -14,7 +14,7 @@ from toolcell.core import ToolCall, ToolcellError, ToolResult, ToolStatus
 from toolcell.guard import Redactor
 
 from ..definition.tool import Tool
-from ..stores.records import RecordedVerdict, ToolExecutionRecord
+from ..stores.records import NEVER_MADE, RecordedVerdict, ToolExecutionRecord
 from .call_state import CallState
 from .refused_arguments import bounded
 
@@ -66,7 +66,7 @@ class Attempt:
         """Return the record of this attempt, now that it has ended."""
         call, tool = self.call, self.tool
         shown: Any = redactor(call.arguments if self.edited is None else self.edited)
-        if self.verdict in ("not_asked", "denied"):
+        if self.verdict in NEVER_MADE:
             shown = bounded(shown)
         # By position, in the order of the fields: by name it takes twice as long.
         return ToolExecutionRecord(

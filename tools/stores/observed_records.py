@@ -55,9 +55,10 @@ class ObservedRecords(Records):
         wanted: Mapping[str, str],
         before: int | None,
         since: datetime | None,
+        until: datetime | None,
         limit: int | None,
     ) -> list[NumberedRecord]:
-        return self._records._newest(wanted, before, since, limit)
+        return self._records._newest(wanted, before, since, until, limit)
 
     def usage_hours(
         self, *, since: datetime, agent_id: str | None = None

@@ -27,6 +27,9 @@ RecordedVerdict = Literal["allowed", "denied", "unguarded", "not_asked"]
 """The guard's verdict: it admitted the call, it refused it, there is no guard, or the
 call ended before the guard was asked."""
 
+NEVER_MADE = ("denied", "not_asked")
+"""The verdicts of calls that were never made."""
+
 
 class ToolExecutionRecord(NamedTuple):
     """One attempt at one call. Secrets in it are redacted."""
@@ -167,6 +170,7 @@ class Records(ABC):
         tool_name: str | None = None,
         status: ToolStatus | None = None,
         since: datetime | None = None,
+        until: datetime | None = None,
         limit: int = 100,
     ) -> list[ToolExecutionRecord]:
         """Return the newest records that fit, oldest first.
@@ -180,6 +184,7 @@ class Records(ABC):
             tool_name=tool_name,
             status=status,
             since=since,
+            until=until,
             limit=limit,
         )
         return [each.record for each in reversed(found)]
@@ -194,6 +199,7 @@ class Records(ABC):
         tool_name: str | None = None,
         status: ToolStatus | None = None,
         since: datetime | None = None,
+        until: datetime | None = None,
         limit: int = 100,
     ) -> list[NumberedRecord]:
         """Return the newest records that fit, newest first.
@@ -207,20 +213,22 @@ class Records(ABC):
             tool_name: Only of this tool.
             status: Only with this status.
             since: Only those that started then or later; an aware datetime.
+            until: Only those that started earlier; an aware datetime.
             limit: The maximum number of records; 0 or more, default 100.
 
         Raises:
-            InvalidInputError: `limit` is negative or `since` has no time zone.
+            InvalidInputError: `limit` is negative, or a time has no time zone.
             StoreUnavailableError: The records cannot be read.
         """
         if limit < 0:
             raise InvalidInputError(
                 "limit must be 0 or more", hint="leave it out for the newest 100"
             )
-        if since is not None and since.utcoffset() is None:
-            raise InvalidInputError(
-                "since has no time zone", hint="datetime.now(UTC) has one"
-            )
+        for name, time in (("since", since), ("until", until)):
+            if time is not None and time.utcoffset() is None:
+                raise InvalidInputError(
+                    f"{name} has no time zone", hint="datetime.now(UTC) has one"
+                )
         wanted = {
             "call_id": call_id,
             "parent_id": parent_id,
@@ -229,7 +237,7 @@ class Records(ABC):
             "status": status,
         }
         given = {name: value for name, value in wanted.items() if value is not None}
-        return self._newest(given, before, since, limit)
+        return self._newest(given, before, since, until, limit)
 
     @abstractmethod
     def _newest(
@@ -237,6 +245,7 @@ class Records(ABC):
         wanted: Mapping[str, str],
         before: int | None,
         since: datetime | None,
+        until: datetime | None,
         limit: int | None,
     ) -> list[NumberedRecord]:
         """Return records whose fields have these values, newest first."""
@@ -257,7 +266,8 @@ class Records(ABC):
 
     def all_records(self) -> list[ToolExecutionRecord]:
         """Return every record in the order in which they were added."""
-        return [each.record for each in reversed(self._newest({}, None, None, None))]
+        found = self._newest({}, None, None, None, None)
+        return [each.record for each in reversed(found)]
 
     def get_record(
         self, call_id: str, *, agent_id: str | None = None
@@ -301,6 +311,7 @@ class MemoryRecords(Records):
         wanted: Mapping[str, str],
         before: int | None,
         since: datetime | None,
+        until: datetime | None,
         limit: int | None,
     ) -> list[NumberedRecord]:
         last = self._added if before is None else min(self._added, before - 1)
@@ -310,6 +321,7 @@ class MemoryRecords(Records):
             for number, record in zip(count(last, -1), map(_read, older), strict=False)
             if all(getattr(record, name) == wanted[name] for name in wanted)
             and (since is None or record.started_at >= since)
+            and (until is None or record.started_at < until)
         )
         return list(islice(fitting, limit))
 

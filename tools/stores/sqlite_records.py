@@ -13,6 +13,7 @@ from toolcell.core.storage.sqlite import FORMAT
 
 from .records import (
     HOUR,
+    NEVER_MADE,
     NumberedRecord,
     Records,
     ToolExecutionRecord,
@@ -52,6 +53,27 @@ CREATE TABLE IF NOT EXISTS tool_usage (
     usd REAL NOT NULL,
     PRIMARY KEY (hour, agent_id)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tool_refused (
+    number INTEGER PRIMARY KEY,
+    agent_id TEXT NOT NULL,
+    bytes INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS tool_refused_of_agent ON tool_refused (agent_id);
+CREATE TABLE IF NOT EXISTS tool_refused_bytes (
+    agent_id TEXT PRIMARY KEY,
+    bytes INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS tool_refused_added AFTER INSERT ON tool_refused BEGIN
+    INSERT INTO tool_refused_bytes VALUES (NEW.agent_id, NEW.bytes)
+        ON CONFLICT DO UPDATE SET bytes = bytes + NEW.bytes;
+END;
+CREATE TRIGGER IF NOT EXISTS tool_refused_deleted AFTER DELETE ON tool_refused BEGIN
+    UPDATE tool_refused_bytes SET bytes = bytes - OLD.bytes
+        WHERE agent_id = OLD.agent_id;
+END;
+CREATE TRIGGER IF NOT EXISTS tool_records_deleted AFTER DELETE ON tool_records BEGIN
+    DELETE FROM tool_refused WHERE number = OLD.number;
+END;
 """
 _COUNT = """
 INSERT INTO tool_usage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
@@ -60,7 +82,13 @@ ON CONFLICT DO UPDATE SET calls = calls + ?3, denied = denied + ?4,
     bytes = bytes + ?8, tokens = tokens + ?9, usd = usd + ?10
 """
 
+_DELETE_REFUSED = """
+DELETE FROM tool_records WHERE number IN
+    (SELECT number FROM tool_refused WHERE agent_id = ? ORDER BY number LIMIT ?)
+"""
+
 _LOOK_EVERY = 100
+_REFUSED_AT_ONCE = 100
 _LOOK_ROWS = 1_000
 _COLUMNS = ("call_id", "parent_id", "agent_id", "tool_name", "status")
 
@@ -75,6 +103,9 @@ class SQLiteRecords(Records):
         keep_days: Days for which a record is stored; default 30. When it is reached the
             record is deleted as further ones are added, at most a thousand at once,
             and so are the sums of its hour.
+        refused_mib: MiB of records of one agent's calls that were never made; default
+            64. When it is reached the oldest of these are deleted, a hundred for each
+            new one; what ran stays.
         busy_seconds: Seconds to wait while another process writes; default 1. When it
             is reached StoreUnavailableError is raised.
         clock: Returns Unix time in seconds.
@@ -88,24 +119,44 @@ class SQLiteRecords(Records):
         path: str | Path,
         *,
         keep_days: float = 30.0,
+        refused_mib: float = 64.0,
         busy_seconds: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._file = SQLiteFile(path, _SCHEMA, busy_seconds=busy_seconds)
         self._keep_seconds = keep_days * 86_400
+        self._refused_bytes = refused_mib * 1_048_576
         self._clock = clock
 
     def add(self, record: ToolExecutionRecord) -> None:
         values = [getattr(record, name) for name in _COLUMNS]
+        body = _written(record)
         with self._file.transaction() as database:
             added = database.execute(
                 "INSERT INTO tool_records (call_id, parent_id, agent_id, tool_name,"
                 " status, started_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [*values, record.started_at.timestamp(), _written(record)],
+                [*values, record.started_at.timestamp(), body],
             )
+            number = added.lastrowid or 0
             database.execute(_COUNT, usage_of(record))
-            if (added.lastrowid or 0) % _LOOK_EVERY == 0:
+            if record.verdict in NEVER_MADE:
+                agent, size = record.agent_id or "", len(body.encode())
+                self._bound_refused(database, number, agent, size)
+            if number % _LOOK_EVERY == 0:
                 self._forget(database, self._clock() - self._keep_seconds)
+
+    def _bound_refused(
+        self, database: sqlite3.Connection, number: int, agent: str, size: int
+    ) -> None:
+        """Count a record of a call that was never made; delete the agent's oldest."""
+        database.execute(
+            "INSERT INTO tool_refused VALUES (?, ?, ?)", [number, agent, size]
+        )
+        [stored] = database.execute(
+            "SELECT bytes FROM tool_refused_bytes WHERE agent_id = ?", [agent]
+        ).fetchone()
+        if stored > self._refused_bytes:
+            database.execute(_DELETE_REFUSED, [agent, _REFUSED_AT_ONCE])
 
     def check(self) -> None:
         with self._file.transaction() as database:
@@ -126,6 +177,7 @@ class SQLiteRecords(Records):
         wanted: Mapping[str, str],
         before: int | None,
         since: datetime | None,
+        until: datetime | None,
         limit: int | None,
     ) -> list[NumberedRecord]:
         tests = [f"{name} = ?" for name in wanted]
@@ -136,6 +188,9 @@ class SQLiteRecords(Records):
         if since is not None:
             tests.append("started_at >= ?")
             values.append(since.timestamp())
+        if until is not None:
+            tests.append("started_at < ?")
+            values.append(until.timestamp())
         # Only names of columns stand in the text; the values are bound.
         where = f"WHERE {' AND '.join(tests)}" if tests else ""
         query = (

@@ -6,18 +6,18 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolcell.core import AuditError, ConfigError, InvalidInputError
+from toolcell.core import AuditError, ConfigError
 from toolcell.core.text.printable import escaped
 
 from ...terminal.exit_codes import EXIT_WITHOUT_KEY
 from ...terminal.output import print_json, print_notice, print_table
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
+from ..base.times import Since, Until, read_time
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -93,20 +93,21 @@ def tail(
     lines: Annotated[
         int, typer.Option(min=1, max=100_000, help="The number of records.")
     ] = 20,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Only later ones, as 2026-11-26T08:00 UTC."),
-    ] = None,
+    since: Since = None,
+    until: Until = None,
     agent: Annotated[str | None, typer.Option(help="Only those of an agent.")] = None,
+    tool: Annotated[str | None, typer.Option(help="Only those of a tool.")] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Show the last records, of a time and an agent. It does not verify them."""
-    start = _utc(since)
+    """Show the last records, of a time, an agent and a tool. It verifies none."""
+    start, end = _as_recorded(since) or "", _as_recorded(until)
 
     def is_asked(record: dict[str, Any]) -> bool:
-        is_late = str(record.get("time", "")) >= start
-        return is_late and agent in (None, record.get("agent_id"))
+        time = str(record.get("time", ""))
+        in_time = start <= time and (end is None or time < end)
+        of_agent = agent in (None, record.get("agent_id"))
+        return in_time and of_agent and tool in (None, record.get("tool"))
 
     path = file if file is not None else _log(config)[0]
     try:
@@ -125,19 +126,9 @@ def tail(
     print_table((*columns, "outcome"), rows)
 
 
-def _utc(since: str | None) -> str:
-    """Return a time as records have it."""
-    if since is None:
-        return ""
-    try:
-        named = datetime.fromisoformat(since)
-    except ValueError:
-        raise InvalidInputError(
-            f"{since!r} is no time", hint="write it as 2026-11-26 or 2026-11-26T08:00"
-        ) from None
-    if named.tzinfo is not None:
-        named = named.astimezone(UTC).replace(tzinfo=None)
-    return named.isoformat()
+def _as_recorded(time: str | None) -> str | None:
+    """Return a time as the log has it, up to its zone."""
+    return None if time is None else read_time(time).replace(tzinfo=None).isoformat()
 
 
 def _last_records(

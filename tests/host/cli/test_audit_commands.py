@@ -51,7 +51,7 @@ def test_the_last_records_of_a_time_and_an_agent(
     path = tmp_path / "audit.jsonl"
     with AuditLog(path, clock=lambda: next(times)) as log:
         for number, agent in enumerate(("a", "a", "a", "b")):
-            log.append("note", agent_id=agent, number=number)
+            log.append("note", agent_id=agent, number=number, tool=f"t{number}")
 
     def shown(*options: str) -> list[int]:
         done = command("audit", "tail", "--file", str(path), "--json", *options)
@@ -60,7 +60,32 @@ def test_the_last_records_of_a_time_and_an_agent(
     assert shown("--since", "1970-01-02") == [1, 2, 3]
     assert shown("--since", "1970-01-03T01:00+01:00", "--agent", "a") == [2]
     assert shown("--agent", "a", "--lines", "2") == [1, 2]
+    assert shown("--until", "1970-01-03") == [0, 1]
+    assert shown("--since", "1970-01-02", "--until", "1970-01-03") == [1]
+    assert shown("--tool", "t0") == [0]
     assert command("audit", "tail", "--since", "noon").code == 2
+
+
+@pytest.mark.promise("JC4")
+def test_who_ran_what_in_a_time(command: Command, tmp_path: Path) -> None:
+    written(tmp_path, CONFIG)
+    for agent, tool in (("a", "calculate"), ("b", "no_such"), ("a", "no_such")):
+        command("call", tool, "--args", SUM, "--agent", agent)
+
+    def shown(*options: str) -> list[tuple[str, str, str]]:
+        done = command("records", "--json", *options)
+        facts = map(json.loads, done.out.splitlines())
+        return [(each["agent_id"], each["tool_name"], each["status"]) for each in facts]
+
+    made, unknown = ("a", "calculate", "ok"), ("a", "no_such", "error")
+    assert shown() == [made, ("b", "no_such", "error"), unknown]
+    assert shown("--agent", "a") == [made, unknown]
+    assert shown("--tool", "no_such", "--lines", "1") == [unknown]
+    assert shown("--since", "2020-01-01", "--until", "9999-01-01", "--agent", "b")
+    assert shown("--until", "2020-01-01") == shown("--since", "9999-01-01") == []
+    [line] = command("records", "--agent", "a", "--tool", "calculate").out.splitlines()
+    assert line.split("\t")[2:5] == ["a", "calculate", "ok"]
+    assert command("records", "--since", "noon").code == 2
 
 
 @pytest.mark.promise("JC5")

@@ -99,6 +99,8 @@ def test_ids_of_different_agents_are_kept_apart(records: Records) -> None:
         ({"parent_id": "1"}, ["2", "3"]),
         ({"parent_id": "1", "agent_id": "b"}, ["3"]),
         ({"since": NOON + timedelta(seconds=1)}, ["2", "3"]),
+        ({"until": NOON + timedelta(seconds=1)}, ["1", "4"]),
+        ({"since": NOON, "until": NOON}, []),
         ({"limit": 2}, ["3", "4"]),
         ({"limit": 0}, []),
         ({"agent_id": "' OR 1=1 --"}, []),
@@ -117,7 +119,12 @@ def test_records_can_be_asked_for(
 
 
 @pytest.mark.parametrize(
-    "wanted", [{"limit": -1}, {"since": NOON.replace(tzinfo=None)}]
+    "wanted",
+    [
+        {"limit": -1},
+        {"since": NOON.replace(tzinfo=None)},
+        {"until": NOON.replace(tzinfo=None)},
+    ],
 )
 def test_a_bad_question_is_refused(records: Records, wanted: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
@@ -243,3 +250,36 @@ def test_a_file_keeps_records_for_so_many_days(tmp_path: Path) -> None:
     # Those since the last look at most are over.
     assert left[-1] <= 250
     assert left[-1] > 200
+
+
+@pytest.mark.promise("R55", "R56")
+def test_refused_calls_of_an_agent_fill_so_many_bytes(tmp_path: Path) -> None:
+    """They push out their own kind alone: not what ran, and not another agent's."""
+    path = tmp_path / "records.db"
+    clock = [NOON.timestamp()]
+    options: dict[str, Any] = {"refused_mib": 0.25, "clock": lambda: clock[0]}
+    one, two = (SQLiteRecords(path, **options) for _ in range(2))
+    refused: dict[str, Any] = {"verdict": "denied", "arguments": {"a": "é" * 1_500}}
+    one.add(record("ran"))
+    one.add(record("of b", agent_id="b", **refused))
+    for number in range(600):
+        (one, two)[number % 2].add(record(f"{number}", **refused))
+        if number % 50 == 0:
+            kept = one.query(agent_id="a", limit=1_000)
+            size = sum(len(str(each.arguments).encode()) for each in kept)
+            assert size < 0.25 * 1_048_576
+
+    assert [each.call_id for each in kept[:1]] == ["ran"]
+    assert kept[-1].call_id == "550" and len(kept) > 10
+    assert one.get_record("of b") is not None
+
+    # What went with the days is not counted any more.
+    clock[0] += 40 * 86_400
+    for number in range(200):
+        one.add(record(f"late {number}", started_at=NOON + timedelta(days=40)))
+    [left] = one._file._connection.execute(
+        "SELECT total(bytes) FROM tool_refused_bytes"
+    ).fetchone()
+    for each in (one, two):
+        each.close()
+    assert left == 0
