@@ -18,7 +18,7 @@ from toolcell.core import ToolError, ToolExecutionError
 from toolcell.sandbox import SandboxSession
 
 from ..code.program_calls import is_nested_call
-from ..code.sessions import CodeSessions
+from ..code.sessions import CodeSession, CodeSessions
 from ..definition.context import ToolContext
 from ..definition.function_tool import tool
 from ..definition.tool import Tool
@@ -61,9 +61,11 @@ class _Workspace:
         self._place = place
 
     @asynccontextmanager
-    async def _session(self, context: ToolContext) -> AsyncIterator[SandboxSession]:
+    async def _session(
+        self, context: ToolContext
+    ) -> AsyncIterator[tuple[SandboxSession, CodeSession | None]]:
         if not isinstance(self._place, CodeSessions):
-            yield self._place
+            yield self._place, None
             return
         if context.session is None:
             raise ToolError(
@@ -77,13 +79,15 @@ class _Workspace:
             )
         async with self._place.use(context.agent_id, context.session) as held:
             assert held.session is not None
-            yield held.session
+            yield held.session, held
 
     async def _ask(self, context: ToolContext, action: str, **inputs: JsonValue) -> Any:
         asked: dict[str, JsonValue] = {"action": action, "inputs": inputs}
-        async with self._session(context) as session:
+        async with self._session(context) as (session, held):
             result = await session.run(_PROGRAM, inputs=asked, fresh=True)
-        record_usage(result)
+            record_usage(result)
+            if held is not None:
+                await held.costs.after(held, result)
         if result.status != "ok" or not isinstance(result.value, dict):
             raise ToolExecutionError(
                 f"{action} did not end well ({result.status})",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 import anyio
@@ -67,6 +70,26 @@ class SessionCosts:
             except ToolcellError as error:
                 _log.warning("a session of %s is not charged: %s", held.agent_id, error)
         return True
+
+    @asynccontextmanager
+    async def of_call(self, held: Held) -> AsyncIterator[None]:
+        """Charge a call that is cut off what its program has used, and that once."""
+        try:
+            yield
+        except BaseException:
+            with anyio.move_on_after(_LAST_SECONDS, shield=True):
+                await self._charge_without_result(held)
+            raise
+
+    async def _charge_without_result(self, held: Held) -> None:
+        state = current_call.get()
+        if self._guard is None or state is None:
+            return
+        with suppress(ToolcellError):
+            used = math.ceil(max(await _used_ms(held) - self._accounted_ms, 0.0))
+            self._accounted_ms += used
+            state.cpu_ms += used
+            state.usage |= {"cpu_ms": state.cpu_ms}
 
     async def after(self, held: Held, result: ExecutionResult) -> None:
         """Count a program's own use; what was charged before is taken off its call."""

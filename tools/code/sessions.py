@@ -162,7 +162,8 @@ class CodeSessions:
             await found.ready.wait()
             if found.error is not None:
                 raise found.error
-            yield found
+            async with found.costs.of_call(found):
+                yield found
         finally:
             found.users -= 1
             found.used = anyio.current_time()

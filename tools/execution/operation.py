@@ -144,7 +144,9 @@ class Operation:
         self._status: ToolStatus = "ok"
         self._error: BaseException | None = None
         self._content: JsonValue = None
-        self._is_settled = False
+        self.is_settled = False
+        """True once it was charged."""
+
         self._began = time.perf_counter()
 
     @property
@@ -233,12 +235,12 @@ class Operation:
             result: The end of the program. None: there was none, or it is not known.
             usage: What it used by unit, where no program tells.
         """
-        if self._is_settled:
+        if self.is_settled:
             return
-        self._is_settled = True
+        self.is_settled = True
         state = self._attempt.state
         if result is None:
-            state.usage = self._usage_by_time() if usage is None else {**usage}
+            state.usage = {**(self.usage_by_time() if usage is None else usage)}
         else:
             told = result.usage
             state.backend = result.backend
@@ -258,7 +260,8 @@ class Operation:
                 result=None if result is None else result.status,
             )
 
-    def _usage_by_time(self) -> dict[str, int | str]:
+    def usage_by_time(self) -> dict[str, int]:
+        """Return the share of what was held that the time so far stands for."""
         took, held = (time.perf_counter() - self._began) * 1000, self._cost
         share = min(took / (held.get("wall_ms") or took), 1.0)
         by_time = {unit: math.ceil(held.get(unit, 0) * share) for unit in _BY_TIME}

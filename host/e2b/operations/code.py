@@ -17,7 +17,7 @@ from toolcell.sandbox import Event, Finished, Language
 from ..protocol.errors import APIError
 from ..state.sandbox import CodeContext, Sandbox
 from .act import Act, SandboxArguments, Scene
-from .commands import program_cost
+from .commands import charged, program_cost
 
 LANGUAGES: Mapping[str, Language] = {
     "python": "python",
@@ -82,7 +82,7 @@ async def _code(scene: Scene, arguments: CodeArguments) -> AsyncIterator[Code]:
         context = known_context(sandbox, arguments.context_id)
         if context.language != arguments.language:
             raise APIError(400, f"the context speaks {context.language}")
-    with sandbox.running():
+    async with charged(scene, sandbox):
         yield Code(scene, arguments, context)
 
 

@@ -6,11 +6,15 @@ import math
 import shlex
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Annotated
 
+import anyio
 from pydantic import Field, model_validator
+
+from toolcell.core import ToolcellError
+from toolcell.tools import Operation
 
 from ..protocol.errors import APIError
 from ..state.sandbox import Command, Sandbox
@@ -20,6 +24,7 @@ from .cell_files import resolved
 NOTHING: Mapping[str, int] = {"cpu_ms": 0, "wall_ms": 0, "bytes": 0}
 """The amounts of what runs no program."""
 
+_LAST_SECONDS = 5.0
 _SHELL = ["/bin/bash", "-l", "-c"]
 
 
@@ -85,7 +90,7 @@ async def _command(scene: Scene, arguments: CommandArguments) -> AsyncIterator[C
     sandbox.commands[process.pid] = command
     scene.operation.stop_with(partial(sandbox.work.start_soon, process.kill))
     try:
-        with sandbox.running():
+        async with charged(scene, sandbox):
             yield command
             result = await process.wait()
             sandbox.accounted_ms += result.usage.cpu_ms
@@ -94,6 +99,32 @@ async def _command(scene: Scene, arguments: CommandArguments) -> AsyncIterator[C
         command.ended.set()
         if sandbox.commands.get(process.pid) is command:
             del sandbox.commands[process.pid]
+
+
+@asynccontextmanager
+async def charged(scene: Scene, sandbox: Sandbox) -> AsyncIterator[None]:
+    """Count a program while it runs.
+
+    One that ends without a result is charged what its sandbox has used meanwhile, and
+    nobody charges that again.
+    """
+    with sandbox.running():
+        try:
+            yield
+        finally:
+            if not scene.operation.is_settled:
+                with anyio.CancelScope(shield=True):
+                    await _charge_without_result(scene.operation, sandbox)
+
+
+async def _charge_without_result(operation: Operation, sandbox: Sandbox) -> None:
+    usage = operation.usage_by_time()
+    # A cell that is gone tells nothing: the time counts.
+    with anyio.move_on_after(_LAST_SECONDS), suppress(APIError, ToolcellError):
+        used = (await sandbox.session.usage()).cpu_ms - sandbox.accounted_ms
+        usage["cpu_ms"] = min(usage["cpu_ms"], math.ceil(max(used, 0.0)))
+    sandbox.accounted_ms += usage["cpu_ms"]
+    await operation.settle(usage=usage)
 
 
 def _cost(sandbox: Sandbox, arguments: CommandArguments) -> Mapping[str, int]:

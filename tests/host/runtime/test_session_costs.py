@@ -12,7 +12,7 @@ import pytest
 from toolcell.core import ToolCall
 from toolcell.guard import CallFacts
 from toolcell.host import Host, HostConfig
-from toolcell.tools import RunContext
+from toolcell.tools import CodeSession, RunContext
 from toolcell.tools.execution.operation import NO_COST
 
 from ...support.polling import PATIENCE
@@ -41,7 +41,7 @@ async def opened(limit: int) -> AsyncIterator[Host]:
     budget = {"unit": "cpu_ms", "limit": limit, "window": "day"}
     config = {
         "sandbox": {"backend": "subprocess", "limits": {"wall_seconds": 60}},
-        "tools": {"builtin": ["code"]},
+        "tools": {"builtin": ["code", "files"]},
         "policies": [{"agent_id": "a", "allow": ["*"], "budgets": [budget]}],
     }
     async with Host(HostConfig.model_validate(config), environ={}) as host:
@@ -90,3 +90,55 @@ async def test_a_session_ends_with_the_budget_of_its_agent() -> None:
             await held.closed.wait()
 
     assert held.end == "budget"
+
+
+@pytest.mark.promise("R25")
+async def test_a_program_that_is_cut_off_is_charged_once() -> None:
+    """A cancelled call has no result: it pays what the cell used, nobody pays again."""
+    burns = """
+import time
+while True:
+    if time.process_time() > 0.5: time.sleep(3600)
+"""
+    async with opened(10**6) as host:
+        await run(host, "1")
+        before = await used(host)
+        assert host.sessions is not None
+        [held] = host.sessions.all()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, host, burns)
+            with anyio.fail_after(PATIENCE):
+                while await cpu_ms(held) < 500:
+                    await anyio.sleep(0.05)
+            tasks.cancel_scope.cancel()
+        cut_off = await used(host) - before
+        await held.costs.charge(held)
+        await run(host, "2")
+        charged, oracle = await used(host), await cpu_ms(held)
+
+    assert 450 <= cut_off < 5_000, "neither nothing, nor all that was held"
+    assert 0.95 * oracle <= charged <= 1.05 * oracle + 100
+
+
+@pytest.mark.promise("R25")
+async def test_tools_on_files_of_a_session_are_charged_once() -> None:
+    async with opened(10**6) as host:
+        assert host.sessions is not None
+        for number in range(5):
+            done = await host.call(
+                "write_file",
+                {"path": f"{number}", "text": "x"},
+                agent_id="a",
+                run=RunContext(session="s"),
+            )
+            assert done.ok, done.error
+        [held] = host.sessions.all()
+        await held.costs.charge(held)
+        charged, oracle = await used(host), await cpu_ms(held)
+
+    assert charged <= 1.05 * oracle + 10
+
+
+async def cpu_ms(held: CodeSession) -> float:
+    assert held.session is not None
+    return (await held.session.usage()).cpu_ms
