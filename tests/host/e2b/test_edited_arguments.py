@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from toolcell.core import CellLostError
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
@@ -30,7 +31,7 @@ from toolcell.host.e2b.state.sandbox import (
     Watcher,
 )
 from toolcell.host.http.tokens import Token
-from toolcell.sandbox import Limits, Network
+from toolcell.sandbox import CellUsage, Limits, Network
 from toolcell.tools import SequentialExecutor, ToolExecutionRecord, ToolRegistry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("R4"), pytest.mark.promise("R12")]
@@ -240,6 +241,9 @@ class Session:
     async def run(self, code: str) -> Any:
         return SimpleNamespace(status="ok")
 
+    async def usage(self) -> CellUsage:
+        return CellUsage(cpu_ms=0, memory_bytes=0, disk_bytes=0)
+
     def interrupt(self) -> None: ...
 
     async def stream(self, code: str, **how: Any) -> AsyncGenerator[Any, None]:
@@ -321,6 +325,38 @@ async def test_what_was_edited_runs_and_is_recorded(
     assert edited != original
     assert record.arguments == recorded(wanted)
     assert record.status == "ok"
+
+
+@pytest.mark.promise("R23")
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_what_has_no_result_is_charged_once(
+    is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It pays what its cell has used; of a cell that is gone the time counts."""
+
+    async def lost(session: Session) -> CellUsage:
+        raise CellLostError("gone")
+
+    if is_lost:
+        monkeypatch.setattr(Session, "usage", lost)
+    boxes: list[Sandbox] = []
+    monkeypatch.setattr(Sandbox, "running", noting(Sandbox.running, boxes))
+    [act] = [each for each in ACTS if each.name == "sandbox.code"]
+    asked = {key: asked for key, (asked, _) in EXAMPLES["CodeArguments"].items()}
+    _, record = await outcome(act, asked, None)
+
+    assert (record.usage["cpu_ms"] != 0) is is_lost
+    assert boxes[0].accounted_ms == record.usage["cpu_ms"]
+
+
+def noting(method: Any, boxes: list[Sandbox]) -> Any:
+    """Return a method that also notes whose it is."""
+
+    def noted(box: Sandbox) -> Any:
+        boxes.append(box)
+        return method(box)
+
+    return noted
 
 
 async def test_a_command_of_two_minds_does_not_run() -> None:
