@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tomllib
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.sandbox import ExecutionResult, SandboxManager
+from toolcell.sandbox import Sandbox, SandboxManager
 
-from ...conftest import BackendRow
+from ...conftest import DOCKER, RUNSC, SUBPROCESS, BackendRow, missing, why_no_docker
+from .doors import ARTIFACTS, DOORS, Case, Door, plainly
 
 pytestmark = pytest.mark.anyio
 
@@ -22,51 +22,85 @@ PROGRAMS: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("programs.toml").read_text()
 )
 KINDS = sorted({name.split()[0] for name in PROGRAMS})
-# As docs/languages.md says.
-DIFFERENT = {"sees 18": "cells are in UTF-8 mode"}
-# What is left in the folder `artifacts` can be compared.
-IN_ARTIFACTS = "import os; os.mkdir('artifacts'); os.chdir('artifacts')\n"
+# What is left in this folder can be compared.
+IN_ARTIFACTS = f"import os; os.makedirs('{ARTIFACTS}/%s'); os.chdir('{ARTIFACTS}/%s')\n"
+AT_ONCE = 4
 
 
-async def plain(folder: Path, code: str) -> tuple[Any, ...]:
-    """Return stdout, the last line of stderr, exit code and files of plain Python."""
-    folder.mkdir()
-    (folder / "main.py").write_text(code)
-    env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(folder)}
-    done = await anyio.run_process(
-        [sys.executable, "main.py"], input=STDIN, cwd=folder, env=env, check=False
-    )
-    left = folder / "artifacts"
-    files = {
-        str(each.relative_to(left)): each.stat().st_size
-        for each in left.rglob("*")
-        if each.is_file()
-    }
-    return done.stdout, last_line(done.stderr), done.returncode, files
+async def differences(
+    sandbox: Sandbox, row: BackendRow, door: Door, kind: str, folder: Path
+) -> list[Any]:
+    """Return the programs of a kind that end otherwise than by plain Python."""
+    found: list[Any] = []
+    at_once = anyio.CapacityLimiter(AT_ONCE)
+
+    async def compare(case: Case) -> None:
+        async with at_once:
+            case.folder.mkdir()
+            wanted, got = await plainly(case), await door.run(case)
+            if got != wanted:
+                found.append((case.name, got, wanted))
+
+    async with sandbox.session() as session, anyio.create_task_group() as tasks:
+        for name, program in PROGRAMS.items():
+            if name.split()[0] == kind and name not in door.different:
+                name = name.replace(" ", "-")
+                begin = IN_ARTIFACTS % (name, name) if kind == "files" else ""
+                case = Case(
+                    name=name,
+                    code=begin + program["code"],
+                    stdin=STDIN if door.has_input else b"",
+                    sandbox=sandbox,
+                    session=session,
+                    row=row,
+                    folder=folder / name,
+                )
+                tasks.start_soon(compare, case)
+    return found
 
 
-def last_line(stderr: bytes) -> bytes:
-    lines = stderr.strip().splitlines()
-    return lines[-1].strip() if lines else b""
-
-
-async def in_a_cell(sandbox: SandboxManager, code: str) -> tuple[Any, ...]:
-    result: ExecutionResult = await sandbox.run(code, stdin=STDIN)
-    files = {each.name: each.size for each in result.artifacts}
-    return result.stdout_bytes, last_line(result.stderr_bytes), result.exit_code, files
+async def require_this_python(sandbox: Sandbox) -> None:
+    """Skip where cells have another Python, whose messages are others."""
+    found = await sandbox.run("import sys\nlist(sys.version_info[:2])")
+    if found.value != list(sys.version_info[:2]):
+        pytest.skip(f"cells have Python {found.value}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_as_plain(
-    backend: BackendRow, sandbox: SandboxManager, tmp_path: Path, kind: str
+async def test_a_run_is_as_plain(
+    backend: BackendRow, sandbox: Sandbox, tmp_path: Path, kind: str
 ) -> None:
-    found = []
-    for name, program in PROGRAMS.items():
-        if name.split()[0] != kind or name in DIFFERENT:
-            continue
-        code = (IN_ARTIFACTS if kind == "files" else "") + program["code"]
-        wanted = await plain(tmp_path / name.replace(" ", "-"), code)
-        got = await in_a_cell(sandbox, code)
-        if got != wanted:
-            found.append((name, got, wanted))
-    assert not found
+    await require_this_python(sandbox)
+    assert not await differences(sandbox, backend, DOORS["run"], kind, tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("door", ["session", "exec", "CodeExecutor", "run_python"])
+async def test_other_doors_are_as_plain(
+    backend: BackendRow, sandbox: Sandbox, tmp_path: Path, door: str, kind: str
+) -> None:
+    await require_this_python(sandbox)
+    assert not await differences(sandbox, backend, DOORS[door], kind, tmp_path)
+
+
+IN_FULL = [pytest.mark.docker, pytest.mark.full]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(SUBPROCESS, id="subprocess"),
+        pytest.param(DOCKER, id="docker", marks=IN_FULL),
+        pytest.param(RUNSC, id="runsc", marks=IN_FULL),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_command_is_as_plain(
+    row: BackendRow, tmp_path: Path, kind: str
+) -> None:
+    if row is not SUBPROCESS and (why := why_no_docker(row.options.get("runtime"))):
+        missing(why)
+    async with SandboxManager(row.config()) as sandbox:
+        await require_this_python(sandbox)
+        door = DOORS["toolcell run"]
+        assert not await differences(sandbox, row, door, kind, tmp_path)

@@ -1,0 +1,167 @@
+"""The ways in which a caller has a program run, each with the same end of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import anyio
+
+from toolcell.core import ToolCall
+from toolcell.sandbox import ExecutionResult, Sandbox, SandboxSession
+from toolcell.tools import CodeExecutor, ConcurrentExecutor, ToolRegistry
+from toolcell.tools.builtin import code_tools
+
+from ...conftest import BackendRow
+from ...support.toolcell_command import options_of, toolcell
+
+ARTIFACTS = "artifacts"
+
+
+class Case(NamedTuple):
+    """A program, and where it is to run."""
+
+    name: str
+    code: str
+    stdin: bytes
+    sandbox: Sandbox
+    session: SandboxSession
+    """One for all programs, in a cell of that sandbox."""
+
+    row: BackendRow
+    folder: Path
+    """A new one of this machine."""
+
+
+class End(NamedTuple):
+    """What a program leaves: the last line of standard error, and sizes of files."""
+
+    stdout: bytes
+    error: bytes
+    code: int
+    """As a shell tells it: 128 and the number of the signal that ended it."""
+
+    files: dict[str, int]
+
+
+def end_of(result: ExecutionResult, files: dict[str, int] | None = None) -> End:
+    if files is None:
+        files = {each.name: each.size for each in result.artifacts}
+    code = result.exit_code
+    if code is None:
+        code = 128 + signal.Signals[result.signal or ""]
+    return End(result.stdout_bytes, last_line(result.stderr_bytes), code, files)
+
+
+def last_line(stderr: bytes) -> bytes:
+    lines = stderr.strip().splitlines()
+    return lines[-1].strip() if lines else b""
+
+
+def files_below(folder: Path) -> dict[str, int]:
+    """Return the size of each file by its path."""
+    found = [each for each in folder.rglob("*") if each.is_file()]
+    return {each.relative_to(folder).as_posix(): each.stat().st_size for each in found}
+
+
+async def plainly(case: Case) -> End:
+    folder = case.folder / "plain"
+    folder.mkdir()
+    (folder / "main.py").write_text(case.code)
+    (case.folder / "stdin").write_bytes(case.stdin)
+    env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "LOGNAME": "root"}
+    with (case.folder / "stdin").open("rb") as stdin:
+        done = await anyio.run_process(
+            [sys.executable, "main.py"], stdin=stdin, cwd=folder, env=env, check=False
+        )
+    code = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    files = files_below(folder / ARTIFACTS)
+    return End(done.stdout, last_line(done.stderr), code, files)
+
+
+async def by_run(case: Case) -> End:
+    return end_of(await case.sandbox.run(case.code, stdin=case.stdin))
+
+
+async def by_session(case: Case) -> End:
+    result = await case.session.run(case.code, fresh=True)
+    files = {each.name: each.size for each in result.artifacts}
+    own = {name: size for name, size in files.items() if name.startswith(case.name)}
+    return end_of(result, own)
+
+
+async def by_exec(case: Case) -> End:
+    folder = f"exec/{case.name}"
+    await case.session.write_file(f"{folder}/main.py", case.code)
+    command = ["python3", "main.py"]
+    process = await case.session.exec(command, stdin=case.stdin, cwd=folder)
+    end, below = end_of(await process.wait()), f"{folder}/{ARTIFACTS}/"
+    found = [each for each in await case.session.list_files() if each.kind == "file"]
+    files = {each.path: each.size for each in found if each.path.startswith(below)}
+    return end._replace(files={at.removeprefix(below): files[at] for at in files})
+
+
+async def by_code_executor(case: Case) -> End:
+    executor = CodeExecutor(case.sandbox, ToolRegistry([]), guard=None)
+    return end_of(await executor.execute(case.code))
+
+
+async def by_run_python(case: Case) -> End:
+    registry = ToolRegistry(code_tools(case.sandbox))
+    executor = ConcurrentExecutor(registry, guard=None)
+    call = ToolCall(id="1", name="run_python", arguments={"code": case.code})
+    facts: Any = (await executor.call(call)).content
+    files = {each["name"]: each["bytes"] for each in facts.get("artifacts", [])}
+    stdout, stderr = facts["stdout"].encode(), facts["stderr"].encode()
+    return End(stdout, last_line(stderr), facts["exit_code"], files)
+
+
+async def by_command(case: Case) -> End:
+    file, out = case.folder / "main.py", case.folder / "out"
+    file.write_text(case.code)
+    arguments = [str(file), "--stdin", "--out", str(out), *options_of(case.row)]
+    run = partial(toolcell, "run", *arguments, stdin=case.stdin)
+    done = await anyio.to_thread.run_sync(run)
+    told = [line for line in done.stderr.splitlines() if b"toolcell: " not in line]
+    error = last_line(b"\n".join(told))
+    return End(done.stdout, error, done.returncode, files_below(out))
+
+
+class Door(NamedTuple):
+    """A way to have a program run."""
+
+    run: Callable[[Case], Awaitable[End]]
+    has_input: bool = True
+    """True if it takes a standard input; else that is empty."""
+
+    different: Mapping[str, str] = MappingProxyType({})
+    """What differs on purpose by the name of the program, and why."""
+
+
+# As docs/languages.md says.
+UTF_8 = {"sees 18": "cells are in UTF-8 mode"}
+OWN_FILE = {"sees 1": "the files of a session's runs are numbered"}
+NO_BYTECODE = {"sees 6": "python3 writes no bytecode"}
+FOR_MODELS = {
+    "dies 0": "the status tells of a signal, and there is no exit code",
+    "dies 1": "the status tells of a signal, and there is no exit code",
+    "output 2": "a model reads text",
+    "output 20": "a model reads text",
+    "output 21": "what a carriage return overwrites is left out",
+}
+DOORS = {
+    "run": Door(by_run, different=UTF_8),
+    "session": Door(by_session, has_input=False, different={**UTF_8, **OWN_FILE}),
+    "exec": Door(by_exec, different={**UTF_8, **NO_BYTECODE}),
+    "CodeExecutor": Door(by_code_executor, has_input=False, different=UTF_8),
+    "run_python": Door(
+        by_run_python, has_input=False, different={**UTF_8, **FOR_MODELS}
+    ),
+    "toolcell run": Door(by_command, different=UTF_8),
+}
