@@ -58,6 +58,11 @@ class Lines:
         self.closed = True
         self.file.close()
 
+    @property
+    def in_page(self) -> bool:
+        """True while it prints into a page."""
+        return self._page is not None
+
     def begin(self, page: OutputPage) -> None:
         """Print into a page from now on."""
         identity = self._identify()

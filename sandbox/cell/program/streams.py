@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 # A child of the program may print, too.
 _STARTS = frozenset(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"))
+_LOOKS_UP = "ctypes.dlsym"
+_HEARD = _STARTS | {_LOOKS_UP}
+# Functions of C by which a process forks, and no hook of Python is called.
+_FORKS = frozenset(("fork", "_Fork", "vfork", "forkpty", "clone", "syscall", "daemon"))
+_forks_unseen = False
 _hooked = False
 _lines: Lines
 page: OutputPage | None = None
@@ -65,7 +70,7 @@ def flush_in_time() -> None:
 
 def begin() -> None:
     """Begin a run, which prints into the page."""
-    if page is not None:
+    if page is not None and not _forks_unseen:
         _lines.begin(page)
 
 
@@ -78,12 +83,19 @@ def _leave_page() -> None:
     _lines.forget()
 
 
-def _before_child(event: str, _: object) -> None:
-    if event in _STARTS and _lines.pending:
-        try:
-            _lines.send()
-        except OSError:
-            pass
+def _before_child(event: str, about: tuple[Any, ...]) -> None:
+    global _forks_unseen
+    if event not in _HEARD:
+        return
+    try:
+        if event != _LOOKS_UP:
+            if _lines.pending:
+                _lines.send()
+        elif about[1] in _FORKS and _lines.in_page:
+            _forks_unseen = True
+            _lines.end()
+    except OSError:
+        pass
 
 
 def _flush() -> None:

@@ -9,6 +9,8 @@ from ..wire.output_page import BASE, SENDING, SENT, SIZE, START, TAKEN, TAKING
 _PIECE = select.PIPE_BUF
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Callable
+
     from ..wire.output_page import OutputPage
 
 
@@ -27,8 +29,13 @@ class PageReader:
         words = page.words
         words[SENDING] = words[TAKING] = words[BASE] = words[SENT] = words[TAKEN] = 0
 
-    def take_old(self) -> bytes:
-        """Take what was there at the last look already, so that it is whole."""
+    def take_old(self, drain: Callable[[], object]) -> bytes:
+        """Take what was there at the last look already, so that it is whole.
+
+        Args:
+            drain: Reads the pipe, which the program moves nothing into meanwhile: what
+                is in it was printed before.
+        """
         words = self._page.words
         words[TAKING] = 1
         try:
@@ -39,6 +46,7 @@ class PageReader:
             data = data[: max(seen - start, 0)]
             if data:
                 words[TAKEN] = self._taken = start + len(data)
+                drain()
             return data
         finally:
             words[TAKING] = 0

@@ -112,10 +112,8 @@ class ProgramOutput:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS
         if not self.is_full:
-            data = self._page.take_old()
-            if data:
-                self._drain(self._child.stdout)
-                self._add(self._child.stdout, data)
+            stdout = self._child.stdout
+            self._add(stdout, self._page.take_old(lambda: self._drain(stdout)))
 
     def _take_ordered(self) -> list[bytes]:
         frames, self._ordered = self._ordered, []
