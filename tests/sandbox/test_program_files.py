@@ -6,8 +6,6 @@ import pytest
 
 from toolcell.sandbox import Limits, Sandbox
 
-from ..conftest import BackendRow
-
 pytestmark = pytest.mark.anyio
 
 SPAWN = """
@@ -85,14 +83,16 @@ async def test_errors_of_the_compiler_show_their_line_f27(sandbox: Sandbox) -> N
             assert "    return x\n" in result.stderr
 
 
-async def test_streams_are_opened_by_name_f4(
-    backend: BackendRow, sandbox: Sandbox
-) -> None:
-    if backend.name == "runsc":
-        pytest.skip("gVisor has no modes of pipes")
+async def test_streams_are_opened_by_name_f4(sandbox: Sandbox) -> None:
     code = "echo a > /dev/stdout; echo b > /dev/stderr; echo c | tee /dev/stderr"
-    result = await sandbox.run(code, language="bash")
-    assert (result.stdout, result.stderr) == ("a\nc\n", "b\nc\n")
+    async with sandbox.session() as session:
+        command = await session.exec(code)
+        for result in (
+            await sandbox.run(code, language="bash"),
+            await session.run(code, language="bash"),
+            await command.wait(),
+        ):
+            assert (result.stdout, result.stderr) == ("a\nc\n", "b\nc\n")
 
 
 async def test_children_of_python_get_no_flags_of_ours_f11(sandbox: Sandbox) -> None:

@@ -97,6 +97,30 @@ def keep_only(kept: set[int]) -> None:
                 continue
 
 
+def output_pipe(uid: int | None) -> tuple[int, int]:
+    """Return both ends of a pipe that a user may open anew, as /dev/stdout.
+
+    Args:
+        uid: The user; None for that of this process.
+    """
+    read_fd, write_fd = os.pipe()
+    try:
+        os.fchmod(write_fd, 0o622)
+        return read_fd, write_fd
+    except OSError:
+        if uid is None:
+            return read_fd, write_fd
+    # gVisor has no modes of pipes, but owners.
+    os.close(read_fd)
+    os.close(write_fd)
+    own = os.geteuid()
+    os.seteuid(uid)
+    try:
+        return os.pipe()
+    finally:
+        os.seteuid(own)
+
+
 def move_fds(sources: list[int], inherited: int) -> None:
     """Make `sources` the descriptors 0, 1, 2, ...
 

@@ -9,7 +9,7 @@ import termios
 
 from ..kernel import signals
 from ..kernel.confine import ConfineError, confine, limit_processes, narrow
-from ..kernel.descriptors import close_from, move_fds
+from ..kernel.descriptors import close_from, move_fds, output_pipe
 from .process import Process
 
 TYPE_CHECKING = False
@@ -32,7 +32,8 @@ def spawn(request: dict[str, Any], settings: dict[str, Any]) -> Process:
         OSError: It cannot be started; the error says why.
     """
     size = request["pty"]
-    ends = _open_terminal(settings["uid"], size) if size else _open_pipes(request)
+    uid = settings["uid"]
+    ends = _open_terminal(uid, size) if size else _open_pipes(uid, request)
     inside, stdin, outputs = ends
     setup_r, setup_w = os.pipe()
     try:
@@ -56,7 +57,7 @@ def spawn(request: dict[str, Any], settings: dict[str, Any]) -> Process:
 
 
 def _open_pipes(
-    request: dict[str, Any],
+    uid: int | None, request: dict[str, Any]
 ) -> tuple[list[int], int | None, dict[int, str]]:
     """Return the command's ends of its streams, and ours."""
     stdin: int | None = None
@@ -65,8 +66,8 @@ def _open_pipes(
         os.set_blocking(stdin, False)
     else:
         stdin_r = os.open(os.devnull, os.O_RDONLY)
-    stdout_r, stdout_w = os.pipe()
-    stderr_r, stderr_w = os.pipe()
+    stdout_r, stdout_w = output_pipe(uid)
+    stderr_r, stderr_w = output_pipe(uid)
     for fd in (stdout_r, stderr_r):
         os.set_blocking(fd, False)
     return (

@@ -33,8 +33,8 @@ class Branches:
         tmp: The folder that holds the work dirs of forks.
     """
 
-    def __init__(self, tmp: str) -> None:
-        self._tmp = tmp
+    def __init__(self, tmp: str, uid: int | None) -> None:
+        self._tmp, self._uid = tmp, uid
         self._children: dict[str, Child] = {}
         self._running: tuple[str, str] | None = None
         self._made = 0
@@ -99,7 +99,7 @@ class Branches:
             "to": f"{self._tmp}/{BRANCHES}/{self._made}",
             "allow_threads": request["allow_threads"],
         }
-        child, pipes = open_pipes()
+        child, pipes = open_pipes(self._uid)
         try:
             _ask(source, wanted, pipes)
         except OSError:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import socket
 
 from ..accounting.usage import ProcessMeter
+from ..kernel.descriptors import output_pipe
 from ..program.main import Pipes
 from .write_queue import WriteQueue
 
@@ -103,15 +103,15 @@ def drain(fd: int) -> None:
         pass
 
 
-def open_pipes() -> tuple[Child, Pipes]:
-    """Return both ends of the pipes to a process that is yet to be forked."""
+def open_pipes(uid: int | None) -> tuple[Child, Pipes]:
+    """Return both ends of the pipes to a process that is yet to be forked.
+
+    Args:
+        uid: The user of the program; None for that of this process.
+    """
     request = _socketpair()
-    stdout_r, stdout_w = os.pipe()
-    stderr_r, stderr_w = os.pipe()
-    for fd in (stdout_w, stderr_w):
-        # A program of another user opens them as /dev/stdout and /dev/stderr.
-        with contextlib.suppress(OSError):
-            os.fchmod(fd, 0o622)
+    stdout_r, stdout_w = output_pipe(uid)
+    stderr_r, stderr_w = output_pipe(uid)
     result_r, result_w = _socketpair()
     for fd in (request[0], stdout_r, stderr_r, result_r):
         os.set_blocking(fd, False)

@@ -153,7 +153,7 @@ class Supervisor:
             "page": self._page,
         }
         confine.get_ready(self._settings)
-        self._branches = Branches(self._settings["tmp"])
+        self._branches = Branches(settings["tmp"], settings["uid"])
         self._disk = disk.watch(self._settings)
         if self._disk is not None:
             self._watches["disk_limit"] = self._disk
@@ -351,7 +351,7 @@ class Supervisor:
 
     def _fork(self, *, anew: bool = False) -> None:
         """Fork the process of the next run; `anew` as in `Zygote.fork`."""
-        child, pipes = open_pipes()
+        child, pipes = open_pipes(self._settings["uid"])
         if self._zygote is not None:
             child.pid = self._zygote.fork(pipes, anew=anew)
         else:
