@@ -58,6 +58,7 @@ class SandboxManager(SandboxLifecycle):
         files: Mapping[str, bytes | str] | None = None,
         argv: Sequence[str] = (),
         stdin: bytes | None = None,
+        merge_stderr: bool = False,
         secrets: Mapping[str, SecretStr] | None = None,
         packages: Sequence[str] = (),
         agent_id: str | None = None,
@@ -87,6 +88,8 @@ class SandboxManager(SandboxLifecycle):
                 `input_bytes` together; `sys.argv`. If the name is one of `files`, it
                 is Python's `__file__`, too. Bash and node take the arguments alone.
             stdin: Bytes on its standard input, at most `input_bytes`; None is empty.
+            merge_stderr: True sends standard error into standard output, in the order
+                of writing, as a shell's `2>&1` does; `stderr` is empty then.
             calls: Functions that the program may call here, as `tools.<name>(...)`.
             secrets: Environment variables of this run alone, at most 65,536 bytes
                 together. No record, log or repr of toolcell shows them; the program
@@ -120,6 +123,7 @@ class SandboxManager(SandboxLifecycle):
             limits=limits,
             argv=argv,
             stdin=stdin,
+            merge_stderr=merge_stderr,
             secrets=secrets,
             calls=calls,
             files=files,

@@ -58,6 +58,7 @@ class Sandbox(Protocol):
         files: Mapping[str, bytes | str] | None = None,
         argv: Sequence[str] = (),
         stdin: bytes | None = None,
+        merge_stderr: bool = False,
         secrets: Mapping[str, SecretStr] | None = None,
         packages: Sequence[str] = (),
         agent_id: str | None = None,

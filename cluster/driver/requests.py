@@ -87,6 +87,8 @@ class RemoteRun:
             options["inputs"] = dict(asked.inputs)
         if asked.argv:
             options["argv"] = list(asked.argv)
+        if asked.merge_stderr:
+            options["merge_stderr"] = True
         if asked.packages:
             options["packages"] = listed(asked.packages)
         if self.fresh:

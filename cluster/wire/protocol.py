@@ -22,6 +22,7 @@ OPTIONS = frozenset(
         "minimum_freshness",
         "inputs",
         "argv",
+        "merge_stderr",
         "packages",
         "fresh",
     )

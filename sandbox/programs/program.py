@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
 
-from ..cell.wire.contract import ARGV, SECRETS, STDIN
+from ..cell.wire.contract import ARGV, MERGED, SECRETS, STDIN
 from ..cell.wire.frames import FrameError, strict_json
 from ..client.host_calls import HostCalls
 from ..client.types import Freshness, Language, Program
@@ -42,6 +42,7 @@ class RunRequest(NamedTuple):
 
     argv: Sequence[str] = ()
     stdin: bytes | None = None
+    merge_stderr: bool = False
     secrets: Mapping[str, SecretStr] | None = None
     calls: HostCalls | None = None
     streamed: bool = False
@@ -145,6 +146,7 @@ def _check_options(request: RunRequest, limits: Limits) -> None:
         secrets=(request.secrets, Mapping),
         calls=(request.calls, HostCalls),
         stdin=(request.stdin, bytes),
+        merge_stderr=(request.merge_stderr, bool),
     )
     if request.language not in _LANGUAGES:
         raise InvalidInputError(
@@ -184,6 +186,8 @@ def _pack_values(request: RunRequest, limits: Limits) -> tuple[bytes, bytes]:
     if request.stdin is not None:
         _fits("the standard input", len(request.stdin), limits.input_bytes)
         extra[STDIN] = base64.b64encode(request.stdin).decode()
+    if request.merge_stderr:
+        extra[MERGED] = True
     if extra:
         packed = json.dumps({**inputs, **extra}).encode()
     if not request.secrets:

@@ -7,6 +7,8 @@ from contextlib import aclosing
 import pytest
 
 from toolcell.sandbox import Limits, Sandbox, SandboxManager, Stdout
+from toolcell.sandbox.cell.supervisor.page_reader import PageReader
+from toolcell.sandbox.cell.wire.output_page import START, TAKING, OutputPage
 
 from ..conftest import BackendRow
 
@@ -168,3 +170,56 @@ async def test_a_program_that_scribbles_over_the_page_harms_itself(
             assert after.isolation is not None
             if after.isolation.reused or name != "text":
                 break
+
+
+async def test_two_streams_in_one_have_the_order_of_writing_f22(
+    sandbox: Sandbox,
+) -> None:
+    python = (
+        "import os, sys\n"
+        "for n in range(300):\n"
+        "    print('out', n)\n"
+        "    print('err', n, file=sys.stderr)\n"
+        "os.system('echo c; echo d >&2')\n"
+        "print('e')\n"
+        "1 / 0"
+    )
+    lines = "".join(f"out {n}\nerr {n}\n" for n in range(300)) + "c\nd\ne\n"
+    result = await sandbox.run(python, merge_stderr=True)
+    begin, _, traceback = result.stdout.partition("Traceback")
+    assert (begin, result.stderr) == (lines, "")
+    assert traceback.endswith("ZeroDivisionError: division by zero\n")
+
+    bash = "for n in 1 2 3; do echo $n; echo -$n >&2; done"
+    result = await sandbox.run(bash, language="bash", merge_stderr=True)
+    assert (result.stdout, result.stderr) == ("1\n-1\n2\n-2\n3\n-3\n", "")
+
+
+async def test_a_fork_that_no_hook_sees_prints_lines_of_its_own(
+    sandbox: Sandbox,
+) -> None:
+    code = (
+        "import ctypes, os\n"
+        "print('both')\n"
+        "pid = ctypes.CDLL(None).fork()\n"
+        "who = 'parent' if pid else 'child'\n"
+        "for n in range(2000): print(who, n)\n"
+        "if pid == 0: os._exit(0)\n"
+        "os.waitpid(pid, 0)\n"
+    )
+    async with sandbox.session() as session:
+        for run in (sandbox.run, session.run):
+            result = await run(code)
+            wanted = [f"{who} {n}" for who in ("child", "parent") for n in range(2000)]
+            assert sorted(result.stdout.splitlines()) == sorted([*wanted, "both"])
+
+
+def test_the_pipe_is_read_before_lines_that_follow_are_in_it() -> None:
+    """Else the program could move them there first, and they would come first."""
+    page = OutputPage()
+    reader = PageReader(page)
+    page.memory.seek(START)
+    page.memory.write(b"line\n")
+    seen: list[int] = []
+    taken = [reader.take_old(lambda: seen.append(page.words[TAKING])) for _ in "ab"]
+    assert (taken, seen, page.words[TAKING]) == ([b"", b"line\n"], [1], 0)

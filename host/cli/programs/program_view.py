@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
@@ -11,6 +12,14 @@ if TYPE_CHECKING:
     from toolcell.sandbox import Output
 
     from .shown_outputs import OutputView
+
+
+def shows_in_one_place() -> bool:
+    """Return True if both streams of this process go to one file, as after `2>&1`."""
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
 
 
 class ProgramView:

@@ -16,7 +16,7 @@ from ...terminal.output import print_json, print_notice, print_value
 from ...terminal.progress import progress
 from ...terminal.signals import run_async
 from ..base.artifact_folder import new_folder
-from .program_view import ProgramView
+from .program_view import ProgramView, shows_in_one_place
 from .run_hints import hints
 
 if TYPE_CHECKING:
@@ -98,7 +98,11 @@ async def _run(options: RunOptions) -> "tuple[ExecutionResult, tuple[str, ...]]"
         if options.as_json:
             return await run(), sandbox.notices
         view = ProgramView()
-        result = await run(on_output=view.show, on_display=view.display)
+        result = await run(
+            merge_stderr=shows_in_one_place(),
+            on_output=view.show,
+            on_display=view.display,
+        )
         view.finish()
         return result, sandbox.notices
 

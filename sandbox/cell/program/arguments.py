@@ -7,7 +7,7 @@ import os
 import sys
 
 from ..wire import search_paths
-from ..wire.contract import ARGV, INSTALLED, STDIN
+from ..wire.contract import ARGV, INSTALLED, MERGED, STDIN
 from . import streams
 
 TYPE_CHECKING = False
@@ -22,12 +22,14 @@ installed: dict[str, str] = {}
 
 
 def take(inputs: dict[str, Any]) -> None:
-    """Remove arguments and standard input from `inputs`, and set them up if given."""
+    """Remove what is no variable from `inputs`, and set it up if given."""
     global installed
     installed = inputs.pop(INSTALLED, installed)
     stdin = inputs.pop(STDIN, None)
     if stdin is not None:
         _replace_stdin(binascii.a2b_base64(stdin))
+    if inputs.pop(MERGED, False):
+        os.dup2(1, 2)
     argv = inputs.pop(ARGV, None)
     if argv:
         sys.argv = argv

@@ -29,6 +29,10 @@ STDIN = "$stdin"
 """Key among the inputs of a request, which no input can have: the bytes of standard
 input, in base 64."""
 
+MERGED = "$merged"
+"""Key among the inputs of a request, which no input can have: standard error goes into
+standard output."""
+
 INSTALLED = "$installed"
 """Key among the inputs of a request, which no input can have: what came of each `pip
 install` in the program's text. The host installs before the run."""

@@ -57,6 +57,21 @@ def test_the_summary_says_where_it_ran(backend: BackendRow) -> None:
     assert "isolation" in last_line
 
 
+def test_streams_that_lead_to_one_place_keep_their_order_f22(tmp_path: Path) -> None:
+    file = tmp_path / "main.py"
+    file.write_text(
+        "import sys\nfor n in range(3): print(n); print(-n, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [TOOLCELL, "run", str(file), *SUBPROCESS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("0\n0\n1\n-1\n2\n-2\ntoolcell: ok")
+
+
 def test_json_is_one_line_and_nothing_else(backend: BackendRow) -> None:
     code = b"import sys\nprint('out')\nprint('err', file=sys.stderr)\n{'a': [1]}"
     done = toolcell("run", "-", "--json", *options_of(backend), stdin=code)
