@@ -16,7 +16,6 @@ if typing.TYPE_CHECKING:
         pull_image,
     )
     from .backends.launcher_start import EarlyLauncher, early_launcher
-    from .batch import Batch, BatchResults, Job, JobResult, OnProgress, Programs
     from .client.artifact_file import save_artifact
     from .client.host_calls import HostCalls, answer_for, pause_deadline
     from .client.types import Freshness, Language, OnDisplay, OnOutput
@@ -43,7 +42,6 @@ if typing.TYPE_CHECKING:
     from .programs.function_program import CallProgram, call_program, returned
     from .programs.notebook import notebook_program
     from .programs.program import RunRequest, check_request
-    from .protocols import Sandbox, SandboxProcess, SandboxSession, SandboxWatch
     from .results.events import (
         ArtifactMade,
         Connected,
@@ -65,9 +63,16 @@ if typing.TYPE_CHECKING:
         Usage,
     )
     from .results.status import Status
+    from .runs.batch import Batch, BatchResults, Job, JobResult, OnProgress, Programs
     from .scheduling.fair_queue import FairQueue
     from .scheduling.pool import PoolStats
-    from .session import Session
+    from .sessions.interface import (
+        Sandbox,
+        SandboxProcess,
+        SandboxSession,
+        SandboxWatch,
+    )
+    from .sessions.session import Session
     from .synchronous import SyncSession, open_session, run
 
 __all__ = [
@@ -167,7 +172,7 @@ __getattr__ = _lazy_face(
             pull_image
         """,
         ".backends.launcher_start": "EarlyLauncher early_launcher",
-        ".batch": "Batch BatchResults Job JobResult OnProgress Programs",
+        ".runs.batch": "Batch BatchResults Job JobResult OnProgress Programs",
         ".client.host_calls": "HostCalls answer_for pause_deadline",
         ".client.types": "Freshness Language OnDisplay OnOutput",
         ".client.artifact_file": "save_artifact",
@@ -188,7 +193,7 @@ __getattr__ = _lazy_face(
         ".programs.program": "RunRequest check_request",
         ".processes.watches": "FileChange FileWatch",
         ".programs.function_program": "CallProgram call_program returned",
-        ".protocols": "Sandbox SandboxProcess SandboxSession SandboxWatch",
+        ".sessions.interface": "Sandbox SandboxProcess SandboxSession SandboxWatch",
         ".results.events": """
             ArtifactMade Connected Displayed Event Finished Stderr Stdout
         """,
@@ -201,6 +206,6 @@ __getattr__ = _lazy_face(
         ".synchronous": "SyncSession open_session run",
         ".scheduling.fair_queue": "FairQueue",
         ".scheduling.pool": "PoolStats",
-        ".session": "Session",
+        ".sessions.session": "Session",
     },
 )

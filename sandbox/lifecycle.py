@@ -15,18 +15,18 @@ from .backends.selection import check_strength, open_backend
 from .client.backend import Backend
 from .config.argument_checks import check_kinds
 from .config.settings import SandboxConfig
-from .program_factory import ProgramFactory, not_open
+from .runs.program_factory import ProgramFactory, not_open
+from .runs.single_runs import SingleRuns
 from .scheduling.active_cells import ActiveCells
 from .scheduling.background_work import BackgroundWork
 from .scheduling.cell_news import CellListener, CellNews
 from .scheduling.cell_supply import CellSupply
 from .scheduling.pool import PoolStats
-from .single_runs import SingleRuns
 
 if TYPE_CHECKING:
-    from .batch import Work
     from .network.types import Resolver
     from .packages.distributions import BuildSession
+    from .runs.batch import Work
 
 
 class SandboxLifecycle(Detachable):

@@ -17,12 +17,12 @@ from .lifecycle import SandboxLifecycle
 from .programs.program import RunRequest
 
 if TYPE_CHECKING:
-    from .batch import BatchResults, OnProgress, Programs
     from .network.types import OnConnection
     from .packages.distributions import OnStep
     from .results.events import Event
     from .results.result import ExecutionResult
-    from .session import Session
+    from .runs.batch import BatchResults, OnProgress, Programs
+    from .sessions.session import Session
 
 _batches = count(1)
 
@@ -244,8 +244,8 @@ class SandboxManager(SandboxLifecycle):
             PackageError: A package is refused, missing or unfit.
             SandboxUnavailableError: No cell is available.
         """
-        from .session import Session
-        from .shared_cell import SharedCell
+        from .sessions.session import Session
+        from .sessions.shared_cell import SharedCell
 
         programs = self._programs
         rules = programs.narrowed_network(network)
@@ -286,7 +286,7 @@ class SandboxManager(SandboxLifecycle):
         Raises:
             InvalidInputError: An argument cannot be used.
         """
-        from .batch import Batch, BatchResults
+        from .runs.batch import Batch, BatchResults
 
         batch = Batch(
             programs,

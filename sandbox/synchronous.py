@@ -22,7 +22,7 @@ if typing.TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from .client.workdir import FileInfo
-    from .session import Session
+    from .sessions.session import Session
 
 T = TypeVar("T")
 

@@ -63,10 +63,10 @@ CELLS = {"pydantic", "anyio", "asyncio", "toolcell.sandbox", "toolcell.core.mess
 """What only commands with a cell need, or a typed error."""
 
 UNUSED = {
-    *("toolcell.core.protocols", "toolcell.sandbox.admin", "toolcell.sandbox.batch"),
+    *("toolcell.core.protocols", "toolcell.sandbox.admin", "toolcell.sandbox.runs.batch"),
     *("toolcell.sandbox.backends.docker", "toolcell.sandbox.backends.restricted"),
     *("toolcell.sandbox.network.egress", "toolcell.sandbox.packages.layer_store"),
-    *("toolcell.sandbox.session", "toolcell.sandbox.results.events"),
+    *("toolcell.sandbox.sessions", "toolcell.sandbox.results.events"),
     *("toolcell.sandbox.programs.function_program", "toolcell.sandbox.processes"),
 }
 """Parts of the sandbox that a plain run does not use."""

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.lint
 FLOORS: dict[str, tuple[str, ...]] = {
     "core": ("text storage",),
     "sandbox": (
-        "admin",
+        "admin sessions",
+        "runs",
         "backends scheduling",
         "packages programs processes",
         "client",

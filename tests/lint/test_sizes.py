@@ -33,8 +33,8 @@ LARGER = {
     "toolcell.flow.stores.sqlite.SQLiteCheckpointer": 36,
     "toolcell.guard.audit.file.AuditFile": 28,
     "toolcell.guard.stores.sqlite.SQLiteStore": 31,
-    "toolcell.sandbox.protocols.SandboxSession": 32,
-    "toolcell.sandbox.session.Session": 35,
+    "toolcell.sandbox.sessions.interface.SandboxSession": 32,
+    "toolcell.sandbox.sessions.session.Session": 35,
 }
 """Classes of before there was a limit, and what they may have."""
 

@@ -20,7 +20,8 @@ _AS_ORDINARY_USER = (
     + """
 import encodings.idna, http.server, threading
 from toolcell.core import InvalidInputError
-from toolcell.sandbox import Network, session_archives
+from toolcell.sandbox import Network
+from toolcell.sandbox.sessions import archives as session_archives
 from toolcell.sandbox.client.workdir import WorkDir
 from toolcell.sandbox.network import egress, proxy
 class Site(http.server.BaseHTTPRequestHandler):

@@ -48,7 +48,7 @@ _CROWDED = (
     PRELOADED
     + """
 import subprocess
-import toolcell.sandbox.session
+import toolcell.sandbox.sessions.session
 from toolcell.sandbox import Limits
 user = int(sys.argv[1])
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
@@ -79,7 +79,7 @@ _MORE_ROOM = (
     PRELOADED
     + """
 import subprocess
-import toolcell.sandbox.session
+import toolcell.sandbox.sessions.session
 from pathlib import Path
 from toolcell.sandbox import Limits
 user = int(sys.argv[1])

@@ -10,13 +10,13 @@ from typing import Literal
 
 from toolcell.core import InvalidInputError
 
-from .client.workdir import checked_path
-from .processes.ports import PortStream
-from .processes.process import Process
-from .processes.table import Command, argv_of
-from .processes.usage import CellUsage
-from .processes.watches import FileWatch
-from .program_factory import ProgramFactory
+from ..client.workdir import checked_path
+from ..processes.ports import PortStream
+from ..processes.process import Process
+from ..processes.table import Command, argv_of
+from ..processes.usage import CellUsage
+from ..processes.watches import FileWatch
+from ..runs.program_factory import ProgramFactory
 from .shared_cell import SharedCell
 
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from toolcell.core import CellLostError
 
-from .client.cell import Cell
-from .client.types import Listener, OnDisplay, OnOutput, Program
-from .client.workdir import WorkDir
-from .config.argument_checks import check_freshness
+from ..client.cell import Cell
+from ..client.types import Listener, OnDisplay, OnOutput, Program
+from ..client.workdir import WorkDir
+from ..config.argument_checks import check_freshness
+from ..programs.program import RunRequest, refused
+from ..scheduling.cell_supply import CellSupply
 from .program_factory import ProgramFactory
-from .programs.program import RunRequest, refused
-from .scheduling.cell_supply import CellSupply
 
 if TYPE_CHECKING:
-    from .network.types import OnConnection
-    from .results.events import Event
-    from .results.result import ExecutionResult
+    from ..network.types import OnConnection
+    from ..results.events import Event
+    from ..results.result import ExecutionResult
 
 
 class SingleRuns:
@@ -58,8 +58,8 @@ class SingleRuns:
 
     async def stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:
         """Run a program and yield its events; see `SandboxManager.stream`."""
-        from .client.event_stream import PendingEvents, stream_run
-        from .results.events import Finished
+        from ..client.event_stream import PendingEvents, stream_run
+        from ..results.events import Finished
 
         pending = PendingEvents()
         program = self._program(request, pending.add_connection)

@@ -6,9 +6,9 @@ from abc import abstractmethod
 from os import PathLike
 from pathlib import Path
 
-from .client.download import MAX_DOWNLOAD_BYTES
-from .client.workdir import MAX_READ_BYTES, FileInfo, WorkDir
-from .program_factory import ProgramFactory
+from ..client.download import MAX_DOWNLOAD_BYTES
+from ..client.workdir import MAX_READ_BYTES, FileInfo, WorkDir
+from ..runs.program_factory import ProgramFactory
 from .shared_cell import SharedCell
 
 

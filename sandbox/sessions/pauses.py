@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .client.workdir import WorkDir
-from .session_archives import MAX_SAVED_BYTES, load, save
-from .session_commands import SessionCommands
+from ..client.workdir import WorkDir
+from .archives import MAX_SAVED_BYTES, load, save
+from .commands import SessionCommands
 
 
 class SessionPauses(SessionCommands):

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream
     from pydantic import SecretStr
 
-    from .batch import BatchResults, OnProgress, Programs
-    from .client.host_calls import HostCalls
-    from .client.types import Freshness, Language, OnDisplay, OnOutput, Stream
-    from .client.workdir import FileInfo
-    from .config.settings import Limits, Network, SandboxConfig
-    from .network.types import OnConnection
-    from .packages.distributions import OnStep
-    from .processes.usage import CellUsage
-    from .processes.watches import FileChange
-    from .results.events import Event
-    from .results.result import ExecutionResult
-    from .scheduling.pool import PoolStats
+    from ..client.host_calls import HostCalls
+    from ..client.types import Freshness, Language, OnDisplay, OnOutput, Stream
+    from ..client.workdir import FileInfo
+    from ..config.settings import Limits, Network, SandboxConfig
+    from ..network.types import OnConnection
+    from ..packages.distributions import OnStep
+    from ..processes.usage import CellUsage
+    from ..processes.watches import FileChange
+    from ..results.events import Event
+    from ..results.result import ExecutionResult
+    from ..runs.batch import BatchResults, OnProgress, Programs
+    from ..scheduling.pool import PoolStats
 
 
 @runtime_checkable

@@ -35,10 +35,10 @@ from toolcell.core import (
     ToolcellError,
 )
 
-from .client.host_calls import HostCalls
-from .client.types import Language
-from .config.settings import Limits, Network
-from .results.result import ExecutionResult
+from ..client.host_calls import HostCalls
+from ..client.types import Language
+from ..config.settings import Limits, Network
+from ..results.result import ExecutionResult
 
 _log = logging.getLogger("toolcell.sandbox")
 

@@ -14,8 +14,8 @@ from typing import IO
 import anyio
 import anyio.to_thread
 
-from .client.file_errors import file_error, host_error
-from .client.workdir import MAX_READ_BYTES, FileInfo, WorkDir, checked_path
+from ..client.file_errors import file_error, host_error
+from ..client.workdir import MAX_READ_BYTES, FileInfo, WorkDir, checked_path
 
 MAX_SAVED_BYTES = 1024 * 1024 * 1024
 """Default limit on the bytes of all files of an archive. When it is exceeded nothing is

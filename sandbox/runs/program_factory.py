@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 
-from .cell.wire.contract import CELL_END
-from .client.backend import Backend
-from .client.types import Program, Spawn
-from .config.argument_checks import check_kinds
-from .config.host_rules import loopback_addresses
-from .config.settings import Limits, Network, SandboxConfig
-from .network.look_ups import LookUps
-from .programs.program import RunRequest, make_program
+from ..cell.wire.contract import CELL_END
+from ..client.backend import Backend
+from ..client.types import Program, Spawn
+from ..config.argument_checks import check_kinds
+from ..config.host_rules import loopback_addresses
+from ..config.settings import Limits, Network, SandboxConfig
+from ..network.look_ups import LookUps
+from ..programs.program import RunRequest, make_program
 
 if TYPE_CHECKING:
-    from .network.egress import Egress
-    from .network.types import OnConnection, Resolver
-    from .packages.distributions import OnStep, OpenBuildSession
-    from .packages.installer import PackageInstaller
+    from ..network.egress import Egress
+    from ..network.types import OnConnection, Resolver
+    from ..packages.distributions import OnStep, OpenBuildSession
+    from ..packages.installer import PackageInstaller
 
 
 def not_open() -> SandboxUnavailableError:
@@ -93,7 +93,7 @@ class ProgramFactory:
         """Return a program as it may run, or with reasons to refuse it; see `judge`."""
         if self.config.code_policy is None and program.restricted_imports is None:
             return program
-        from .programs.judgement import judge
+        from ..programs.judgement import judge
 
         return await judge(program, self.config.code_policy)
 
@@ -109,7 +109,7 @@ class ProgramFactory:
         if not packages and not self.config.packages:
             return ""
         if self._packages is None:
-            from .packages.installer import PackageInstaller
+            from ..packages.installer import PackageInstaller
 
             self._packages = PackageInstaller(
                 self.config, self._backend, self._open_build_session
@@ -138,7 +138,7 @@ class ProgramFactory:
         is_cell = program.branch is not None or CELL_END in program.source
         if not is_cell or "install" not in program.source:
             return program
-        from .packages.pip_lines import install_lines
+        from ..packages.pip_lines import install_lines
 
         return await install_lines(program, install)
 
@@ -207,7 +207,7 @@ class ProgramFactory:
             on_connection: Called with each connection when it has ended or was refused.
             agent_id: The agent whose share of the name look-ups it uses.
         """
-        from .network.egress import Egress
+        from ..network.egress import Egress
 
         return Egress(
             network,

@@ -11,23 +11,23 @@ from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
 
-from .backends.selection import check_network
-from .client.event_stream import PendingEvents, stream_run
-from .client.host_calls import HostCalls
-from .client.types import Language, Listener, OnDisplay, OnOutput, Program
-from .client.workdir import WorkDir
-from .config.settings import Limits, Network
-from .program_factory import ProgramFactory
-from .programs.program import RunRequest, refused
-from .results.events import Event, Finished
-from .results.result import ExecutionResult
-from .session_files import SessionFiles
-from .session_pauses import SessionPauses
+from ..backends.selection import check_network
+from ..client.event_stream import PendingEvents, stream_run
+from ..client.host_calls import HostCalls
+from ..client.types import Language, Listener, OnDisplay, OnOutput, Program
+from ..client.workdir import WorkDir
+from ..config.settings import Limits, Network
+from ..programs.program import RunRequest, refused
+from ..results.events import Event, Finished
+from ..results.result import ExecutionResult
+from ..runs.program_factory import ProgramFactory
+from .files import SessionFiles
+from .pauses import SessionPauses
 from .shared_cell import MAIN_BRANCH, SharedCell, node_branch
 
 if TYPE_CHECKING:
-    from .network.types import OnConnection
-    from .packages.distributions import OnStep
+    from ..network.types import OnConnection
+    from ..packages.distributions import OnStep
 
 
 class Session(SessionPauses, SessionFiles):

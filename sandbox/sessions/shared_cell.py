@@ -12,20 +12,20 @@ import anyio
 
 from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 
-from .client.cell import Cell
-from .client.questions import INTERRUPT_SECONDS
-from .config.settings import Network
-from .processes.beside import FramesBesideRuns
-from .processes.files import FileTable
-from .processes.ports import PortTable
-from .processes.process import Process
-from .processes.table import ProcessTable
-from .processes.usage import UsageTable
-from .processes.watches import WatchTable
+from ..client.cell import Cell
+from ..client.questions import INTERRUPT_SECONDS
+from ..config.settings import Network
+from ..processes.beside import FramesBesideRuns
+from ..processes.files import FileTable
+from ..processes.ports import PortTable
+from ..processes.process import Process
+from ..processes.table import ProcessTable
+from ..processes.usage import UsageTable
+from ..processes.watches import WatchTable
 
 if TYPE_CHECKING:
-    from .client.types import Spawn
-    from .network.egress import Egress
+    from ..client.types import Spawn
+    from ..network.egress import Egress
 
 _OPEN_ANOTHER = "open a new session"
 # The errors of a program whose cell is taken away, also of one that just starts.

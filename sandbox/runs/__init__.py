@@ -1,0 +1,1 @@
+"""Runs outside of sessions: programs, their requests, and batches of them."""

@@ -1,0 +1,1 @@
+"""Sessions: several runs in one cell, with state, files, commands and forks."""
