@@ -30,11 +30,13 @@ if typing.TYPE_CHECKING:
         Network,
         SandboxConfig,
     )
+    from .interface import Sandbox
     from .machine.own_folders import folder_prefix, sweep_folders
     from .manager import SandboxManager
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep
     from .packages.layer_store import PackageLayer, list_packages, prune_packages
+    from .processes.interface import SandboxProcess, SandboxWatch
     from .processes.ports import PortStream
     from .processes.process import Process
     from .processes.usage import CellUsage
@@ -66,12 +68,7 @@ if typing.TYPE_CHECKING:
     from .runs.batch import Batch, BatchResults, Job, JobResult, OnProgress, Programs
     from .scheduling.fair_queue import FairQueue
     from .scheduling.pool import PoolStats
-    from .sessions.interface import (
-        Sandbox,
-        SandboxProcess,
-        SandboxSession,
-        SandboxWatch,
-    )
+    from .sessions.interface import SandboxSession
     from .sessions.session import Session
     from .synchronous import SyncSession, open_session, run
 
@@ -193,7 +190,9 @@ __getattr__ = _lazy_face(
         ".programs.program": "RunRequest check_request",
         ".processes.watches": "FileChange FileWatch",
         ".programs.function_program": "CallProgram call_program returned",
-        ".sessions.interface": "Sandbox SandboxProcess SandboxSession SandboxWatch",
+        ".sessions.interface": "SandboxSession",
+        ".interface": "Sandbox",
+        ".processes.interface": "SandboxProcess SandboxWatch",
         ".results.events": """
             ArtifactMade Connected Displayed Event Finished Stderr Stdout
         """,

@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
-from pydantic import SecretStr
+import anyio
 
-from .client.host_calls import HostCalls
-from .client.types import Freshness, Language, OnDisplay, OnOutput
-from .config.settings import Limits, Network, SandboxConfig
-from .lifecycle import SandboxLifecycle
+from toolcell.core import InvalidInputError
+from toolcell.core.detached import Detachable
+
+from .backends.selection import check_strength, open_backend
+from .client.backend import Backend
+from .config.argument_checks import check_kinds
+from .config.settings import Network, SandboxConfig
+from .interface import Sandbox
 from .programs.program import RunRequest
+from .runs.program_factory import ProgramFactory, not_open
+from .runs.single_runs import SingleRuns
+from .scheduling.active_cells import ActiveCells
+from .scheduling.background_work import BackgroundWork
+from .scheduling.cell_news import CellListener, CellNews
+from .scheduling.cell_supply import CellSupply
+from .scheduling.pool import PoolStats
 
 if TYPE_CHECKING:
-    from .network.types import OnConnection
+    from .network.types import Resolver
     from .packages.distributions import OnStep
     from .results.events import Event
     from .results.result import ExecutionResult
-    from .runs.batch import BatchResults, OnProgress, Programs
+    from .runs.batch import Work
     from .sessions.session import Session
 
-_batches = count(1)
 
-
-class SandboxManager(SandboxLifecycle):
-    """Runs untrusted programs in cells.
+class SandboxManager(Sandbox, Detachable):
+    """Runs untrusted programs in cells of this machine; a `Sandbox`.
 
     Use it as an async context manager; leaving it ends every run as `cancelled`
     and leaves nothing behind. Where one task must open it and another one close it,
     as in fixtures and start-up events, use `open` and `aclose`.
+
+    Before it is open, and once it is closed, every call that needs a cell raises
+    SandboxUnavailableError.
 
     Any number of tasks of its event loop may use it at once. At most
     `config.max_concurrency` runs and sessions have a cell at a time; others wait, and
@@ -48,96 +59,119 @@ class SandboxManager(SandboxLifecycle):
         InvalidInputError: `config` is no SandboxConfig.
     """
 
-    async def run(
-        self,
-        code: str,
-        *,
-        language: Language = "python",
-        inputs: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        files: Mapping[str, bytes | str] | None = None,
-        argv: Sequence[str] = (),
-        stdin: bytes | None = None,
-        merge_stderr: bool = False,
-        secrets: Mapping[str, SecretStr] | None = None,
-        packages: Sequence[str] = (),
-        agent_id: str | None = None,
-        calls: HostCalls | None = None,
-        network: Network | None = None,
-        on_output: OnOutput | None = None,
-        on_display: OnDisplay | None = None,
-        on_connection: OnConnection | None = None,
-        minimum_freshness: Freshness = "program",
-    ) -> ExecutionResult:
-        """Run a program in a cell of its own, or in one that was made new for it.
+    _work: BackgroundWork
 
-        The cell was never used and is destroyed afterwards, unless
-        `SandboxConfig.programs_per_cell` is more than 1 and the run has neither
-        `secrets` nor a network.
+    def __init__(
+        self, config: SandboxConfig | None = None, *, resolver: Resolver | None = None
+    ) -> None:
+        check_kinds(config=(config, SandboxConfig))
+        self._config = config or SandboxConfig()
+        self._resolver = resolver
+        self._stack = AsyncExitStack()
+        self._backend: Backend | None = None
+        self._supply: CellSupply | None = None
+        self._active = ActiveCells()
+        self._factory: ProgramFactory | None = None
+        self._entered = False
+        self.cell_listeners: list[CellListener] = []
+        """Told that a cell is `lost` or `discarded`, or that cells are `unavailable` or
+        `available` again, with the facts `backend`, `agent` and `reason`."""
 
-        Args:
-            code: The program's text.
-            language: "python", "bash" or "node".
-            inputs: JSON values that become variables: globals of Python and node, or
-                environment variables of bash (strings as they are, others as
-                JSON text).
-            limits: Narrower limits for this run; what is not set in them, and
-                None, takes the manager's.
-            files: Files of the work dir, by path.
-            argv: The program's name and its arguments, text without NUL, at most
-                `input_bytes` together; `sys.argv`. If the name is one of `files`, it
-                is Python's `__file__`, too. Bash and node take the arguments alone.
-            stdin: Bytes on its standard input, at most `input_bytes`; None is empty.
-            merge_stderr: True sends standard error into standard output, in the order
-                of writing, as a shell's `2>&1` does; `stderr` is empty then.
-            calls: Functions that the program may call here, as `tools.<name>(...)`.
-            secrets: Environment variables of this run alone, at most 65,536 bytes
-                together. No record, log or repr of toolcell shows them; the program
-                may print or return them.
-            packages: Packages that it can import, such as "numpy==2.1.*", beside
-                those of the configuration; see `PackageRules`. They are installed
-                before the first run that needs them, outside of its limits.
-            agent_id: The agent that asks. Agents that wait take turns; None is an agent
-                of its own.
-            network: The hosts that this run may reach, within the manager's network;
-                None takes that.
-            on_output: Called with the stream's name and bytes as output arrives.
-            on_display: Called with each output as it is displayed, in order with what
-                is printed; they are in the result, too.
-            on_connection: Called with each connection that the program asked for,
-                when it has ended or was refused; they are in the result, too.
-            minimum_freshness: What must be new at least: "program" is an interpreter
-                in which nothing ran, with all else that programs can change new, too;
-                "cell" is a cell that nothing ran in.
+        self._notices: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> SandboxConfig:
+        return self._config
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Remarks on the choice of the backend, one line each."""
+        return self._notices
+
+    @classmethod
+    async def open(
+        cls, config: SandboxConfig | None = None, *, resolver: Resolver | None = None
+    ) -> Self:
+        """Return an open manager, which any task of this event loop may close.
+
+        Arguments and errors are those of `SandboxManager` and of entering it.
+        """
+        return await cls(config, resolver=resolver)._open_detached()
+
+    async def __aenter__(self) -> Self:
+        """Choose a backend, and begin to prepare cells.
 
         Raises:
-            InvalidInputError: The arguments cannot be used.
-            PackageError: A package is refused, missing or unfit.
-            SandboxUnavailableError: No cell is available.
-            CellLostError: The cell went away during the run.
+            InvalidInputError: The manager is open already.
+            ConfigError: The configuration fits no backend, or names what is not there.
+            SandboxUnavailableError: No backend works that is as strong as configured.
+            PackageError: A package of the configuration is refused, missing or unfit.
         """
-        request = RunRequest(
-            code=code,
-            language=language,
-            inputs=inputs,
-            limits=limits,
-            argv=argv,
-            stdin=stdin,
-            merge_stderr=merge_stderr,
-            secrets=secrets,
-            calls=calls,
-            files=files,
-            packages=packages,
-            agent_id=agent_id,
-            network=network,
-            minimum_freshness=minimum_freshness,
+        if self._entered:
+            raise InvalidInputError(
+                "the manager is open already",
+                hint="use the open one, or make another SandboxManager",
+            )
+        self._entered = True
+        try:
+            await self._open()
+        except BaseException:
+            self._entered = False
+            raise
+        return self
+
+    async def _open(self) -> None:
+        backend, self._notices = await open_backend(self.config)
+        try:
+            check_strength(self.config, backend.traits)
+            tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        except BaseException:
+            await backend.aclose()
+            raise
+        self._backend = backend
+        self._work = BackgroundWork(tasks)
+        news = CellNews(backend.traits.backend, self.cell_listeners)
+        self._supply = CellSupply(backend, self.config, tasks, self._active, news)
+        self._factory = ProgramFactory(
+            self.config,
+            backend,
+            spawn=tasks.start_soon,
+            resolver=self._resolver,
+            open_build_session=self._open_build_session,
         )
-        return await self._runs.run(
-            request,
-            on_output=on_output,
-            on_display=on_display,
-            on_connection=on_connection,
-        )
+        if self.config.packages:
+            try:
+                await self._programs.install()
+            except BaseException:
+                await self.__aexit__()
+                raise
+
+    async def __aexit__(self, *_: object) -> None:
+        """End every run and session; return when nothing of their cells is left."""
+        backend, supply, factory = self._backend, self._supply, self._factory
+        self._backend = self._supply = self._factory = None
+        with anyio.CancelScope(shield=True):
+            if supply is not None:
+                self._work.cancel()
+                await supply.aclose()
+            if factory is not None:
+                factory.close()
+        # The task group waits for every cell that is still being destroyed.
+        await self._stack.aclose()
+        with anyio.CancelScope(shield=True):
+            if backend is not None:
+                await backend.aclose()
+        self._entered = False
+
+    def _start(self, work: Work) -> anyio.CancelScope:
+        _ = self._open_backend
+        return self._work.start(work)
+
+    async def _run(self, request: RunRequest) -> ExecutionResult:
+        return await self._runs.run(request)
+
+    def _stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:
+        return self._runs.stream(request)
 
     async def install(
         self,
@@ -145,82 +179,7 @@ class SandboxManager(SandboxLifecycle):
         *,
         on_step: OnStep | None = None,
     ) -> str:
-        """Install packages before a run asks for them.
-
-        Args:
-            packages: As in `run`; those of the configuration come with them.
-            on_step: Called with each line that the installer prints.
-
-        Returns:
-            The path of the packages in cells; empty if there are none.
-
-        Raises:
-            InvalidInputError: A package is not written as one.
-            PackageError: A package is refused, missing or unfit.
-            SandboxUnavailableError: uv is not installed, or there is no cell.
-        """
         return await self._programs.install(packages, on_step=on_step)
-
-    async def stream(
-        self,
-        code: str,
-        *,
-        language: Language = "python",
-        inputs: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        files: Mapping[str, bytes | str] | None = None,
-        secrets: Mapping[str, SecretStr] | None = None,
-        packages: Sequence[str] = (),
-        agent_id: str | None = None,
-        network: Network | None = None,
-        minimum_freshness: Freshness = "program",
-    ) -> AsyncGenerator[Event, None]:
-        """Run a program as `run` does, and yield its events as they happen.
-
-        Output stays in the cell until it is asked for, so any amount passes in little
-        memory here. The program waits for the reader, while its deadline does not.
-        `limits.output_bytes` bytes of each stream pass. Close the iterator, or
-        use `contextlib.aclosing`, to end the run early.
-
-        Arguments and errors are those of `run`.
-        """
-        request = RunRequest(
-            code=code,
-            language=language,
-            inputs=inputs,
-            limits=limits,
-            secrets=secrets,
-            streamed=True,
-            files=files,
-            packages=packages,
-            agent_id=agent_id,
-            network=network,
-            minimum_freshness=minimum_freshness,
-        )
-        async with aclosing(self._runs.stream(request)) as events:
-            async for event in events:
-                yield event
-
-    async def call(
-        self, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        """Call a Python function in a cell and return its value.
-
-        The modules, functions, data and context variables that it refers to travel
-        with it; see `call_program`. Arguments and the value are JSON.
-
-        Raises:
-            InvalidInputError: The function or an argument cannot travel.
-            CallFailedError: It raised, was stopped, or returned a value that is not
-                JSON; its `result` is the result of the run.
-            SandboxUnavailableError: No cell is available.
-            CellLostError: The cell went away during the call.
-        """
-        from .programs.function_program import call_program, returned
-
-        program = call_program(function, args, kwargs)
-        result = await self.run(program.code, inputs=program.inputs)
-        return returned(function, result)
 
     @asynccontextmanager
     async def session(
@@ -230,20 +189,6 @@ class SandboxManager(SandboxLifecycle):
         agent_id: str | None = None,
         network: Network | None = None,
     ) -> AsyncIterator[Session]:
-        """Open a cell for several runs of one agent; closing destroys it.
-
-        Args:
-            packages: Packages that its programs can import, as in `run`.
-            agent_id: The agent whose session it is, as in `run`.
-            network: The hosts that its runs may reach, as in `run`;
-                `Session.set_network` changes them.
-
-        Raises:
-            InvalidInputError: A package is not written as one, or `network` reaches
-                further than the manager's.
-            PackageError: A package is refused, missing or unfit.
-            SandboxUnavailableError: No cell is available.
-        """
         from .sessions.session import Session
         from .sessions.shared_cell import SharedCell
 
@@ -262,46 +207,37 @@ class SandboxManager(SandboxLifecycle):
                 watch.cancel()
                 shared.close()
 
-    def map(
-        self,
-        programs: Programs,
-        *,
-        concurrency: int | None = None,
-        limits: Limits | None = None,
-        ordered: bool = True,
-        on_progress: OnProgress | None = None,
-        agent_id: str | None = None,
-    ) -> BatchResults:
-        """Run many programs, each as `run` does; iterate over one result for each.
+    def pool_stats(self) -> PoolStats:
+        return self._cells.stats
 
-        Args:
-            programs: An iterable or async iterable of texts, `(text, inputs)` or `Job`;
-                it is read at the pace at which results are taken.
-            concurrency: Programs at once, at most `max_concurrency`; None: one a CPU.
-            limits: As in `run`, for each program; a `Job` may narrow them.
-            ordered: True keeps results in the order of the programs.
-            on_progress: Called with how many programs have ended and how many run.
-            agent_id: As in `run`.
+    async def check(self) -> None:
+        await self._open_backend.check()
 
-        Raises:
-            InvalidInputError: An argument cannot be used.
-        """
-        from .runs.batch import Batch, BatchResults
+    @property
+    def active_cells(self) -> int:
+        return len(self._active)
 
-        batch = Batch(
-            programs,
-            run=partial(self._run_in_batch, agent_id=agent_id, batch=next(_batches)),
-            start=self._start,
-            max_concurrency=self.config.max_concurrency,
-            concurrency=concurrency,
-            limits=limits,
-            ordered=ordered,
-            on_progress=on_progress,
-        )
-        return BatchResults(batch)
+    @property
+    def _runs(self) -> SingleRuns:
+        return SingleRuns(self._programs, self._cells)
 
-    async def _run_in_batch(self, **options: Any) -> ExecutionResult:
-        return await self._runs.run(RunRequest(**options))
+    @property
+    def _open_backend(self) -> Backend:
+        if self._backend is None:
+            raise not_open()
+        return self._backend
+
+    @property
+    def _cells(self) -> CellSupply:
+        if self._supply is None:
+            raise not_open()
+        return self._supply
+
+    @property
+    def _programs(self) -> ProgramFactory:
+        if self._factory is None:
+            raise not_open()
+        return self._factory
 
     @asynccontextmanager
     async def _open_build_session(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,29 +12,21 @@ from toolcell.core import InvalidInputError
 from toolcell.sandbox import (
     HostCalls,
     Limits,
-    OnConnection,
-    OnDisplay,
-    OnOutput,
     RunRequest,
     check_request,
 )
 
 from ..wire.codec import pack_model
+from ..wire.protocol import OPTIONS
 
 _Fields = dict[str, Any]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class RemoteRun:
     """One `run` or `stream`, of the cluster or of a session."""
 
     request: RunRequest
-    fresh: bool | None = None
-    """As in `Session.run`; None outside of sessions."""
-
-    on_output: OnOutput | None = None
-    on_display: OnDisplay | None = None
-    on_connection: OnConnection | None = None
     was_heard: bool = False
     """True once a function of the caller was called; it must not be called again."""
 
@@ -48,52 +40,28 @@ class RemoteRun:
         Raises:
             InvalidInputError: The arguments cannot be used.
         """
-        asked = self.request
-        check_request(asked, limits)
-        fields = {"options": self._options(), **more}
-        blobs: list[bytes] = []
-        if asked.limits is not None:
-            fields["limits"] = pack_model(asked.limits)
-        if asked.network is not None:
-            fields["network"] = pack_model(asked.network)
-        if asked.secrets is not None:
-            fields["secrets"] = _revealed(asked.secrets)
-        if asked.stdin is not None:
-            fields["stdin"] = True
-            blobs.append(asked.stdin)
-        if asked.files is not None:
-            fields["files"] = list(asked.files)
-            blobs += map(bytes_of, asked.files.values())
-        if asked.calls is not None:
-            fields["calls"] = _packed_calls(asked.calls)
-        if self.on_output is not None:
-            fields["on_output"] = True
-        if self.on_display is not None:
-            fields["on_display"] = True
-        if self.on_connection is not None:
-            fields["on_connection"] = True
+        check_request(self.request, limits)
+        usual = RunRequest(self.request.code)
+        given = {
+            name: value
+            for name, value in self.request._asdict().items()
+            if name == "code" or value != getattr(usual, name)
+        }
+        options = {name: _plain(given[name]) for name in OPTIONS & given.keys()}
+        fields: _Fields = {"options": options, **more}
+        for name, pack in _PACKED.items():
+            if name in given:
+                fields[name] = pack(given[name])
+        blobs = [given["stdin"]] if "stdin" in given else []
+        blobs += map(bytes_of, given.get("files", {}).values())
         return fields, blobs
 
-    def _options(self) -> _Fields:
-        asked = self.request
-        options: _Fields = {"code": asked.code}
-        if asked.language != "python":
-            options["language"] = asked.language
-        if asked.agent_id is not None and self.fresh is None:
-            options["agent_id"] = asked.agent_id
-        if asked.minimum_freshness != "program":
-            options["minimum_freshness"] = asked.minimum_freshness
-        if asked.inputs is not None:
-            options["inputs"] = dict(asked.inputs)
-        if asked.argv:
-            options["argv"] = list(asked.argv)
-        if asked.merge_stderr:
-            options["merge_stderr"] = True
-        if asked.packages:
-            options["packages"] = listed(asked.packages)
-        if self.fresh:
-            options["fresh"] = self.fresh
-        return options
+
+def _plain(value: Any) -> Any:
+    """Return an option as JSON has it."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return listed(value) if isinstance(value, Sequence) else value
 
 
 def listed(value: Sequence[str]) -> Sequence[str]:
@@ -124,3 +92,21 @@ def _packed_calls(calls: HostCalls) -> _Fields:
         "max_concurrency": calls.max_concurrency,
         "max_pause_seconds": calls.max_pause_seconds,
     }
+
+
+def _is_given(_: object) -> bool:
+    return True
+
+
+_PACKED: dict[str, Callable[[Any], Any]] = {
+    "limits": pack_model,
+    "network": pack_model,
+    "secrets": _revealed,
+    "stdin": _is_given,
+    "files": list,
+    "calls": _packed_calls,
+    "on_output": _is_given,
+    "on_display": _is_given,
+    "on_connection": _is_given,
+}
+"""What a node is told of options that are no JSON."""

@@ -187,7 +187,7 @@ class _Caller:
     def _take(self, message: Message) -> None:
         fields, run = message.fields, self._run
         run.was_heard = True
-        calls = run.request.calls
+        request, calls = run.request, run.request.calls
         if "call" in fields and calls is not None and self._tasks is not None:
             self._begin(self._tasks, calls, fields)
             return
@@ -199,12 +199,12 @@ class _Caller:
             shown = fields.get("display")
             display = None if shown is None else Output.model_validate(shown)
         try:
-            if connection is not None and run.on_connection is not None:
-                run.on_connection(connection)
-            if display is not None and run.on_display is not None:
-                run.on_display(display)
-            if output is not None and run.on_output is not None:
-                run.on_output(output, data)
+            if connection is not None and request.on_connection is not None:
+                request.on_connection(connection)
+            if display is not None and request.on_display is not None:
+                request.on_display(display)
+            if output is not None and request.on_output is not None:
+                request.on_output(output, data)
         except Exception as error:  # noqa: BLE001 - raised by the run
             self.fail(error)
 

@@ -6,7 +6,6 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
-    Mapping,
     Sequence,
 )
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -14,28 +13,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-from pydantic import SecretStr
 
 from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 from toolcell.core.detached import Detachable
 from toolcell.sandbox import (
-    Batch,
-    BatchResults,
     Event,
     ExecutionResult,
-    Freshness,
-    HostCalls,
-    Language,
-    Limits,
     Network,
-    OnConnection,
-    OnDisplay,
-    OnOutput,
     PoolStats,
     RunRequest,
+    Sandbox,
     SandboxConfig,
-    call_program,
-    returned,
 )
 
 from ..directory.records import Directory
@@ -49,12 +37,12 @@ from .runs import ask, is_node_lost, next_part, run_at, stream_on
 from .session import ClusterSession
 
 if TYPE_CHECKING:
-    from toolcell.sandbox import OnProgress, OnStep, Programs
+    from toolcell.sandbox import OnStep
 
 _MAX_CONCURRENCY = 4096
 
 
-class ClusterSandbox(Detachable):
+class ClusterSandbox(Sandbox, Detachable):
     """Runs untrusted programs in cells of the nodes of a cluster.
 
     It is a `Sandbox`, as `SandboxManager` is: arguments, results and errors are the
@@ -177,52 +165,11 @@ class ClusterSandbox(Detachable):
         """Facts that users of the nodes should know, each with the node's name."""
         return self._open_nodes.notices
 
-    async def run(
-        self,
-        code: str,
-        *,
-        language: Language = "python",
-        inputs: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        files: Mapping[str, bytes | str] | None = None,
-        argv: Sequence[str] = (),
-        stdin: bytes | None = None,
-        merge_stderr: bool = False,
-        secrets: Mapping[str, SecretStr] | None = None,
-        packages: Sequence[str] = (),
-        agent_id: str | None = None,
-        calls: HostCalls | None = None,
-        network: Network | None = None,
-        on_output: OnOutput | None = None,
-        on_display: OnDisplay | None = None,
-        on_connection: OnConnection | None = None,
-        minimum_freshness: Freshness = "program",
-    ) -> ExecutionResult:
-        """Run a program on a node; as `SandboxManager.run`."""
-        request = RunRequest(
-            code=code,
-            language=language,
-            inputs=inputs,
-            limits=limits,
-            files=files,
-            argv=argv,
-            stdin=stdin,
-            merge_stderr=merge_stderr,
-            secrets=secrets,
-            packages=packages,
-            agent_id=agent_id,
-            calls=calls,
-            network=network,
-            minimum_freshness=minimum_freshness,
-        )
-        run = RemoteRun(
-            request=request,
-            on_output=on_output,
-            on_display=on_display,
-            on_connection=on_connection,
-        )
+    async def _run(self, request: RunRequest) -> ExecutionResult:
+        run = RemoteRun(request)
         nodes = self._open_nodes
         asked = run.packed(nodes.rules.limits, {"op": "run"})
+        agent_id, packages = request.agent_id, request.packages
         place = await nodes.place(agent_id, packages=packages)
         try:
             return await run_at(place, run, asked)
@@ -240,48 +187,13 @@ class ClusterSandbox(Detachable):
             # It may have run on the first one.
             raise lost from None
 
-    async def stream(
-        self,
-        code: str,
-        *,
-        language: Language = "python",
-        inputs: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        files: Mapping[str, bytes | str] | None = None,
-        secrets: Mapping[str, SecretStr] | None = None,
-        packages: Sequence[str] = (),
-        agent_id: str | None = None,
-        network: Network | None = None,
-        minimum_freshness: Freshness = "program",
-    ) -> AsyncGenerator[Event, None]:
-        """Run a program on a node and yield its events; as `SandboxManager.stream`."""
-        request = RunRequest(
-            code=code,
-            language=language,
-            inputs=inputs,
-            limits=limits,
-            secrets=secrets,
-            streamed=True,
-            files=files,
-            packages=packages,
-            agent_id=agent_id,
-            network=network,
-            minimum_freshness=minimum_freshness,
-        )
-        limits_there = self._open_nodes.rules.limits
-        asked = RemoteRun(request=request).packed(limits_there, {"op": "stream"})
-        with await self._open_nodes.place(agent_id, packages=packages) as node:
+    async def _stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:
+        nodes, agent_id = self._open_nodes, request.agent_id
+        asked = RemoteRun(request).packed(nodes.rules.limits, {"op": "stream"})
+        with await nodes.place(agent_id, packages=request.packages) as node:
             async with aclosing(stream_on(node.link, asked)) as events:
                 async for event in events:
                     yield event
-
-    async def call(
-        self, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        """Call a Python function on a node; as `SandboxManager.call`."""
-        program = call_program(function, args, kwargs)
-        result = await self.run(program.code, inputs=program.inputs)
-        return returned(function, result)
 
     @asynccontextmanager
     async def session(
@@ -291,7 +203,6 @@ class ClusterSandbox(Detachable):
         agent_id: str | None = None,
         network: Network | None = None,
     ) -> AsyncIterator[ClusterSession]:
-        """Open a session, which stays on its node; as `SandboxManager.session`."""
         asked = {
             "op": "session",
             "packages": listed(packages),
@@ -304,41 +215,11 @@ class ClusterSandbox(Detachable):
                 name = node.record.name
                 yield ClusterSession(node.link, name, agent_id, about, self._start)
 
-    def map(
-        self,
-        programs: Programs,
-        *,
-        concurrency: int | None = None,
-        limits: Limits | None = None,
-        ordered: bool = True,
-        on_progress: OnProgress | None = None,
-        agent_id: str | None = None,
-    ) -> BatchResults:
-        """Run many programs on the nodes; as `SandboxManager.map`.
-
-        Args:
-            programs: As in `SandboxManager.map`.
-            concurrency: Programs at once; None: as many as the nodes have slots.
-            limits: As in `SandboxManager.map`.
-            ordered: As in `SandboxManager.map`.
-            on_progress: As in `SandboxManager.map`.
-            agent_id: As in `run`.
-        """
-        slots = self.config.max_concurrency
-        batch = Batch(
-            programs,
-            run=partial(self.run, agent_id=agent_id),
-            start=self._start,
-            max_concurrency=slots,
-            concurrency=slots if concurrency is None else concurrency,
-            limits=limits,
-            ordered=ordered,
-            on_progress=on_progress,
-        )
-        return BatchResults(batch)
+    @property
+    def _usual_concurrency(self) -> int:
+        return self.config.max_concurrency
 
     def _start(self, work: Callable[[], Any]) -> anyio.CancelScope:
-        """Start work that ends with the cluster; return a scope that cancels it."""
         scope = anyio.CancelScope()
 
         async def run() -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from anyio import TemporaryDirectory, to_thread
-from pydantic import SecretStr
 
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import (
@@ -24,14 +23,10 @@ from toolcell.sandbox import (
     Event,
     ExecutionResult,
     FileInfo,
-    HostCalls,
-    Language,
     Limits,
     Network,
-    OnConnection,
-    OnDisplay,
-    OnOutput,
     RunRequest,
+    SandboxSession,
     folder_prefix,
 )
 
@@ -56,7 +51,7 @@ _MAX_READ_BYTES = 256 * 1024 * 1024
 _MAX_DOWNLOAD_BYTES = 1024 * 1024 * 1024
 
 
-class ClusterSession:
+class ClusterSession(SandboxSession):
     """A cell of a node that several runs of one agent share.
 
     It is a `SandboxSession`, as `Session` is. It stays on its node; if that is lost,
@@ -95,51 +90,25 @@ class ClusterSession:
         """The name of its node."""
 
         self.agent_id = agent_id
-        """The agent whose session it is."""
-
         self.warnings = tuple(warnings)
-        """Files and threads that a fork shares with its origin, or has lost."""
+        self._limits = limits
+        self._network = network
 
-        self.limits = limits
-        """The limits of its runs."""
+    @property
+    def limits(self) -> Limits:
+        return self._limits
 
-        self.network = network
-        """The hosts that its runs may reach now."""
+    @property
+    def network(self) -> Network:
+        return self._network
 
     @property
     def alive(self) -> bool:
         """True if the next run finds its cell, as far as this process has heard."""
         return self._remote.alive and not self._link.lost
 
-    async def run(
-        self,
-        code: str,
-        *,
-        fresh: bool = False,
-        language: Language = "python",
-        inputs: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        secrets: Mapping[str, SecretStr] | None = None,
-        calls: HostCalls | None = None,
-        on_output: OnOutput | None = None,
-        on_display: OnDisplay | None = None,
-        on_connection: OnConnection | None = None,
-    ) -> ExecutionResult:
-        """Run a program where the last one left off; as `Session.run`."""
-        run = RemoteRun(
-            request=RunRequest(
-                code=code,
-                language=language,
-                inputs=inputs,
-                limits=limits,
-                secrets=secrets,
-                calls=calls,
-            ),
-            fresh=fresh,
-            on_output=on_output,
-            on_display=on_display,
-            on_connection=on_connection,
-        )
+    async def _run(self, request: RunRequest) -> ExecutionResult:
+        run = RemoteRun(request)
         try:
             asked = run.packed(self.limits, self._remote.fields("run"))
             return await run_on(self._link, run, asked, on_answer=self._remote.note)
@@ -147,27 +116,8 @@ class ClusterSession:
             self._remote.alive = False
             raise
 
-    async def stream(
-        self,
-        code: str,
-        *,
-        fresh: bool = False,
-        language: Language = "python",
-        inputs: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        secrets: Mapping[str, SecretStr] | None = None,
-    ) -> AsyncGenerator[Event, None]:
-        """Run a program and yield its events; as `Session.stream`."""
-        request = RunRequest(
-            code=code,
-            language=language,
-            inputs=inputs,
-            limits=limits,
-            secrets=secrets,
-            streamed=True,
-        )
-        run = RemoteRun(request=request, fresh=fresh)
-        asked = run.packed(self.limits, self._remote.fields("stream"))
+    async def _stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:
+        asked = RemoteRun(request).packed(self.limits, self._remote.fields("stream"))
         streamed = stream_on(self._link, asked, on_answer=self._remote.note)
         async with aclosing(streamed) as events:
             async for event in events:
@@ -184,7 +134,6 @@ class ClusterSession:
         pty: tuple[int, int] | None = None,
         background: bool = False,
     ) -> ClusterProcess:
-        """Start a command in the session's cell; as `Session.exec`."""
         has_stdin = isinstance(stdin, bytes)
         options = {
             "command": listed(command),
@@ -215,7 +164,6 @@ class ClusterSession:
         return tuple(self._processes.values())
 
     async def connect(self, port: int) -> ByteStream:
-        """Connect to a server inside the session's cell; as `Session.connect`."""
         async with AsyncExitStack() as stack:
             asking = self._remote.exchange("connect", options={"port": port})
             exchange = await stack.enter_async_context(asking)
@@ -225,7 +173,6 @@ class ClusterSession:
     async def watch(
         self, path: str | PathLike[str] = "", *, recursive: bool = False
     ) -> ClusterWatch:
-        """Watch a folder of the session's cell; as `Session.watch`."""
         async with AsyncExitStack() as stack:
             options = {"path": _path(path), "recursive": recursive}
             asking = self._remote.exchange("watch", options=options)
@@ -234,11 +181,9 @@ class ClusterSession:
             return ClusterWatch(exchange, stack.pop_all())
 
     async def pause(self) -> None:
-        """Stop all processes of this session and its forks; as `Session.pause`."""
         await self._remote.ask("pause")
 
     async def resume(self) -> None:
-        """Let the processes go on; as `Session.resume`."""
         await self._remote.ask("resume")
 
     @property
@@ -249,7 +194,6 @@ class ClusterSession:
     async def save(
         self, target: str | Path, *, max_bytes: int = _MAX_DOWNLOAD_BYTES
     ) -> tuple[str, ...]:
-        """Write the work dir into an archive of this machine; as `Session.save`."""
         require_new(Path(target), "archive")
         found = await self._remote.fetch(Path(target), "save", max_bytes=max_bytes)
         return self._remote.read(lambda m: tuple(map(str, m.fields["left"])), found)
@@ -257,7 +201,6 @@ class ClusterSession:
     async def load(
         self, source: str | Path, *, max_bytes: int = _MAX_DOWNLOAD_BYTES
     ) -> int:
-        """Unpack an archive into the work dir; as `Session.load`."""
         found = await self._remote.send(Path(source), "load", max_bytes=max_bytes)
         return self._remote.read(lambda m: int(m.fields["entries"]), found)
 
@@ -282,19 +225,16 @@ class ClusterSession:
                 "network must be a Network", hint="use Network.allow([...])"
             )
         await self._remote.ask("set_network", network=pack_model(network))
-        self.network = network
+        self._network = network
 
     async def interrupt(self) -> None:
-        """Interrupt the run of this session; as `Session.interrupt`."""
         await self._remote.ask("interrupt")
 
     async def fork(self, *, allow_threads: bool = False) -> ClusterSession:
-        """Return a second session with the same variables; as `Session.fork`."""
         found = await self._remote.ask("fork", options={"allow_threads": allow_threads})
         return self._second(found)
 
     async def context(self) -> ClusterSession:
-        """Return a second session without variables; as `Session.context`."""
         return self._second(await self._remote.ask("context"))
 
     def _second(self, told: Message) -> ClusterSession:
@@ -308,43 +248,35 @@ class ClusterSession:
         )
 
     async def usage(self) -> CellUsage:
-        """Return what the session's cell uses now; as `Session.usage`."""
         return await self._remote.told(
             lambda m: CellUsage.model_validate(m.fields["usage"]), "usage"
         )
 
     async def checkpoint(self) -> str:
-        """Save the variables and files; as `Session.checkpoint`."""
         return await self._remote.told(
             lambda m: str(m.fields["checkpoint"]), "checkpoint"
         )
 
     async def rollback(self, checkpoint: str) -> None:
-        """Return to a checkpoint; as `Session.rollback`."""
         await self._remote.ask("rollback", options={"checkpoint": checkpoint})
 
     async def drop(self, checkpoint: str) -> None:
-        """Forget a checkpoint; as `Session.drop`."""
         await self._remote.ask("drop", options={"checkpoint": checkpoint})
 
     async def aclose(self) -> None:
-        """End a fork; the session that it came from goes on."""
         await self._remote.ask("aclose")
 
     async def write_file(self, path: str | PathLike[str], data: bytes | str) -> None:
-        """Write a file of the work dir; as `Session.write_file`."""
         await self._remote.ask("write_file", bytes_of(data), path=_path(path))
 
     async def read_file(
         self, path: str | PathLike[str], max_bytes: int = _MAX_READ_BYTES
     ) -> bytes:
-        """Return the bytes of a file of the work dir; as `Session.read_file`."""
         return await self._remote.told(
             lambda m: m.blobs[0], "read_file", path=_path(path), max_bytes=max_bytes
         )
 
     async def list_files(self, path: str = "") -> tuple[FileInfo, ...]:
-        """Return what is below a folder of the work dir; as `Session.list_files`."""
         return await self._remote.told(
             lambda m: tuple(map(FileInfo.model_validate, m.fields["files"])),
             "list_files",
@@ -352,11 +284,9 @@ class ClusterSession:
         )
 
     async def remove(self, path: str | PathLike[str]) -> None:
-        """Remove a file or a folder of the work dir; as `Session.remove`."""
         await self._remote.ask("remove", path=_path(path))
 
     async def upload(self, source: str | Path, path: str = "") -> int:
-        """Write a folder's files into the work dir; as `Session.upload`."""
         async with TemporaryDirectory(prefix=folder_prefix()) as place:
             archive = Path(place, "archive")
             await to_thread.run_sync(pack_folder, Path(source), archive)
@@ -370,7 +300,6 @@ class ClusterSession:
         *,
         max_bytes: int = _MAX_DOWNLOAD_BYTES,
     ) -> int:
-        """Write the work dir's files into a new folder; as `Session.download`."""
         require_new(Path(target))
         async with TemporaryDirectory(prefix=folder_prefix()) as place:
             archive = Path(place, "archive")

@@ -173,7 +173,7 @@ class Visitor:
         stop: Callable[[], Awaitable[None]],
     ) -> _Answer:
         fields = message.fields
-        options = _options(message)
+        options = options_of(message)
         if not HEARD.isdisjoint(fields):
             result = await self._heard_run(exchange, fields, options, place, stop)
         else:
@@ -222,7 +222,7 @@ class Visitor:
     async def _stream(
         self, exchange: Exchange, message: Message, place: Sandbox | SandboxSession
     ) -> _Answer:
-        async with aclosing(place.stream(**_options(message))) as events:
+        async with aclosing(place.stream(**options_of(message))) as events:
             async for event in events:
                 if isinstance(event, Finished):
                     metrics.runs.add(1, {"toolcell.status": event.result.status})
@@ -251,7 +251,7 @@ async def _give_up() -> None:
     raise CallerFailedError
 
 
-def _options(message: Message) -> _Fields:
+def options_of(message: Message) -> _Fields:
     """Return the arguments of `run` or `stream` that a driver sent."""
     fields, blobs = message.fields, [*message.blobs]
     options: _Fields = dict(fields["options"])

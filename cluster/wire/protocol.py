@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolcell.sandbox import SandboxConfig
+from toolcell.sandbox import RunRequest, SandboxConfig
 
 PROTOCOL = 3
 """The version of the messages; both ends must have the same."""
@@ -14,19 +14,9 @@ HEARD = frozenset(("calls", "on_output", "on_display", "on_connection"))
 """Fields of a run whose caller hears of it while it goes on; without them it has an
 answer, and nothing before."""
 
-OPTIONS = frozenset(
-    (
-        "code",
-        "language",
-        "agent_id",
-        "minimum_freshness",
-        "inputs",
-        "argv",
-        "merge_stderr",
-        "packages",
-        "fresh",
-    )
-)
+_NO_JSON = frozenset(("limits", "network", "secrets", "stdin", "files"))
+_HERE = frozenset(("streamed", "batch"))
+OPTIONS = frozenset(RunRequest._fields) - HEARD - _NO_JSON - _HERE
 """What a driver may say of a run, beside the fields that are read one by one."""
 
 _TOLD = (

@@ -14,12 +14,13 @@ from toolcell.core import InvalidInputError
 from ..cell.wire.contract import ARGV, MERGED, SECRETS, STDIN
 from ..cell.wire.frames import FrameError, strict_json
 from ..client.host_calls import HostCalls
-from ..client.types import Freshness, Language, Program
+from ..client.types import Freshness, Language, OnDisplay, OnOutput, Program
 from ..config.argument_checks import check_freshness, check_kinds
 from ..config.settings import Limits, Network
 from .code_policy import LAST_RESORT_IMPORTS
 
 if TYPE_CHECKING:
+    from ..network.types import OnConnection
     from ..results.result import ExecutionResult
 
 MAX_KEPT_BYTES = 32 * 1024 * 1024
@@ -53,7 +54,13 @@ class RunRequest(NamedTuple):
     agent_id: str | None = None
     network: Network | None = None
     minimum_freshness: Freshness = "program"
-    """The fields from `files` on are for runs outside of sessions."""
+    """The fields from `files` to here are for runs outside of sessions."""
+
+    on_output: OnOutput | None = None
+    on_display: OnDisplay | None = None
+    on_connection: "OnConnection | None" = None
+    fresh: bool = False
+    """True takes a new interpreter in a session."""
 
     batch: int = 0
     """The number of the batch that it belongs to; 0: it belongs to none."""

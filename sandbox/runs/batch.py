@@ -38,6 +38,7 @@ from toolcell.core import (
 from ..client.host_calls import HostCalls
 from ..client.types import Language
 from ..config.settings import Limits, Network
+from ..programs.program import RunRequest
 from ..results.result import ExecutionResult
 
 _log = logging.getLogger("toolcell.sandbox")
@@ -80,12 +81,13 @@ Programs = (
 )
 """Programs of a batch: code, code with its inputs, or jobs."""
 
-Run = Callable[..., Awaitable[ExecutionResult]]
+Run = Callable[[RunRequest], Awaitable[ExecutionResult]]
 Work = Callable[[], Awaitable[None]]
 Start = Callable[[Work], anyio.CancelScope]
 OnProgress = Callable[[int, int], None]
 """Takes the number of jobs that have ended, and of those at work."""
 
+_numbers = itertools.count(1)
 _OPTIONS = [each.name for each in fields(Job) if each.name not in ("id", "limits")]
 
 
@@ -154,13 +156,14 @@ class Batch:
 
     Args:
         programs: The source.
-        run: Runs one program, as `SandboxManager.run`.
+        run: Runs one program.
         start: Starts work in the background; returns what cancels it.
         max_concurrency: The largest number of programs that can run at once.
         concurrency: How many are to run at once; None: one for each CPU.
         limits: Of each program; None: those of `run`.
         ordered: Whether results come in the order of the source.
         on_progress: Called with how many have ended and how many are at work.
+        agent_id: The agent that asks.
 
     Raises:
         InvalidInputError: An argument cannot be used.
@@ -177,11 +180,14 @@ class Batch:
         limits: Limits | None,
         ordered: bool,
         on_progress: OnProgress | None,
+        agent_id: str | None,
     ) -> None:
         places = min(_checked(programs, concurrency), max_concurrency)
         self._programs = programs
         self._start = start
         self._run = run
+        self._agent_id = agent_id
+        self._number = next(_numbers)
         self._limits = limits
         self._ordered = ordered
         self._on_progress = on_progress
@@ -292,9 +298,15 @@ class Batch:
         if limits is not None and self._limits is not None:
             limits = self._limits.narrowed_by(limits)
         options = {name: getattr(job, name) for name in _OPTIONS}
+        request = RunRequest(
+            **options,
+            limits=limits or self._limits,
+            agent_id=self._agent_id,
+            batch=self._number,
+        )
         while True:
             try:
-                return await self._run(**options, limits=limits or self._limits)
+                return await self._run(request)
             except SandboxUnavailableError as error:
                 if error.details.get("reason") != "queue_full":
                     # A manager that closes has cancelled the batch before.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from toolcell.core import CellLostError
 
 from ..client.cell import Cell
-from ..client.types import Listener, OnDisplay, OnOutput, Program
+from ..client.types import Listener, Program
 from ..client.workdir import WorkDir
 from ..config.argument_checks import check_freshness
 from ..programs.program import RunRequest, refused
@@ -34,16 +34,9 @@ class SingleRuns:
         self._programs = programs
         self._cells = cells
 
-    async def run(
-        self,
-        request: RunRequest,
-        *,
-        on_output: OnOutput | None = None,
-        on_display: OnDisplay | None = None,
-        on_connection: OnConnection | None = None,
-    ) -> ExecutionResult:
+    async def run(self, request: RunRequest) -> ExecutionResult:
         """Run a program; see `SandboxManager.run`."""
-        program = self._program(request, on_connection)
+        program = self._program(request, request.on_connection)
         program = await self._programs.judged(program)
         refusal = refused(program)
         if refusal is not None:
@@ -53,7 +46,8 @@ class SingleRuns:
             files = WorkDir(cell)
             await files.write_all(request.files)
             program = await files.with_inputs(program)
-            report = await cell.run(program, Listener(on_output, on_display))
+            listener = Listener(request.on_output, request.on_display)
+            report = await cell.run(program, listener)
             return cell.result(report, program)
 
     async def stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:

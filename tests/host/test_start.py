@@ -63,7 +63,11 @@ CELLS = {"pydantic", "anyio", "asyncio", "toolcell.sandbox", "toolcell.core.mess
 """What only commands with a cell need, or a typed error."""
 
 UNUSED = {
-    *("toolcell.core.protocols", "toolcell.sandbox.admin", "toolcell.sandbox.runs.batch"),
+    *(
+        "toolcell.core.protocols",
+        "toolcell.sandbox.admin",
+        "toolcell.sandbox.runs.batch",
+    ),
     *("toolcell.sandbox.backends.docker", "toolcell.sandbox.backends.restricted"),
     *("toolcell.sandbox.network.egress", "toolcell.sandbox.packages.layer_store"),
     *("toolcell.sandbox.sessions", "toolcell.sandbox.results.events"),
