@@ -1,7 +1,5 @@
 """The outcomes of a run, and everything that differs by outcome."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 Status = Literal[
