@@ -15,6 +15,7 @@ from deepagents.backends.sandbox import BaseSandbox
 from toolcell.core import GuardError, InvalidInputError
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxConfig
+from toolcell.tools import Records
 
 from .cells.guarded_session import exit_code
 from .cells.thread_session import ThreadSession
@@ -37,7 +38,7 @@ class ToolcellSandbox(BaseSandbox):
     files with `permission_denied`, so that the model reads it and goes on.
 
     Args:
-        config, guard, agent_id: As in `ThreadSession`.
+        config, guard, agent_id, records: As in `ThreadSession`.
 
     Raises:
         SandboxUnavailableError: No cell is available.
@@ -49,9 +50,12 @@ class ToolcellSandbox(BaseSandbox):
         *,
         guard: ActionGuard | None = None,
         agent_id: str = "deepagents",
+        records: Records | None = None,
     ) -> None:
         self._id = f"toolcell-{uuid.uuid4().hex[:12]}"
-        self._thread = ThreadSession(config, guard=guard, agent_id=agent_id)
+        self._thread = ThreadSession(
+            config, guard=guard, agent_id=agent_id, records=records
+        )
 
     @property
     def id(self) -> str:

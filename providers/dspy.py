@@ -15,6 +15,7 @@ from dspy.primitives.code_interpreter import (
 from toolcell.core import GuardError, InvalidInputError, SandboxError
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import ExecutionResult, SandboxConfig
+from toolcell.tools import Records
 
 from .cells.host_tools import run_with_tools
 from .cells.shown_outputs import printed_and_displayed
@@ -40,7 +41,7 @@ class ToolcellInterpreter:
 
     Args:
         tools: Functions of the host that programs may call.
-        config, guard, agent_id: As in `ThreadSession`.
+        config, guard, agent_id, records: As in `ThreadSession`.
         output_fields: The names, as `{"name": ...}`, that SUBMIT takes. None: one
             value, submitted as `output`.
     """
@@ -53,8 +54,11 @@ class ToolcellInterpreter:
         output_fields: list[dict[str, Any]] | None = None,
         guard: ActionGuard | None = None,
         agent_id: str = "dspy",
+        records: Records | None = None,
     ) -> None:
-        self._open = partial(ThreadSession, config, guard=guard, agent_id=agent_id)
+        self._open = partial(
+            ThreadSession, config, guard=guard, agent_id=agent_id, records=records
+        )
         self._tools = dict(tools or {})
         self._thread: ThreadSession | None = None
         self._submitted: list[Any] = []

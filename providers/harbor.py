@@ -18,6 +18,7 @@ from harbor.models.task.config import NetworkMode, NetworkPolicy
 from toolcell.core import GuardError, InvalidInputError
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import Mount, Network, SandboxConfig
+from toolcell.tools import Records
 
 from .cells.guarded_session import default_config, exit_code
 from .cells.thread_session import ThreadSession
@@ -48,6 +49,9 @@ class ToolcellEnvironment(BaseEnvironment):
 
     agent_id: ClassVar[str] = "harbor"
     """The agent that the guard knows."""
+
+    records: ClassVar[Records | None] = None
+    """Takes a record of each call. None: a store in memory."""
 
     cell: ClassVar[SandboxConfig] = default_config()
     """The cells; a task sets their image, work dir, mounts, and the cpus, memory and
@@ -98,6 +102,7 @@ class ToolcellEnvironment(BaseEnvironment):
             self._config(Path(self._folders.name)),
             guard=self.guard,
             agent_id=self.agent_id,
+            records=self.records,
         )
         await self._apply_network_policy(self.network_policy)
         await self.ensure_dirs(self._mount_targets(writable_only=True))

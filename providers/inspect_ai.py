@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from toolcell.core import GuardDeniedError, InvalidInputError
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxConfig, SandboxManager, Session
+from toolcell.tools import Records
 
 from .cells.guarded_session import GuardedSession, default_config, exit_code
 
@@ -50,10 +51,16 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
     agent_id: ClassVar[str] = "inspect"
     """The agent that the guard knows."""
 
+    records: ClassVar[Records | None] = None
+    """Takes a record of each call. None: a store in memory."""
+
     def __init__(self, session: Session, closing: AsyncExitStack) -> None:
         super().__init__()
         self._session = GuardedSession(
-            session, guard=self.guard, agent_id=self.agent_id
+            session,
+            guard=self.guard,
+            agent_id=self.agent_id,
+            records=self.records,
         )
         self._closing = closing
 

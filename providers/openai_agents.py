@@ -19,6 +19,7 @@ from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec, resolve_snapshot
 
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxConfig
+from toolcell.tools import Records
 
 from .cells.guarded_session import default_config
 from .cells.thread_session import ThreadSession
@@ -48,7 +49,7 @@ class ToolcellSandboxClient(BaseSandboxClient[ToolcellClientOptions | None]):
     The `work_dir` of a cell is the root of the manifest.
 
     Args:
-        config, guard, agent_id: As in `ThreadSession`.
+        config, guard, agent_id, records: As in `ThreadSession`.
     """
 
     backend_id = "toolcell"
@@ -60,9 +61,12 @@ class ToolcellSandboxClient(BaseSandboxClient[ToolcellClientOptions | None]):
         *,
         guard: ActionGuard | None = None,
         agent_id: str = "openai-agents",
+        records: Records | None = None,
     ) -> None:
         self._config = config or default_config()
-        self._open = partial(ThreadSession, guard=guard, agent_id=agent_id)
+        self._open = partial(
+            ThreadSession, guard=guard, agent_id=agent_id, records=records
+        )
         self._instrumentation = Instrumentation()
 
     async def create(

@@ -13,6 +13,7 @@ from pydantic_ai.toolsets import FunctionToolset, ToolsetTool
 from toolcell.core import GuardDeniedError, GuardError, InvalidInputError
 from toolcell.guard import ActionGuard, ApprovalRequest, Approvals, Approve
 from toolcell.sandbox import ExecutionResult, SandboxConfig
+from toolcell.tools import Records
 
 from .cells.guarded_session import exit_code
 from .cells.shown_outputs import texts_and_pictures
@@ -45,7 +46,7 @@ class ToolcellToolset(FunctionToolset[Any]):
     `deferred_approvals` what it asks is an ApprovalRequired.
 
     Args:
-        config, guard, agent_id: As in `ThreadSession`.
+        config, guard, agent_id, records: As in `ThreadSession`.
 
     Raises:
         SandboxUnavailableError: No cell is available.
@@ -57,8 +58,11 @@ class ToolcellToolset(FunctionToolset[Any]):
         *,
         guard: ActionGuard | None = None,
         agent_id: str = "pydantic-ai",
+        records: Records | None = None,
     ) -> None:
-        self._thread = ThreadSession(config, guard=guard, agent_id=agent_id)
+        self._thread = ThreadSession(
+            config, guard=guard, agent_id=agent_id, records=records
+        )
         run = [self.exec, self.run_python, self.read_file, self.write_file]
         super().__init__(run, id="toolcell")
 

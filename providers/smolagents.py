@@ -12,6 +12,7 @@ from smolagents.local_python_executor import CodeOutput, PythonExecutor
 from toolcell.core import GuardError
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import ExecutionResult, SandboxConfig
+from toolcell.tools import Records
 
 from .cells.host_tools import run_with_tools
 from .cells.shown_outputs import printed_and_displayed
@@ -36,7 +37,7 @@ class ToolcellExecutor(PythonExecutor):
     tool is sent. An error, a refusal too, is what the agent reads next.
 
     Args:
-        config, guard, agent_id: As in `ThreadSession`.
+        config, guard, agent_id, records: As in `ThreadSession`.
 
     Raises:
         SandboxUnavailableError: No cell is available.
@@ -48,8 +49,11 @@ class ToolcellExecutor(PythonExecutor):
         *,
         guard: ActionGuard | None = None,
         agent_id: str = "smolagents",
+        records: Records | None = None,
     ) -> None:
-        self._thread = ThreadSession(config, guard=guard, agent_id=agent_id)
+        self._thread = ThreadSession(
+            config, guard=guard, agent_id=agent_id, records=records
+        )
         self._tools: dict[str, Callable[..., Any]] = {}
         self._variables: dict[str, Any] = {}
         self._final: list[Any] = []

@@ -13,6 +13,7 @@ from swerex.utils.log import get_logger
 
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxConfig
+from toolcell.tools import Records
 
 from .cells.thread_session import ThreadSession
 from .swe_rex_runtime import CallRefusedError, ToolcellRuntime
@@ -26,7 +27,7 @@ class ToolcellDeployment(AbstractDeployment):
     A command or a file that the guard refuses is a CallRefusedError.
 
     Args:
-        config, guard, agent_id: As in `ThreadSession`.
+        config, guard, agent_id, records: As in `ThreadSession`.
     """
 
     def __init__(
@@ -35,9 +36,12 @@ class ToolcellDeployment(AbstractDeployment):
         *,
         guard: ActionGuard | None = None,
         agent_id: str = "swe-rex",
+        records: Records | None = None,
     ) -> None:
         self.logger = get_logger("rex-deploy")
-        self._open = partial(ThreadSession, config, guard=guard, agent_id=agent_id)
+        self._open = partial(
+            ThreadSession, config, guard=guard, agent_id=agent_id, records=records
+        )
         self._runtime: ToolcellRuntime | None = None
         self._hooks = CombinedDeploymentHook()
 

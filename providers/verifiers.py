@@ -19,6 +19,7 @@ from verifiers.v1.runtimes import (
 from toolcell.core import GuardError, InvalidInputError, ToolcellError
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import Network, SandboxConfig
+from toolcell.tools import Records
 
 from .cells.door import open_door
 from .cells.guarded_session import exit_code
@@ -49,7 +50,7 @@ class ToolcellRuntime(Runtime):
     `localhost`; more only where the configuration's network names it.
 
     Args:
-        config, guard, agent_id: As in `ThreadSession`.
+        config, guard, agent_id, records: As in `ThreadSession`.
         name: The name in logs. None: a random one.
     """
 
@@ -59,12 +60,15 @@ class ToolcellRuntime(Runtime):
         *,
         guard: ActionGuard | None = None,
         agent_id: str = "verifiers",
+        records: Records | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
         self.config = ToolcellConfig()
         self.info = ToolcellRuntimeInfo(id=self.name)
-        self._open = partial(ThreadSession, config, guard=guard, agent_id=agent_id)
+        self._open = partial(
+            ThreadSession, config, guard=guard, agent_id=agent_id, records=records
+        )
         self._hosts = config.network.hosts if config else ()
         self._thread: ThreadSession | None = None
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import signal
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
 
-from toolcell.core import InvalidInputError, SandboxError, ToolCall, ToolcellError
-from toolcell.guard import ActionGuard, CallFacts
+from toolcell.core import InvalidInputError, SandboxError
+from toolcell.guard import ActionGuard
 from toolcell.sandbox import (
     ExecutionResult,
     HostCalls,
@@ -24,13 +23,20 @@ from toolcell.sandbox import (
     SandboxConfig,
     Session,
 )
+from toolcell.tools import (
+    Operation,
+    Records,
+    RunContext,
+    SequentialExecutor,
+    ToolRegistry,
+)
 
 OUTPUT_BYTES = 10 * 1024 * 1024
 """Bytes that a command of `default_config` may say on each stream."""
 
 _DAY_SECONDS = 86_400.0
 _KILL_SECONDS = 5.0
-_FACTS = CallFacts(cost={}, tags=frozenset({"sandbox"}))
+_TAGS = ("sandbox",)
 
 
 def default_config(output_bytes: int = OUTPUT_BYTES) -> SandboxConfig:
@@ -53,19 +59,21 @@ def default_config(output_bytes: int = OUTPUT_BYTES) -> SandboxConfig:
 class Allowed:
     """A call that may run: its arguments, and what it turns out to have cost."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self.arguments = arguments
+    def __init__(self, operation: Operation) -> None:
+        self.arguments = operation.arguments
+        self.result: ExecutionResult | None = None
         self.cost: dict[str, int] = {"cpu_ms": 0, "wall_ms": 0, "bytes": 0}
 
     def charge(self, result: ExecutionResult) -> None:
         """Take what a command or a program has used."""
+        self.result = result
         self.cost["cpu_ms"] = math.ceil(result.usage.cpu_ms)
         self.cost["wall_ms"] = math.ceil(result.usage.wall_ms)
         self.cost["bytes"] += result.usage.network_bytes
 
 
 class GuardedSession:
-    """A session behind a guard.
+    """A session whose acts go through the stages of a call, behind a guard.
 
     The calls are `exec` with `command`, `cwd`, `env` and `stdin_bytes`; `run_python`
     with `code`; `read_file` with `path`; `write_file` with `path` and `bytes`;
@@ -78,6 +86,7 @@ class GuardedSession:
             denied, or that nobody approved. None: every call is allowed.
         agent_id: The agent whose calls they are.
         run_id: The agent's run, for limits per run. Default: none.
+        records: Takes a record of each call. Default: a store in memory.
     """
 
     def __init__(
@@ -87,13 +96,16 @@ class GuardedSession:
         guard: ActionGuard | None = None,
         agent_id: str = "sandbox",
         run_id: str | None = None,
+        records: Records | None = None,
     ) -> None:
         self.session = session
         """The session itself, with no guard before it."""
 
+        executor = SequentialExecutor(ToolRegistry(), guard=guard, records=records)
+        self._operation = executor.operation
         self._guard = guard
         self._agent_id = agent_id
-        self._facts = CallFacts(cost=_FACTS.cost, tags=_FACTS.tags, run_id=run_id)
+        self._run = RunContext(run_id=run_id)
         self._spawned: list[Process] = []
         self._charged_ms: float | None = None
         """CPU time of the cell that was charged so far; None: it is not known yet."""
@@ -109,43 +121,63 @@ class GuardedSession:
         Raises:
             GuardError: It is refused, or nobody could decide.
         """
-        if self._guard is None:
-            yield Allowed(arguments)
-            return
-        asked = ToolCall(
-            id=uuid.uuid4().hex, name=tool, arguments=arguments, agent_id=self._agent_id
+        admission = self._operation(
+            tool,
+            arguments,
+            agent_id=self._agent_id,
+            cost={},
+            run=self._run,
+            tags=_TAGS,
+            names_only=("env",),
         )
-        async with self._guard.admit(asked, self._facts) as permit:
-            allowed = Allowed(permit.call.arguments)
+        async with admission as operation:
+            allowed = Allowed(operation)
             if self._charged_ms is None:
                 self._charged_ms = await self._used_ms()
             try:
                 yield allowed
-            except Exception as error:
-                kind = error.kind if isinstance(error, ToolcellError) else None
-                kind = kind or type(error).__name__
-                await self._add_background(allowed)
-                await permit.settle(allowed.cost, status="error", error_kind=kind)
+            except BaseException as error:
+                operation.fail(error)
+                cut_off = not isinstance(error, Exception)
+                with anyio.CancelScope(shield=True):
+                    await self._settle(operation, allowed, cut_off=cut_off)
                 raise
-            await self._add_background(allowed)
-            await permit.settle(allowed.cost)
+            await self._settle(operation, allowed)
 
-    async def _add_background(self, allowed: Allowed) -> None:
-        """Charge a call what processes used that earlier calls have left behind."""
+    async def _settle(
+        self, operation: Operation, allowed: Allowed, *, cut_off: bool = False
+    ) -> None:
+        is_measured = await self._add_background(allowed)
+        if cut_off and not (is_measured or allowed.result):
+            allowed.cost.clear()  # What was held for it is charged.
+        await operation.settle(allowed.result, usage=allowed.cost)
+
+    async def _add_background(self, allowed: Allowed) -> bool:
+        """Charge a call what processes used that earlier calls have left behind.
+
+        Returns:
+            True if the CPU time of all that ran in the cell is measured.
+        """
         for process in [each for each in self._spawned if not each.running]:
             self._spawned.remove(process)
             allowed.cost["bytes"] += (await process.wait()).usage.network_bytes
         used, charged = await self._used_ms(), self._charged_ms
-        if used is not None and charged is not None:
-            allowed.cost["cpu_ms"] = math.ceil(max(used - charged, 0.0))
-            self._charged_ms = max(used, charged)
+        if used is None or charged is None:
+            return False
+        allowed.cost["cpu_ms"] = math.ceil(max(used - charged, 0.0))
+        self._charged_ms = max(used, charged)
+        return True
 
     async def _used_ms(self) -> float | None:
         """Return the CPU time of all that ran in the cell; None: it is not measured."""
-        try:
+        if self._guard is None:
+            return None  # Nobody is charged for what commands leave behind.
+        with (
+            suppress(InvalidInputError, SandboxError),
+            anyio.move_on_after(_KILL_SECONDS),
+        ):
             return (await self.session.usage()).cpu_ms
-        except (InvalidInputError, SandboxError):
-            return None
+        return None
 
     async def exec(
         self,
@@ -169,9 +201,7 @@ class GuardedSession:
             process = await self.session.exec(
                 **asked, stdin=stdin, timeout_seconds=timeout_seconds
             )
-            result = await ended(process)
-            allowed.charge(result)
-            return result
+            return await _ended(process, allowed)
 
     async def spawn(
         self,
@@ -289,14 +319,17 @@ class GuardedSession:
             return await self.session.connect(allowed.arguments["port"])
 
 
-async def ended(process: Process) -> ExecutionResult:
+async def _ended(process: Process, allowed: Allowed) -> ExecutionResult:
     """Return the result of a command; a cancelled wait kills it."""
     try:
-        return await process.wait()
+        result = await process.wait()
     except BaseException:
         with anyio.CancelScope(shield=True), anyio.move_on_after(_KILL_SECONDS):
             await process.kill()
+            allowed.charge(await process.wait())
         raise
+    allowed.charge(result)
+    return result
 
 
 def exit_code(result: ExecutionResult) -> int:

@@ -16,6 +16,7 @@ from anyio.from_thread import BlockingPortal
 
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.tools import Records
 
 from .guarded_session import GuardedSession, default_config
 
@@ -33,6 +34,8 @@ class ThreadSession:
         guard: Decides about every command, program, file and port, as `GuardedSession`
             names the calls, and about each call of a tool. None: all is allowed.
         agent_id: The agent that the guard knows.
+        records: Takes a record of each call, from the session's thread. Default: a
+            store in memory.
 
     Raises:
         SandboxUnavailableError: No cell is available.
@@ -44,9 +47,10 @@ class ThreadSession:
         *,
         guard: ActionGuard | None = None,
         agent_id: str = "sandbox",
+        records: Records | None = None,
     ) -> None:
         ready: Future[tuple[BlockingPortal, GuardedSession]] = Future()
-        make = partial(GuardedSession, guard=guard, agent_id=agent_id)
+        make = partial(GuardedSession, guard=guard, agent_id=agent_id, records=records)
         serve = partial(_serve, config or default_config(), make, ready)
         thread = threading.Thread(
             target=anyio.run, args=(serve,), name="toolcell", daemon=True

@@ -33,7 +33,7 @@ ROOMS: dict[str, set[str]] = {
         "core",
     },
     "images": set(),
-    "providers": {"sandbox", "guard", "core"},
+    "providers": {"tools", "sandbox", "guard", "core"},
 }
 """Each room and the rooms whose public face it may import (DESIGN, section 1)."""
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import anyio
 import pytest
 
 from toolcell.core import CellLostError, GuardDeniedError
@@ -21,6 +22,7 @@ from toolcell.guard import (
 from toolcell.providers.cells.guarded_session import GuardedSession
 from toolcell.providers.cells.thread_session import ThreadSession
 from toolcell.sandbox import ExecutionResult, SandboxConfig, Usage
+from toolcell.tools import MemoryRecords
 
 from ..conftest import SUBPROCESS
 
@@ -168,3 +170,30 @@ def test_what_was_spawned_is_charged_to_the_next_call() -> None:
 
     assert measured >= 900
     assert charged - at_start >= 0.95 * measured
+
+
+@pytest.mark.finding("R26")
+def test_a_command_that_is_cut_off_is_charged_what_it_used() -> None:
+    policy = AgentPolicy(
+        agent_id="sandbox",
+        allow=["exec"],
+        budgets=[Budget(unit="wall_ms", limit=10**9, window="day")],
+    )
+    guard, records = ActionGuard([policy]), MemoryRecords()
+    config: SandboxConfig = SUBPROCESS.config()
+    session = ThreadSession(config, guard=guard, records=records)
+
+    async def cut_off() -> int:
+        with anyio.move_on_after(1):
+            await session.guarded.exec("sleep 600")
+        [state] = await guard.limits("sandbox", "exec")
+        return 10**9 - int(state.left)
+
+    try:
+        charged = session.call(cut_off)
+    finally:
+        session.close()
+
+    [record] = records.query()
+    assert 0 < charged < 600_000
+    assert (record.status, record.usage["wall_ms"]) == ("cancelled", charged)

@@ -25,6 +25,7 @@ class Attempt:
     """One attempt at a call, while it goes on and when it has ended."""
 
     tool: Tool | None = None
+    version: str | None = None
     verdict: RecordedVerdict = "not_asked"
     replayed = False
     edited: Mapping[str, Any] | None = None
@@ -74,7 +75,7 @@ class Attempt:
             call.name if tool is None else tool.name,
             call.agent_id,
             call.parent_id,
-            None if tool is None else tool.version,
+            self.version if tool is None else tool.version,
             shown,
             self.verdict,
             status,

@@ -133,6 +133,7 @@ class Operation:
         self._names_only = names_only
         self._shown = shown = self._as_shown(call)
         self._attempt = Attempt(shown, components.now())
+        self._attempt.version = ""
         self._span = start_span(call)
         watcher = components.watcher
         self._watch = (
@@ -233,23 +234,21 @@ class Operation:
 
         Args:
             result: The end of the program. None: there was none, or it is not known.
-            usage: What it used by unit, where no program tells.
+            usage: What was used by unit, if it is not what the program tells.
         """
         if self.is_settled:
             return
         self.is_settled = True
         state = self._attempt.state
-        if result is None:
-            state.usage = {**(self.usage_by_time() if usage is None else usage)}
-        else:
-            told = result.usage
+        if result is not None:
             state.backend = result.backend
-            state.usage = {
-                "cpu_ms": math.ceil(told.cpu_ms),
-                "wall_ms": math.ceil(told.wall_ms),
-                "bytes": told.network_bytes,
-            }
             self._content = {"status": result.status, "exit_code": result.exit_code}
+        if usage is not None:
+            state.usage = {**usage}
+        elif result is not None:
+            state.usage = _measured(result)
+        else:
+            state.usage = self.usage_by_time()
         if self._watch.cancelled_as is not None:
             self.fail(self._watch.cancelled_as)
         if self._permit is not None:
@@ -296,3 +295,12 @@ class Operation:
             _log.exception("the record of call %r is lost", self._call.id)
         finally:
             self._watch.end(self._status)
+
+
+def _measured(result: ExecutionResult) -> dict[str, int | str]:
+    used = result.usage
+    return {
+        "cpu_ms": math.ceil(used.cpu_ms),
+        "wall_ms": math.ceil(used.wall_ms),
+        "bytes": used.network_bytes,
+    }

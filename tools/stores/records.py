@@ -41,7 +41,7 @@ class ToolExecutionRecord(NamedTuple):
     """The call inside which this one was made."""
 
     tool_version: str | None
-    """None where no tool was found."""
+    """Empty for an act that is no call of a tool; None where no tool was found."""
 
     arguments: Mapping[str, JsonValue]
     """The arguments as the model sent them, or as the person who approved the call

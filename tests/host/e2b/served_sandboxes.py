@@ -18,6 +18,7 @@ from toolcell.host import Host, HostConfig
 from toolcell.host.e2b.app import SandboxAPI, open_app
 from toolcell.host.http.listening import listen, uvicorn_server
 from toolcell.host.http.tokens import open_tokens
+from toolcell.tools import ToolExecutionRecord
 
 POLICIES = """
 [[policies]]
@@ -134,6 +135,15 @@ class Service:
         assert answer.status_code == 201, answer.text
         made = answer.json()
         return Sandbox(self.http, made["sandboxID"], made["envdAccessToken"])
+
+
+async def written(service: Service, count: int) -> list[ToolExecutionRecord]:
+    """Return the records; the last one may come just after its client's answer."""
+    records = service.host.executor.records
+    with anyio.fail_after(60):
+        while len(found := records.all_records()) < count:
+            await anyio.sleep(0.01)
+    return found
 
 
 async def approve_next(service: Service, **edited: Any) -> None:

@@ -14,9 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from toolcell.guard import Approve
 from toolcell.host.operator.events import Event
 from toolcell.host.operator.live_calls import LiveCall
-from toolcell.tools import ToolExecutionRecord
 
-from .served_sandboxes import Service, approve_next, served
+from .served_sandboxes import Service, approve_next, served, written
 
 pytestmark = pytest.mark.anyio
 
@@ -42,15 +41,6 @@ budgets = [{ unit = "cpu_ms", limit = 400000 }]
 agent_id = "b"
 allow = ["sandbox.*"]
 """
-
-
-async def written(service: Service, count: int) -> list[ToolExecutionRecord]:
-    """Return the records; the last one may come just after its client's answer."""
-    records = service.host.executor.records
-    with anyio.fail_after(60):
-        while len(found := records.all_records()) < count:
-            await anyio.sleep(0.01)
-    return found
 
 
 async def test_rules_see_the_arguments(tmp_path: Path) -> None:
