@@ -5,6 +5,7 @@ from .admission.permit import Permit
 from .admission.reload import watch_policies
 from .approvals.approvals import Approvals
 from .approvals.records import ApprovalRecord, ApprovalState
+from .approvals.shown import ShownRequest
 from .approvals.store import ApprovalStore
 from .approvals.types import (
     ApprovalHandler,
@@ -75,6 +76,7 @@ __all__ = [
     "Reject",
     "Rule",
     "SQLiteStore",
+    "ShownRequest",
     "StandingGrant",
     "Store",
     "Tried",

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import unicodedata
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal
 
 from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolCall
 from toolcell.core.text.canonical_json import canonical_json
-from toolcell.core.text.counted import counted
 
-from ..audit.redaction import Redactor
 from ..values.call_facts import CallFacts, call_hash
-from .approver_view import ApproverView
 
 GRANT_SECONDS = 86_400
 """Longest time of a grant in seconds. A longer one is refused."""
@@ -107,65 +101,6 @@ class ApprovalRequest:
         """True if the tool runs its arguments as code, by its tags and names."""
         return is_shell_like(self.call, self.facts)
 
-    @property
-    def code(self) -> str:
-        """The code that an approval of hidden parts must name."""
-        return hashlib.sha256(f"opened {self.id} {self.digest}".encode()).hexdigest()[
-            :12
-        ]
-
-    def view(self, redactor: Redactor | None = None) -> ApproverView:
-        """Return the arguments as an approver sees them before hidden parts are opened.
-
-        Args:
-            redactor: Finds the secrets; default `Redactor()`.
-        """
-        return ApproverView(self.call.arguments, redactor or Redactor())
-
-    def to_display(
-        self, redactor: Redactor | None = None, *, opened: bool = False
-    ) -> str:
-        """Return lines for a person: nothing in them can act on a terminal.
-
-        Nothing is cut. Likely secrets are hidden, and their lengths shown.
-
-        Args:
-            redactor: Finds the secrets; default `Redactor()`.
-            opened: True to hide nothing, and to show the `code` for an approval.
-        """
-        redact = redactor or Redactor()
-        view = self.view(redact)
-        expires = datetime.fromtimestamp(int(self.expires_at), UTC)
-        lines = {
-            "request": self.id,
-            "agent": self.call.agent_id,
-            "run": self.run_id,
-            "tool": f"{self.call.name} {self.version}".rstrip(),
-            "arguments": None,
-            "rule": self.rule,
-            "expires": f"{expires:%Y-%m-%d %H:%M:%S} UTC",
-        }
-        shown = {name: redact(value) for name, value in lines.items()}
-        shown["arguments"] = self.call.arguments if opened else view.shown
-        if self.calls != 1:
-            shown["calls"] = self.calls
-        if self.approvers != 1:
-            shown["approvers"] = self.approvers
-            shown["approved by"] = [*self.approved_by]
-        if opened:
-            shown["code"] = self.code
-        elif view.hidden:
-            parts = ", ".join(f"{each.path} {each}" for each in view.hidden)
-            count = counted(len(view.hidden), "part")
-            shown["hidden"] = f"{count}, to be opened first: {parts}"
-        text = [f"{name}: {_safe(value)}" for name, value in shown.items()]
-        if self.preview:
-            preview = self.preview if opened else redact(self.preview)
-            text.append("preview, in the tool's own words:")
-            # No line of it can look like one of the others.
-            text += [f"  | {_safe(line)}" for line in str(preview).splitlines()]
-        return "\n".join(text)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
@@ -206,10 +141,11 @@ class Approve:
     grant: Grant | None = None
     """Permission for further calls; default none."""
 
-    code: str | None = None
-    """`ApprovalRequest.code`, which the opened request shows: it proves that the hidden
-    parts were opened. An approval of a request with hidden parts does not count without
-    it, except with `arguments` of the approver's own."""
+    seen: str | None = None
+    """`ShownRequest.digest` of the request as this person saw it. None: the approver is
+    a program that has the request itself. Hidden parts have to be seen: an approval of
+    a request that has some does not count without the digest of the opened one, except
+    with `arguments` of the approver's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,14 +292,3 @@ def letters(name: str) -> str:
 def is_automatic(name: str) -> bool:
     """Return whether a name is of an `AutoApprove`, and so of no person."""
     return unicodedata.normalize("NFKC", name).strip().casefold().startswith(AUTO)
-
-
-def _safe(value: JsonValue) -> str:
-    """Return text in printable ASCII.
-
-    Letters of other alphabets that look alike could make one path look like another,
-    so what a person approves is stricter than `core.text.printable.escaped`.
-    """
-    if not isinstance(value, str):
-        return json.dumps(value).replace("\x7f", "\\u007f")
-    return value if value.isprintable() and value.isascii() else json.dumps(value)

@@ -8,16 +8,15 @@ from functools import partial
 from typing import Any
 
 from toolcell.core import InvalidInputError, ToolCall
-from toolcell.core.text.counted import counted
 
 from ..audit.log import AuditLog
 from ..audit.redaction import Redactor
 from ..values.call_facts import CallFacts, call_hash
 from ..values.clock import Clock
 from ..values.decision import Decision
-from .approver_view import hidden_as_json
 from .outcomes import UNANSWERED, no_answer, outcome_of, with_arguments
 from .records import ApprovalRecord
+from .shown import ShownRequest, check_seen, hidden_as_json
 from .store import ApprovalStore
 from .types import (
     PREVIEW_CHARACTERS,
@@ -45,8 +44,8 @@ class ApprovalWorkflow:
     Each step changes the store and writes its record in one transaction: a step that
     cannot be recorded does not happen. A request is answered once, and an approval used
     once. Neither the agent that asks nor an automatic approver may answer in a person's
-    name; who tries is recorded. A request with hidden parts is approved only with the
-    code that shows that they were opened.
+    name; who tries is recorded. An approval that names what was seen counts for that
+    alone, and one of a request with hidden parts only if they were opened.
 
     Args:
         store: Keeps requests, answers and grants.
@@ -121,7 +120,7 @@ class ApprovalWorkflow:
             run_id=facts.run_id,
             **({} if facts.calls == 1 else {"calls": facts.calls}),
             arguments=call.arguments,
-            hidden=hidden_as_json(request.view(self.redactor).hidden),
+            hidden=hidden_as_json(ShownRequest(request, self.redactor).hidden),
             rule=request.rule,
             **({} if request.approvers == 1 else {"approvers": request.approvers}),
             **({"preview": request.preview} if request.preview else {}),
@@ -168,7 +167,7 @@ class ApprovalWorkflow:
             automatic=automatic,
             reason=reason,
             arguments=edited,
-            opened=isinstance(reply, Approve) and reply.code == request.code,
+            opened=self._has_opened(request, reply),
             **_granted(grant),
         )
         if not self.store.answer(
@@ -192,7 +191,7 @@ class ApprovalWorkflow:
                 f"{request.approvers} people have to approve this call as it is, once",
                 hint="approve it without a grant or other arguments, or deny it",
             )
-        self._check_seen(request, reply)
+        check_seen(request, reply, self.redactor)
 
         def record(approved_by: list[str]) -> None:
             last = len(approved_by) >= request.approvers
@@ -202,7 +201,7 @@ class ApprovalWorkflow:
                 approved=True,
                 approver=reply.approver,
                 automatic=False,
-                opened=reply.code == request.code,
+                opened=self._has_opened(request, reply),
                 approved_by=approved_by,
                 approvers=request.approvers,
             )
@@ -221,12 +220,12 @@ class ApprovalWorkflow:
         self, request: ApprovalRequest, reply: Approve, *, automatic: bool
     ) -> tuple[dict[str, Any] | None, StandingGrant | None]:
         """Return the edited arguments and the grant of an approval, if it has any."""
-        if reply.arguments is None and not automatic:
-            self._check_seen(request, reply)
         call, edited = request.call, None
         if reply.arguments is not None:
             call = with_arguments(call, reply.arguments)
             edited = call.arguments
+        if not automatic:
+            check_seen(request, reply, self.redactor)
         if reply.grant is None:
             return edited, None
         return edited, self._grant(request, call, reply.approver, reply.grant)
@@ -250,18 +249,13 @@ class ApprovalWorkflow:
             raise InvalidInputError(f"no request {request_id!r} waits", hint=_WAITING)
         request = found.request
         self._check_approver(request, by, automatic=False)
-        hidden = hidden_as_json(request.view(self.redactor).hidden)
+        hidden = hidden_as_json(ShownRequest(request, self.redactor).hidden)
         self._record("approval_opened", **_named(request), by=by, hidden=hidden)
         return request
 
-    def _check_seen(self, request: ApprovalRequest, reply: Approve) -> None:
-        hidden = request.view(self.redactor).hidden
-        if hidden and reply.code != request.code:
-            raise InvalidInputError(
-                f"the request has {counted(len(hidden), 'hidden part')}",
-                hint=f"see `toolcell approvals show {request.id} --reveal`, "
-                "and approve with the code that it tells",
-            )
+    def _has_opened(self, request: ApprovalRequest, reply: ApprovalReply) -> bool:
+        opened = ShownRequest(request, self.redactor, opened=True)
+        return isinstance(reply, Approve) and reply.seen == opened.digest
 
     def use(self, answer: ApprovalOutcome) -> bool:
         """Use an approval up; return whether there was one."""

@@ -21,7 +21,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolcell.core import GuardDeniedError, ToolcellError
-from toolcell.guard import ApprovalRequest, Approve, Redactor, Reject
+from toolcell.guard import ApprovalRequest, Approve, Redactor, Reject, ShownRequest
 from toolcell.tools import is_nested_call
 
 from ..runtime.host import Host
@@ -132,7 +132,8 @@ class ClientElicitation:
     def _may_show(self, request: ApprovalRequest) -> bool:
         # Clients may store what they show, so hidden parts are shown elsewhere. And
         # whoever has the agent work is none of several people who approve its calls.
-        return request.approvers == 1 and not request.view(self._redactor).hidden
+        hidden = ShownRequest(request, self._redactor).hidden
+        return request.approvers == 1 and not hidden
 
     @property
     def _is_modern(self) -> bool:
@@ -143,7 +144,7 @@ class ClientElicitation:
     ) -> Approve | Reject | None:
         try:
             answer = await self._ctx.session.elicit_form(
-                request.to_display(self._redactor),
+                ShownRequest(request, self._redactor).to_text(),
                 _SCHEMA,
                 related_request_id=self._ctx.request_id,
             )
@@ -162,7 +163,8 @@ class ClientElicitation:
     def question(self, request: ApprovalRequest) -> types.InputRequiredResult:
         """Return the question as a result."""
         form = types.ElicitRequestFormParams(
-            message=request.to_display(self._redactor), requested_schema=_SCHEMA
+            message=ShownRequest(request, self._redactor).to_text(),
+            requested_schema=_SCHEMA,
         )
         return types.InputRequiredResult(
             input_requests={ANSWER_KEY: types.ElicitRequest(params=form)},

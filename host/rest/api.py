@@ -257,8 +257,9 @@ class RestAPI:
         name = approvals.approver(asked.token)
         desk = self._host.approvals
         found = await approvals.find(desk, asked.agent_id, asked.id)
-        approvals.check_seen(found, desk.redactor, asked.body)
-        reply = Approve(approver=name, arguments=asked.body.arguments)
+        approvals.check_alone(found)
+        body = asked.body
+        reply = Approve(approver=name, arguments=body.arguments, seen=body.digest)
         await desk.answer(found.id, reply)
         return 200, bodies.Answered(id=found.id, answer="approved", approver=name)
 

@@ -296,7 +296,7 @@ class Approval(Body):
     asked_at: float
     expires_at: float
     digest: str
-    """The digest of all of the above but `approved_by`, for the approval."""
+    """A digest of what is shown, which an approval has to name."""
 
 
 class ApprovalList(Body):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from toolcell.core.text.printable import escaped_json
-from toolcell.guard import ApprovalRecord, Redactor
+from toolcell.guard import ApprovalRecord, Redactor, ShownRequest
 
 from ..config.webhooks import WebhookConfig, WebhookEvent
 
@@ -53,7 +53,7 @@ def message(
         "expires_at": _time(request.expires_at),
     }
     if webhook.arguments:
-        shown: Any = request.view(redactor).shown
+        shown = ShownRequest(request, redactor).arguments
         data["arguments"] = {
             name: shown[name] for name in webhook.arguments if name in shown
         }

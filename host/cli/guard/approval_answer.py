@@ -21,9 +21,15 @@ async def send_answer(
         reply: The answer.
 
     Raises:
-        InvalidInputError: As `Approvals.answer`; or it takes several people, and this
-            one approves in the name of another.
+        InvalidInputError: As `Approvals.answer`; or it names nothing that was seen; or
+            it takes several people, and this one approves in the name of another.
     """
+    if isinstance(reply, Approve) and reply.seen is None and reply.arguments is None:
+        raise InvalidInputError(
+            "an approval names what was seen",
+            hint=f"`toolcell approvals show {request_id}` says it as `seen`; "
+            "approve with it as --seen",
+        )
     record = await desk.find(request_id)
     several = record is not None and record.request.approvers > 1
     own = account_name()

@@ -19,17 +19,9 @@ from toolcell.core.text.printable import escaped_line
 from ...terminal.output import print_json, print_table
 from ...terminal.signals import run_async
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
-from .approval_json import request_facts
 
 if TYPE_CHECKING:
-    from toolcell.guard import (
-        ApprovalRequest,
-        Approvals,
-        Approve,
-        Redactor,
-        Reject,
-        Withdrawn,
-    )
+    from toolcell.guard import Approvals, Approve, Reject, ShownRequest, Withdrawn
 
 approvals = typer.Typer(
     help="Show and answer calls that wait for a person.", no_args_is_help=True
@@ -44,14 +36,14 @@ By = Annotated[
 @approvals.command("list")
 def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """List the requests that wait, the oldest first."""
-    waiting, redactor = run_async(_pending, config)
+    waiting = run_async(_pending, config)
     if as_json:
-        print_json([request_facts(each, redactor) for each in waiting])
+        print_json([each.to_json() for each in waiting])
         return
     rows = [
         (
-            *(each.id, each.call.agent_id, each.call.name),
-            json.dumps(each.view(redactor).shown),
+            *(each.request.id, each.request.call.agent_id, each.request.call.name),
+            json.dumps(each.arguments),
         )
         for each in waiting
     ]
@@ -64,19 +56,17 @@ def show(
     config: ConfigPath = DEFAULT_CONFIG,
     reveal: Annotated[
         bool,
-        typer.Option(
-            "--reveal", help="Show hidden parts, which is recorded, and the code."
-        ),
+        typer.Option("--reveal", help="Show hidden parts, which is recorded."),
     ] = False,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Show exactly what would be approved; likely secrets are hidden."""
-    found, redactor = run_async(_find, config, request, _name(by) if reveal else None)
+    found = run_async(_find, config, request, _name(by) if reveal else None)
     if as_json:
-        print_json(request_facts(found, redactor, opened=reveal))
+        print_json(found.to_json())
     else:
-        print(found.to_display(redactor, opened=reveal))
+        print(found.to_text())
 
 
 @approvals.command()
@@ -87,16 +77,16 @@ def approve(
     arguments: Annotated[
         str | None, typer.Option("--args", help="Run it with this JSON object instead.")
     ] = None,
-    code: Annotated[
+    seen: Annotated[
         str | None,
-        typer.Option(help="From `show --reveal`; needed where parts are hidden."),
+        typer.Option(help="From `show`: what was seen. Not needed with --args."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Let the call run, once; it goes through the policy again."""
     from toolcell.guard import Approve
 
-    reply = Approve(approver=_name(by), arguments=_object(arguments), code=code)
+    reply = Approve(approver=_name(by), arguments=_object(arguments), seen=seen)
     _answer(config, request, reply, as_json=as_json)
 
 
@@ -176,20 +166,23 @@ async def _withdraw(config: Path, name: str, by: str) -> Withdrawn:
         return await desk.withdraw(name, by=by)
 
 
-async def _pending(config: Path) -> tuple[list[ApprovalRequest], Redactor]:
+async def _pending(config: Path) -> list[ShownRequest]:
+    from toolcell.guard import ShownRequest
+
     async with _open(config) as desk:
-        return await desk.pending(), desk.redactor
+        return [ShownRequest(each, desk.redactor) for each in await desk.pending()]
 
 
-async def _find(
-    config: Path, request: str, revealed_by: str | None
-) -> tuple[ApprovalRequest, Redactor]:
+async def _find(config: Path, request: str, revealed_by: str | None) -> ShownRequest:
+    from toolcell.guard import ShownRequest
+
     async with _open(config) as desk:
         if revealed_by is not None:
-            return await desk.reveal(request, by=revealed_by), desk.redactor
+            found = await desk.reveal(request, by=revealed_by)
+            return ShownRequest(found, desk.redactor, opened=True)
         for each in await desk.pending():
             if each.id == request:
-                return each, desk.redactor
+                return ShownRequest(each, desk.redactor)
     raise InvalidInputError(
         f"no request {request!r} waits", hint="see `toolcell approvals list`"
     )

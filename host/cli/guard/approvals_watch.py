@@ -14,12 +14,17 @@ from pydantic import JsonValue
 from toolcell.core import InvalidInputError, ToolcellError
 from toolcell.core.models import FrozenModel
 from toolcell.core.text.printable import escaped_line
-from toolcell.guard import ApprovalRequest, Approvals, Approve, Reject
+from toolcell.guard import (
+    ApprovalRequest,
+    Approvals,
+    Approve,
+    Reject,
+    ShownRequest,
+)
 
 from ...terminal.output import print_json
 from ...terminal.stdin_lines import stdin_lines
 from .approval_answer import answer_line, send_answer
-from .approval_json import request_facts
 
 _LOOK_SECONDS = 0.5
 _QUESTION = "approve? [y]es, [n]o, anything else leaves it waiting: "
@@ -29,7 +34,7 @@ _QUESTION_OF_HIDDEN = "[o]pen the hidden parts, [n]o, anything else leaves it wa
 class AnswerLine(FrozenModel):
     """One answer on standard input."""
 
-    refusal_hint = '{"request": "ID", "answer": "approve"}'
+    refusal_hint = '{"request": "ID", "answer": "deny"}'
 
     request: str
     answer: Literal["approve", "deny", "reveal"]
@@ -39,14 +44,14 @@ class AnswerLine(FrozenModel):
     arguments: dict[str, JsonValue] | None = None
     """Other arguments to run the call with, for `approve`."""
 
-    code: str | None = None
-    """The code that `reveal` prints; `approve` needs it where parts are hidden."""
+    seen: str | None = None
+    """`digest` of the request as it was printed, for `approve` without arguments."""
 
     def reply(self, by: str) -> Approve | Reject:
         """Return the reply that this line stands for."""
         if self.answer == "deny":
             return Reject(approver=by, reason=self.reason)
-        return Approve(approver=by, arguments=self.arguments, code=self.code)
+        return Approve(approver=by, arguments=self.arguments, seen=self.seen)
 
 
 async def watch_lines(desk: Approvals, by: str) -> None:
@@ -85,26 +90,23 @@ async def watch_terminal(desk: Approvals, by: str) -> None:
         )
     async with aclosing(_new(desk)) as requests:
         async for request in requests:
-            letter = await _ask(desk, request, opened=False)
-            code = None
+            shown = ShownRequest(request, desk.redactor)
+            letter = await _ask(shown)
             if letter == "o" and await _opened(desk, request, by):
-                letter, code = await _ask(desk, request, opened=True), request.code
+                shown = ShownRequest(request, desk.redactor, opened=True)
+                letter = await _ask(shown)
             if letter is None:
                 print()
                 return
-            await _reply(desk, request, by, letter, code)
+            await _reply(desk, shown, by, letter)
 
 
-async def _ask(
-    desk: Approvals, request: ApprovalRequest, *, opened: bool
-) -> str | None:
+async def _ask(shown: ShownRequest) -> str | None:
     """Show a request; return the first letter of the answer, None at the end."""
     # Keys that were pressed before the request was shown do not answer it.
     termios.tcflush(sys.stdin, termios.TCIFLUSH)
-    hides = request.view(desk.redactor).hidden and not opened
-    question = _QUESTION_OF_HIDDEN if hides else _QUESTION
-    shown = request.to_display(desk.redactor, opened=opened)
-    print(f"\n{shown}\n{question}", end="", flush=True)
+    question = _QUESTION_OF_HIDDEN if shown.hidden else _QUESTION
+    print(f"\n{shown.to_text()}\n{question}", end="", flush=True)
     async with aclosing(stdin_lines()) as lines:
         answer = await anext(lines, None)
     return None if answer is None else answer.strip().lower()[:1]
@@ -119,11 +121,9 @@ async def _opened(desk: Approvals, request: ApprovalRequest, by: str) -> bool:
     return True
 
 
-async def _reply(
-    desk: Approvals, request: ApprovalRequest, by: str, letter: str, code: str | None
-) -> None:
+async def _reply(desk: Approvals, shown: ShownRequest, by: str, letter: str) -> None:
     replies: dict[str, Approve | Reject] = {
-        "y": Approve(approver=by, code=code),
+        "y": Approve(approver=by, seen=shown.digest),
         "n": Reject(approver=by),
     }
     reply = replies.get(letter)
@@ -131,7 +131,7 @@ async def _reply(
         print("left waiting")
         return
     try:
-        told = await send_answer(desk, request.id, reply)
+        told = await send_answer(desk, shown.request.id, reply)
     except InvalidInputError as error:
         print(f"toolcell: {escaped_line(str(error))}", file=sys.stderr)
     else:
@@ -153,7 +153,7 @@ async def _new(desk: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
 async def _print_new(desk: Approvals) -> None:
     async with aclosing(_new(desk)) as requests:
         async for request in requests:
-            print_json(request_facts(request, desk.redactor))
+            print_json(ShownRequest(request, desk.redactor).to_json())
 
 
 async def _answered(desk: Approvals, by: str, line: str) -> dict[str, Any]:
@@ -161,7 +161,7 @@ async def _answered(desk: Approvals, by: str, line: str) -> dict[str, Any]:
         answer = AnswerLine.model_validate_json(line)
         if answer.answer == "reveal":
             request = await desk.reveal(answer.request, by=by)
-            return request_facts(request, desk.redactor, opened=True)
+            return ShownRequest(request, desk.redactor, opened=True).to_json()
         told = await send_answer(desk, answer.request, answer.reply(by))
     except ToolcellError as error:
         return {"error": error.kind, "message": str(error)}

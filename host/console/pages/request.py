@@ -9,7 +9,6 @@ from pydantic import JsonValue
 from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
-from toolcell.core.text.counted import counted
 from toolcell.core.text.strict_json import read_json
 from toolcell.guard import (
     ApprovalRecord,
@@ -44,13 +43,13 @@ async def open_hidden(visit: Visit) -> Response:
 
 async def approve(visit: Visit) -> Response:
     """Let the call run as it was shown, once."""
-    request = await _as_shown(visit)
-    return await _answer(visit, request, _approval(visit, request))
+    request = (await _waiting(visit)).request
+    return await _answer(visit, request, _approval(visit))
 
 
 async def grant(visit: Visit) -> Response:
     """Let the call run as it was shown, and calls like it for a time."""
-    request = await _as_shown(visit)
+    request = (await _waiting(visit)).request
     seconds = _seconds(visit.form.get("seconds", ""))
     role: Role = "admin" if seconds > HOUR else "approver"
     visit.require(role)
@@ -58,8 +57,7 @@ async def grant(visit: Visit) -> Response:
     if visit.form.get("scope") == "some":
         names = tuple(visit.form.getlist("same"))
     given = Grant(seconds=seconds, arguments=names)
-    reply = _approval(visit, request, grant=given)
-    return await _answer(visit, request, reply, role)
+    return await _answer(visit, request, _approval(visit, grant=given), role)
 
 
 async def edit(visit: Visit) -> Response:
@@ -76,13 +74,11 @@ async def approve_edited(visit: Visit) -> Response:
     request = (await _waiting(visit)).request
     edited = _arguments(visit)
     shown = await show_request(visit.sources, request, edited=edited)
-    _check_digest(visit, shown.digest)
     if shown.problem:
         raise InvalidInputError(
             f"the call would fail: {shown.problem}", hint="change the arguments"
         )
-    reply = Approve(approver=visit.person.id, arguments=edited)
-    return await _answer(visit, request, reply)
+    return await _answer(visit, request, _approval(visit, arguments=edited))
 
 
 async def deny(visit: Visit) -> Response:
@@ -147,33 +143,9 @@ def _told(record: ApprovalRecord) -> str:
             return f"{names} {have} approved this call already"
 
 
-async def _as_shown(visit: Visit) -> ApprovalRequest:
-    """Return the request, if it is the one that the person saw whole."""
-    request = (await _waiting(visit)).request
-    opened = visit.form.get("code") == request.code
-    shown = await show_request(visit.sources, request, opened=opened)
-    _check_digest(visit, shown.digest)
-    if shown.hidden:
-        raise NotDoneError(
-            409,
-            f"the request has {counted(len(shown.hidden), 'hidden part')}",
-            hint="open them first",
-        )
-    return request
-
-
-def _check_digest(visit: Visit, digest: str) -> None:
-    if visit.form.get("digest") != digest:
-        raise NotDoneError(
-            409,
-            "this is not the request that you saw",
-            hint="look at it again, and answer what you see",
-        )
-
-
-def _approval(visit: Visit, request: ApprovalRequest, **more: Any) -> Approve:
-    code = visit.form.get("code")
-    return Approve(approver=visit.person.id, code=code, **more)
+def _approval(visit: Visit, **more: Any) -> Approve:
+    seen = visit.form.get("digest", "")
+    return Approve(approver=visit.person.id, seen=seen, **more)
 
 
 async def _answer(

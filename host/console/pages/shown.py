@@ -11,8 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from toolcell.core import ToolcellError
-from toolcell.core.text.canonical_json import canonical_digest
-from toolcell.guard import ApprovalRequest, Decision
+from toolcell.guard import ApprovalRequest, Decision, ShownRequest
 
 from ...operator.explanations import explain
 from ...runtime.sources import Sources
@@ -48,8 +47,8 @@ class ShownArgument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownRequest:
-    """A request, and what is known about it now."""
+class RequestPage:
+    """A request as it is shown, and what is known about it now."""
 
     request: ApprovalRequest
     arguments: Sequence[ShownArgument]
@@ -61,7 +60,7 @@ class ShownRequest:
 
     opened: bool
     digest: str
-    """The hash of all that is shown and counts. An approval has to name it."""
+    """`ShownRequest.digest`, which an approval has to name."""
 
     preview: str
     """The effect of the call in the words of its tool."""
@@ -94,7 +93,7 @@ async def show_request(
     *,
     opened: bool = False,
     edited: dict[str, JsonValue] | None = None,
-) -> ShownRequest:
+) -> RequestPage:
     """Return a request as a page shows it.
 
     Args:
@@ -103,38 +102,20 @@ async def show_request(
         opened: True shows hidden parts. Default false.
         edited: Arguments of the approver to show in place of the call's.
     """
-    arguments = request.call.arguments if edited is None else edited
-    hidden: Sequence[str] = ()
-    if not opened and edited is None:
-        view = request.view(sources.redactor)
-        assert isinstance(view.shown, dict)
-        arguments, hidden = view.shown, [str(each) for each in view.hidden]
-    preview = request.preview if edited is None else ""
-    if not opened:
-        preview = str(sources.redactor(preview))
+    shown = ShownRequest(
+        request, sources.approvals.redactor, opened=opened, edited=edited
+    )
+    hidden = [str(each) for each in shown.hidden]
     marks = frozenset(hidden)
     decision, problem, cost = await _now(sources, request, edited)
-    facts = {
-        "id": request.id,
-        "bound_to": request.digest if opened else None,
-        "agent": request.call.agent_id,
-        "run": request.run_id,
-        "tool": [request.call.name, request.version, request.definition_hash],
-        "arguments": arguments,
-        "preview": preview,
-        "edited": edited is not None,
-        "rule": request.rule,
-        "approvers": request.approvers,
-        "expires_at": request.expires_at,
-    }
-    return ShownRequest(
+    return RequestPage(
         request=request,
-        arguments=[_argument(*each, marks) for each in arguments.items()],
-        as_json=as_json(arguments, ascii_only=True),
+        arguments=[_argument(*each, marks) for each in shown.arguments.items()],
+        as_json=as_json(shown.arguments, ascii_only=True),
         hidden=hidden,
         opened=opened,
-        digest=canonical_digest(facts),
-        preview=preview,
+        digest=shown.digest,
+        preview=shown.preview,
         decision=decision,
         problem=problem,
         cost=cost,

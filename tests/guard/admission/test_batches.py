@@ -17,6 +17,7 @@ from toolcell.guard import (
     Approve,
     AuditLog,
     CallFacts,
+    ShownRequest,
     Store,
 )
 from toolcell.guard.values.call_facts import call_hash
@@ -147,7 +148,7 @@ async def test_an_approval_of_a_batch_is_for_its_number_of_calls() -> None:
     asked: list[str] = []
 
     async def person(request: Any) -> Approve:
-        asked.append(request.to_display())
+        asked.append(ShownRequest(request).to_text())
         return Approve(approver="pat")
 
     policy = AgentPolicy(agent_id="a", allow=["*"], ask=["add"])

@@ -23,6 +23,7 @@ from toolcell.guard import (
     CallFacts,
     Decision,
     Reject,
+    ShownRequest,
     verify_audit,
 )
 
@@ -455,14 +456,15 @@ def test_what_a_person_is_shown_cannot_act_on_a_terminal() -> None:
             asked_at=0,
             expires_at=3600,
         )
-        shown = request.to_display()
+        shown = ShownRequest(request).to_text()
 
         assert shown.isascii()
         lines = shown.split("\n")
-        hidden = ["hidden"] if request.view().hidden else []
+        hidden = ["hidden"] if ShownRequest(request).hidden else []
         assert [line.partition(":")[0] for line in lines] == [
             *("request", "agent", "run", "tool", "arguments", "rule", "expires"),
             *hidden,
+            "seen",
         ]
         assert all(line.isprintable() for line in lines)
         assert lines[6] == "expires: 1970-01-01 01:00:00 UTC"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from toolcell.core import InvalidInputError, ToolCall
@@ -21,6 +21,7 @@ from toolcell.guard import (
     CallFacts,
     Decision,
     Redactor,
+    ShownRequest,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("A19")]
@@ -80,44 +81,44 @@ async def test_hidden_parts_are_marked_and_cannot_be_approved_unseen(
             ApprovalStore(tmp_path / "s.db"), answered_elsewhere=True, audit=audit
         )
         call, request = await waiting(approvals, arguments)
-        shown = request.to_display()
-        for reply in (
-            Approve(approver="anna"),
-            Approve(approver="anna", code="0" * 12),
-        ):
+        closed = ShownRequest(request)
+        for named in (None, closed.digest):
             with pytest.raises(InvalidInputError, match="hidden"):
+                reply = Approve(approver="anna", seen=named)
                 await approvals.answer(request.id, reply)
         unseen = await approvals.peek(call, FACTS)
-        opened = await approvals.reveal(request.id, by="anna")
-        await approvals.answer(request.id, Approve(approver="anna", code=opened.code))
+        opened = ShownRequest(
+            await approvals.reveal(request.id, by="anna"), opened=True
+        )
+        await approvals.answer(request.id, Approve(approver="anna", seen=opened.digest))
         seen = await approvals.peek(call, FACTS)
 
-    assert EVIL not in json.dumps(request.view().shown)
+    shown = closed.to_text()
+    assert EVIL not in json.dumps(closed.arguments)
     assert "[hidden: " in shown and "\nhidden: " in shown
-    assert json.dumps(arguments) in opened.to_display(opened=True)
-    assert opened.code in opened.to_display(opened=True)
-    assert opened.code not in shown
+    assert json.dumps(arguments) in opened.to_text()
+    assert opened.digest in opened.to_text() and opened.digest not in shown
     assert (unseen.approved, seen.approved) == (False, True)
     log = (tmp_path / "audit.jsonl").read_text()
     records = [json.loads(line) for line in log.splitlines()]
     [told] = [each for each in records if each["event"] == "approval_opened"]
     assert (told["by"], bool(told["hidden"])) == ("anna", True)
     assert records[-1]["opened"] is True
-    assert EVIL not in log and opened.code not in log
+    assert EVIL not in log and opened.digest not in log
 
 
 @pytest.mark.parametrize("arguments", LONG)
 async def test_nothing_is_cut_out_of_sight(arguments: dict[str, Any]) -> None:
     request = request_of(arguments)
 
-    assert f"arguments: {json.dumps(arguments)}" in request.to_display()
-    assert request.view().hidden == ()
-    assert request.view().shown == arguments
+    shown = ShownRequest(request)
+    assert f"arguments: {json.dumps(arguments)}" in shown.to_text()
+    assert (shown.hidden, shown.arguments) == ((), arguments)
 
 
 def test_a_hidden_part_tells_its_place_its_length_and_a_digest() -> None:
     request = request_of({"code": f"print(1)\n{BLOCK}\n", "password": "short"})
-    [block, short] = request.view().hidden
+    [block, short] = ShownRequest(request).hidden
 
     assert (block.path, block.characters) == (f"code[9:{9 + len(BLOCK)}]", len(BLOCK))
     assert block.sha256 == hashlib.sha256(BLOCK.encode()).hexdigest()[:12]
@@ -130,7 +131,7 @@ async def test_secrets_that_the_host_knows_are_hidden_parts() -> None:
     approvals = Approvals(answered_elsewhere=True, redactor=redactor)
     _, request = await waiting(approvals, {"text": "say open sesame"})
 
-    assert "sesame" not in request.to_display(approvals.redactor)
+    assert "sesame" not in ShownRequest(request, approvals.redactor).to_text()
     with pytest.raises(InvalidInputError, match="hidden"):
         await approvals.answer(request.id, Approve(approver="anna"))
 
@@ -138,11 +139,11 @@ async def test_secrets_that_the_host_knows_are_hidden_parts() -> None:
 async def test_a_handler_has_to_open_what_is_hidden(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    codes: list[str | None] = [None, "code"]
+    opened = [False, True]
 
     async def handler(request: ApprovalRequest) -> Approve:
-        code = codes.pop(0) and request.code
-        return Approve(approver="anna", code=code)
+        shown = ShownRequest(request, opened=opened.pop(0))
+        return Approve(approver="anna", seen=shown.digest)
 
     approvals = Approvals(handler=handler)
     call = ToolCall(id="c", name="run", arguments={"code": BLOCK}, agent_id="a")
@@ -172,13 +173,31 @@ async def test_an_agent_opens_nothing_of_its_own() -> None:
         await approvals.reveal(request.id, by="A")
 
 
-async def test_a_code_is_of_one_request() -> None:
+@pytest.mark.parametrize("own", [None, {"code": "print(2)"}])
+async def test_an_approval_is_of_the_request_that_was_seen(
+    own: dict[str, Any] | None,
+) -> None:
     approvals = Approvals(answered_elsewhere=True)
-    _, request = await waiting(approvals, {"code": BLOCK})
-    other = request_of({"code": BLOCK})
+    _, request = await waiting(approvals, {"code": "print(1)"})
+    seen = ShownRequest(request, edited=own)
+    changes: list[dict[str, Any]] = [
+        *({"id": "i"}, {"run_id": "s"}, {"version": "2"}, {"preview": "other"}),
+        *({"calls": 2}, {"tags": frozenset("x")}, {"definition_hash": "e"}),
+        *({"rule": "b"}, {"approvers": 2}),
+        *({"expires_at": 0.0}, {"call": request_of({"code": "print(3)"}).call}),
+    ]
+    if own is not None:
+        changes = [
+            each for each in changes if each.keys().isdisjoint(("preview", "call"))
+        ]
+    others = [ShownRequest(replace(request, **each), edited=own) for each in changes]
+    others.append(ShownRequest(request, edited={"code": "print(4)"}))
+    for other in others:
+        reply = Approve(approver="anna", arguments=own, seen=other.digest)
+        with pytest.raises(InvalidInputError, match="not the request that you saw"):
+            await approvals.answer(request.id, reply)
 
-    assert other.code != request.code
-    with pytest.raises(InvalidInputError, match="hidden"):
-        await approvals.answer(request.id, Approve(approver="anna", code=other.code))
-    with anyio.fail_after(60):
-        await approvals.answer(request.id, Approve(approver="anna", code=request.code))
+    assert [each.id for each in await approvals.pending()] == [request.id]
+    reply = Approve(approver="anna", arguments=own, seen=seen.digest)
+    await approvals.answer(request.id, reply)
+    assert await approvals.pending() == []

@@ -26,6 +26,7 @@ from toolcell.guard import (
     Grant,
     Reject,
     Rule,
+    ShownRequest,
 )
 
 from ...support.concurrent_processes import all_at_once, start
@@ -56,7 +57,7 @@ async def test_it_runs_once_two_people_have_approved(desk: Desk, path: Path) -> 
     with later.store:
         [waiting] = await later.approvals.pending()
         assert (waiting.approvers, waiting.approved_by) == (2, ("anna",))
-        assert 'approvers: 2\napproved by: ["anna"]' in waiting.to_display()
+        assert 'approvers: 2\napproved by: ["anna"]' in ShownRequest(waiting).to_text()
         await later.approvals.answer(request, Approve(approver="berta"))
         found = await later.approvals.find(request)
         assert found is not None
@@ -167,9 +168,10 @@ async def test_hidden_parts_are_opened_by_each(desk: Desk) -> None:
     request = await desk.ask(note="token=sk-proj-" + "a1B2" * 8)
     assert "hidden" in await desk.told(request, Approve(approver="anna"))
     opened = await desk.approvals.reveal(request, by="anna")
-    await desk.approvals.answer(request, Approve(approver="anna", code=opened.code))
+    seen = ShownRequest(opened, opened=True).digest
+    await desk.approvals.answer(request, Approve(approver="anna", seen=seen))
     assert "hidden" in await desk.told(request, Approve(approver="berta"))
-    await desk.approvals.answer(request, Approve(approver="berta", code=opened.code))
+    await desk.approvals.answer(request, Approve(approver="berta", seen=seen))
 
     found = await desk.approvals.find(request)
     assert found is not None and found.status == "approved"

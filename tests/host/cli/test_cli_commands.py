@@ -162,7 +162,8 @@ def test_a_person_approves_what_another_process_asks_for(
     request = waiting[0]["id"]
     shown = host("approvals", "show", request)
     listed = host("approvals", "list")
-    done = host("approvals", "approve", request, "--by", "anna", "--json")
+    seen = ("--seen", waiting[0]["digest"])
+    done = host("approvals", "approve", request, *seen, "--by", "anna", "--json")
     asking.join(60)
 
     assert 'arguments: {"command": "ls"}' in shown.out
@@ -170,7 +171,7 @@ def test_a_person_approves_what_another_process_asks_for(
     assert done.json == {"request": request, "answer": "approve", "approver": "anna"}
     assert outcome[0].returncode == 0, outcome[0].stderr
     assert host("approvals", "list", "--json").json == []
-    again = host("approvals", "approve", request, "--by", "anna")
+    again = host("approvals", "approve", request, *seen, "--by", "anna")
     assert (again.code, "no longer waits" in again.err) == (2, True)
 
 
@@ -178,11 +179,12 @@ def test_a_person_denies_with_a_reason(host: Command) -> None:
     shell = ("call", "run_shell", "--agent", "assistant", "--args", LIST_FILES)
     assert host(*shell, "--wait", "0.01").code == 3
     [request] = host("approvals", "list", "--json").json
-    own = host("approvals", "approve", request["id"], "--by", "Assistant")
+    seen = ("--seen", request["digest"])
+    own = host("approvals", "approve", request["id"], *seen, "--by", "Assistant")
     done = host("approvals", "deny", request["id"], "--by", "anna", "--reason", "no")
     after = host(*shell)
 
-    assert own.code == 2
+    assert (own.code, "may not answer" in own.err) == (2, True)
     assert (done.code, done.out) == (0, f"reject: {request['id']}\n")
     assert after.code == 3
     assert "no" in json.loads(after.err)["error"]["details"]["detail"]
@@ -199,12 +201,14 @@ def test_hidden_parts_are_opened_before_they_are_approved(host: Command) -> None
     approve = ("approvals", "approve", request["id"], "--by", "anna")
     show = ("approvals", "show", request["id"])
     shown, unseen = host(*show), host(*approve)
+    closed = host(*approve, "--seen", request["digest"])
     opened = host(*show, "--reveal", "--by", "anna", "--json").json
-    done = host(*approve, "--code", opened["code"])
+    done = host(*approve, "--seen", opened["digest"])
 
     assert [part["path"] for part in request["hidden"]] == [f"command[9:{len(code)}]"]
     assert "echo hidden" not in shown.out + host("approvals", "list").out
-    assert (unseen.code, "--reveal" in unseen.err) == (2, True)
+    assert (unseen.code, "approvals show" in unseen.err) == (2, True)
+    assert (closed.code, "--reveal" in closed.err) == (2, True)
     assert (opened["arguments"], opened["hidden"]) == ({"command": code}, [])
     assert done.code == 0
     assert host(*shell, "--json").json["content"]["stdout"] == "1\nhidden\n"
@@ -230,7 +234,7 @@ def test_an_account_is_one_of_several_people(
     shell = ("call", "run_shell", "--agent", "assistant", "--args", LIST_FILES)
     assert host(*shell, "--wait", "0.01").code == 3
     [request] = host("approvals", "list", "--json").json
-    approve = ("approvals", "approve", request["id"])
+    approve = ("approvals", "approve", request["id"], "--seen", request["digest"])
     own = host(*approve)
     named = host(*approve, "--by", "berta")
     monkeypatch.setenv("LOGNAME", "berta")
@@ -251,7 +255,8 @@ def test_what_a_person_approved_is_withdrawn(host: Command) -> None:
     shell = ("call", "run_shell", "--agent", "assistant", "--args", LIST_FILES)
     assert host(*shell, "--wait", "0.01").code == 3
     [request] = host("approvals", "list", "--json").json
-    assert host("approvals", "approve", request["id"], "--by", "anna").code == 0
+    approve = ("approvals", "approve", request["id"], "--seen", request["digest"])
+    assert host(*approve, "--by", "anna").code == 0
     done = host("approvals", "withdraw", "Anna", "--by", "eva")
     again = host("approvals", "withdraw", "anna", "--json")
     waits = host(*shell, "--wait", "0.01")
@@ -326,7 +331,8 @@ def test_the_tail_tells_who_answered(host: Command) -> None:
     shell = ("call", "run_shell", "--agent", "assistant", "--args", LIST_FILES)
     host(*shell, "--wait", "0.01")
     [request] = host("approvals", "list", "--json").json
-    host("approvals", "approve", request["id"], "--by", "anna")
+    seen = ("--seen", request["digest"])
+    host("approvals", "approve", request["id"], *seen, "--by", "anna")
 
     assert "approved by anna" in host("audit", "tail").out
 

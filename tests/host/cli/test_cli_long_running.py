@@ -128,8 +128,10 @@ def test_lines_open_what_is_hidden(folder: Path, watching: Watching) -> None:
     request = watching.told()
     approve = {"request": request["id"], "answer": "approve"}
     assert watching.say(approve)["error"] == "invalid_input"
+    closed = watching.say({**approve, "seen": request["digest"]})
+    assert "hidden part" in closed["message"]
     opened = watching.say({"request": request["id"], "answer": "reveal"})
-    assert watching.say({**approve, "code": opened["code"]})["answer"] == "approve"
+    assert watching.say({**approve, "seen": opened["digest"]})["answer"] == "approve"
 
     assert [each["characters"] for each in request["hidden"]] == [12]
     assert "x-or-y-and-z" not in json.dumps(request)

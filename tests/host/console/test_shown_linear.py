@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from toolcell.guard import Redactor
-from toolcell.guard.approvals.approver_view import ApproverView
+from toolcell.core import ToolCall
+from toolcell.guard import ApprovalRequest, ShownRequest
 from toolcell.host.console.pages.shown import cut, difference
 
 pytestmark = pytest.mark.promise("R1")
@@ -17,16 +17,27 @@ def test_each_hidden_part_is_marked_and_many_cost_little() -> None:
     text = "\n".join(f"token=secret-{number:08}" for number in range(5_000))
     names = {f"token=secret-{number}": "x" for number in range(4_000)}
 
+    request = ApprovalRequest(
+        id="i",
+        call=ToolCall(id="c", name="f", arguments={"text": text, **names}),
+        run_id=None,
+        version="",
+        definition_hash="",
+        tags=frozenset(),
+        rule="",
+        asked_at=0,
+        expires_at=0,
+    )
+
     start = time.thread_time()
-    view = ApproverView({"text": text, **names}, Redactor())
-    assert isinstance(view.shown, dict)
-    marks = frozenset(map(str, view.hidden))
-    pieces = cut(str(view.shown["text"]), marks)
+    shown = ShownRequest(request)
+    marks = frozenset(map(str, shown.hidden))
+    pieces = cut(str(shown.arguments["text"]), marks)
     seconds = time.thread_time() - start
 
     assert sum(marked for _, marked in pieces) == 5_000
-    assert "".join(piece for piece, _ in pieces) == view.shown["text"]
-    assert len(view.shown) == 4_001
+    assert "".join(piece for piece, _ in pieces) == shown.arguments["text"]
+    assert len(shown.arguments) == 4_001
     assert seconds < 2
 
 

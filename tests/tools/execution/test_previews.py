@@ -18,6 +18,7 @@ from toolcell.guard import (
     ApprovalStore,
     Approve,
     AuditLog,
+    ShownRequest,
 )
 from toolcell.tools import ConcurrentExecutor, Tool, ToolRegistry, tool
 
@@ -38,7 +39,7 @@ async def shown(
 
     async def anna(request: ApprovalRequest) -> Approve:
         seen.append(request)
-        return Approve(approver="anna", code=request.code)
+        return Approve(approver="anna", seen=ShownRequest(request, opened=True).digest)
 
     approvals = Approvals(handler=anna)
     guard = ActionGuard(
@@ -70,7 +71,7 @@ async def test_people_see_what_the_tool_says(tmp_path: Path) -> None:
 
     assert request.preview == "To: x\nagent: root"
     assert request.call.arguments == {"to": "x", "lines": ["hello"]}
-    lines = request.to_display().splitlines()
+    lines = ShownRequest(request).to_text().splitlines()
     assert lines[-3:] == [
         "preview, in the tool's own words:",
         *("  | To: x", "  | agent: root"),
@@ -107,7 +108,7 @@ async def test_one_that_fails_leaves_the_arguments(preview: Any) -> None:
     request = await shown(mail(preview), to="x", lines=[])
 
     assert request.preview == ""
-    assert "preview" not in request.to_display()
+    assert "preview" not in ShownRequest(request).to_text()
 
 
 async def test_one_that_takes_too_long_leaves_the_arguments(
@@ -128,14 +129,14 @@ async def test_it_is_bounded_and_acts_on_no_terminal() -> None:
 
     assert len(request.preview) < 10_100
     assert request.preview.endswith("[cut: 10006 more characters]")
-    assert request.to_display().replace("\n", "").isprintable()
+    assert ShownRequest(request).to_text().replace("\n", "").isprintable()
 
 
 async def test_secrets_in_it_are_hidden_until_they_are_opened() -> None:
     request = await shown(mail(lambda **_: SECRET), to="x", lines=[])
 
-    assert SECRET not in request.to_display()
-    assert SECRET in request.to_display(opened=True)
+    assert SECRET not in ShownRequest(request).to_text()
+    assert SECRET in ShownRequest(request, opened=True).to_text()
 
 
 async def test_nothing_is_told_of_calls_that_nobody_is_asked_about() -> None:

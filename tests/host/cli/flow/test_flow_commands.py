@@ -61,7 +61,10 @@ def test_a_call_is_approved_where_approvals_are(
     refused = flow("answer", "p1", "true", code=2)
     assert question["request_id"] in refused["error"]["hint"]
     assert command("flow", "work", "--once").out == ""
-    approve = ("approvals", "approve", question["request_id"], "--by", "anna")
+    [asked] = command("approvals", "list", "--json").json
+    assert asked["id"] == question["request_id"]
+    seen = ("--seen", asked["digest"], "--by", "anna")
+    approve = ("approvals", "approve", asked["id"], *seen)
     assert command(*approve).code == 0
     assert command("flow", "work", "--once").out == "done\tp1\n"
     assert (folder / "effects.txt").read_text() == "30\n"
@@ -92,6 +95,8 @@ def test_a_question_is_among_the_approvals(
     [row] = command("approvals", "list", "--json").json
     assert row["tool"] == "interrupt"
     verb, *options = reply
+    if verb == "approve":
+        options += ["--seen", row["digest"]]
     assert command("approvals", verb, row["id"], "--by", "bot", *options).code == 2
     assert command("approvals", verb, row["id"], "--by", "anna", *options).code == 0
 
