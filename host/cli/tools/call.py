@@ -137,6 +137,6 @@ async def _announce_waiting(
             same = (request.call.agent_id, request.call.name)
             inside = request.call.parent_id == tool_call.id
             if inside or same == (tool_call.agent_id, tool_call.name):
-                answer = f"toolcell approvals approve {request.id}"
+                answer = f"toolcell approvals show {request.id}"
                 print_notice(f"waits for a person: {answer}", as_json=as_json)
                 return
