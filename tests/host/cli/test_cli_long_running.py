@@ -178,7 +178,9 @@ def test_a_user_without_a_name_answers(folder: Path, tmp_path: Path) -> None:
     asking = Asking(folder)
     request = asking.told().split()[-1]
     config = str(folder / "toolcell.toml")
-    answer = ["approvals", "approve", request, "--json", "--config", config]
+    show = toolcell("approvals", "show", request, "--json", "--config", config)
+    seen = ("--seen", json.loads(show.stdout)["digest"])
+    answer = ["approvals", "approve", request, *seen, "--json", "--config", config]
     nobody = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", NAMELESS, *answer],
@@ -197,9 +199,12 @@ def test_a_call_says_what_it_waits_for(folder: Path) -> None:
     told = asking.told()
     command = told.removeprefix("toolcell: waits for a person: ").split()
     config = ("--config", str(folder / "toolcell.toml"))
-    done = toolcell(*command[1:], "--by", "anna", *config)
+    shown = toolcell(*command[1:], *config).stdout.decode()
+    seen = shown.rstrip().rpartition("seen: ")[2]
+    approve = ("approvals", "approve", command[-1], "--seen", seen)
+    done = toolcell(*approve, "--by", "anna", *config)
 
-    assert command[:3] == ["toolcell", "approvals", "approve"]
+    assert command[:3] == ["toolcell", "approvals", "show"]
     assert done.returncode == 0
     assert asking.outcome() == (0, "42\n")
 
