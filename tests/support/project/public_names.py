@@ -41,6 +41,7 @@ FACES = {
         ApprovalRequest ApprovalStore Approvals Approve AuditHead AuditLog AuditProblem
         AuditReport AutoApprove Budget CallFacts Clock Condition Decision Grant
         MemoryStore Permit RateLimit Reason Redactor RedisStore Reject Rule SQLiteStore
+        ShownRequest
         StandingGrant Store Tried Unit Withdrawn is_same_name load_policies
         AuditPart audit_parts called_by policy_remarks policy_schema verify_audit
         watch_policies
