@@ -248,7 +248,7 @@ class Operation:
         elif result is not None:
             state.usage = _measured(result)
         else:
-            state.usage = self.usage_by_time()
+            state.usage = {**self.usage_by_time()}
         if self._watch.cancelled_as is not None:
             self.fail(self._watch.cancelled_as)
         if self._permit is not None:
