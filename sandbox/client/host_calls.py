@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import anyio
 import anyio.abc
+from pydantic_core import to_json
 
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.core.task_groups import lone_error_as_it_is
@@ -192,15 +193,26 @@ class CallServer:
         return await self._calls.handler(name, arguments, options)
 
     def _encoded(self, answer: dict[str, Any]) -> bytes:
-        try:
-            text = json.dumps(answer, allow_nan=False).encode()
-        except (TypeError, ValueError, RecursionError):
-            text = b""
+        text = _json(answer)
         if 0 < len(text) <= MAX_ANSWER_BYTES:
             return text
         why = "the result is too large" if text else "the result is not JSON"
         problem = {"id": answer["id"], **_error("bad_result", why)}
         return json.dumps(problem).encode()
+
+
+def _json(answer: dict[str, Any]) -> bytes:
+    """Return the JSON of an answer; nothing if it has none."""
+    with contextlib.suppress(ValueError):
+        # The loop waits for this. It takes a fifth of the time of `json`, which alone
+        # writes halves of characters and refuses what is no number.
+        text = to_json(answer, inf_nan_mode="constants")
+        if b"NaN" not in text and b"Infinity" not in text:
+            return text
+    try:
+        return json.dumps(answer, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        return b""
 
 
 def _error(code: str, message: str) -> dict[str, Any]:

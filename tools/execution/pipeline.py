@@ -90,6 +90,8 @@ class Pipeline:
         self._slot = slot
         self._cancels = cancels
         self._attempt = Attempt(call, components.now())
+        self._keys: list[str] = []
+        """The idempotency keys that were claimed for it."""
         self.error = problem
         """The error that ended the call, if it failed."""
 
@@ -201,6 +203,7 @@ class Pipeline:
             if earlier is not None:
                 return await self._replay(earlier)
         result: ToolResult | None = None
+        self._keys.append(key)
         try:
             result = await (self._run_once_per_key(*rest) if rest else self._attempts())
             return result
@@ -302,11 +305,13 @@ class Pipeline:
     @asynccontextmanager
     async def _while_waiting(self) -> AsyncIterator[None]:
         """Stop the clock and lend the slot while the call waits for a person."""
-        slot = self._slot
+        slot, idempotency = self._slot, self._components.idempotency
         self._watch.enter("parked")
+        idempotency.park(self._keys)
         async with pause_deadlines(self._components.approval_seconds(self._run)):
             async with nullcontext() if slot is None else slot.lent():
                 yield
+        idempotency.unpark(self._keys)
         self._watch.enter("running")
 
     async def _run_with_hooks(self) -> _RunOutcome:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolcell.core.text.json_size import count_values
 
-from .message_limits import MESSAGE_VALUES
+from .message_limits import MESSAGE_VALUES, Pace
 
 if TYPE_CHECKING:
     import httpx2
@@ -27,6 +27,8 @@ def bounded_transport(max_bytes: int) -> httpx2.AsyncBaseTransport:
     """
     import httpx2
 
+    pace = Pace()
+
     class Transport(httpx2.AsyncHTTPTransport):
         async def handle_async_request(
             self, request: httpx2.Request
@@ -37,19 +39,19 @@ def bounded_transport(max_bytes: int) -> httpx2.AsyncBaseTransport:
             response.headers.pop("content-encoding", None)
             is_stream = kind.startswith("text/event-stream")
             read = read_events if is_stream else read_message
-            response.stream = _body(response.stream, read, max_bytes)
+            response.stream = _body(response.stream, read, max_bytes, pace)
             return response
 
     return Transport(trust_env=False)
 
 
-def _body(inner: Any, read: Any, max_bytes: int) -> httpx2.AsyncByteStream:
+def _body(inner: Any, read: Any, max_bytes: int, pace: Pace) -> httpx2.AsyncByteStream:
     import httpx2
 
     class Body(httpx2.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             try:
-                async for piece in read(inner, max_bytes):
+                async for piece in read(inner, max_bytes, pace):
                     yield piece
             except ValueError as error:
                 raise httpx2.StreamError(str(error)) from None
@@ -60,31 +62,40 @@ def _body(inner: Any, read: Any, max_bytes: int) -> httpx2.AsyncByteStream:
     return Body()
 
 
-async def read_message(chunks: Any, max_bytes: int) -> AsyncIterator[bytes]:
+async def read_message(chunks: Any, max_bytes: int, pace: Pace) -> AsyncIterator[bytes]:
     """Yield a body whole. Raises ValueError for one that is too large."""
     body = bytearray()
     async for chunk in chunks:
         body += chunk
         _check_size(body, max_bytes)
-    _check_values(bytes(body))
+    await pace.admit(_checked_values(bytes(body)))
     yield bytes(body)
 
 
-async def read_events(chunks: Any, max_bytes: int) -> AsyncIterator[bytes]:
-    """Yield events, each whole. Raises ValueError for one that is too large."""
+async def read_events(chunks: Any, max_bytes: int, pace: Pace) -> AsyncIterator[bytes]:
+    """Yield events, each whole; comments are left out.
+
+    Raises:
+        ValueError: One is too large.
+    """
     buffer = bytearray()
     async for chunk in chunks:
         # An end may lie across two chunks.
         seen = max(0, len(buffer) - 3)
         buffer += chunk
+        comments = 0
         while (end := _EVENT_END.search(buffer, seen)) is not None:
             event = bytes(buffer[: end.end()])
             del buffer[: end.end()]
             seen = 0
             _check_size(event, max_bytes)
-            _check_values(event)
+            if event.startswith(b":") and b"data" not in event:
+                comments += 1
+                continue
+            await pace.admit(_checked_values(event))
             yield event
         _check_size(buffer, max_bytes)
+        await pace.admit(comments)
     yield bytes(buffer)
 
 
@@ -93,6 +104,8 @@ def _check_size(data: bytes | bytearray, max_bytes: int) -> None:
         raise ValueError(f"more than {max_bytes:,} bytes")
 
 
-def _check_values(message: bytes) -> None:
-    if count_values(message, MESSAGE_VALUES) > MESSAGE_VALUES:
+def _checked_values(message: bytes) -> int:
+    values = count_values(message, MESSAGE_VALUES)
+    if values > MESSAGE_VALUES:
         raise ValueError(f"a message of more than {MESSAGE_VALUES} values")
+    return values

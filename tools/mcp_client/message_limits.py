@@ -32,6 +32,13 @@ MESSAGE_VALUES = 200_000
 them, and all that is done with them, would keep the event loop from everybody."""
 
 
+SECONDS_PER_VALUE = 20e-6
+"""Seconds that the next large message of a server waits, for each value of this one
+above `SMALL_VALUES`. To read it takes the event loop a tenth of that."""
+
+SMALL_VALUES = 1_000
+"""Values of a message that waits for none, and that none waits for."""
+
 # Other notifications are dropped.
 _HEARD = frozenset(
     f"notifications/{name}"
@@ -83,13 +90,31 @@ class MessageBudget:
             raise ConnectionLost("sent too many messages that nobody asked for")
 
 
-def parse(line: bytes) -> Incoming:
+class Pace:
+    """Leaves the event loop to others, whatever one server sends."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    async def admit(self, values: int) -> None:
+        """Wait until a message of so many values may be read."""
+        if values <= SMALL_VALUES:
+            return
+        now = anyio.current_time()
+        begins = max(self._due, now)
+        self._due = begins + (values - SMALL_VALUES) * SECONDS_PER_VALUE
+        await anyio.sleep(begins - now)
+
+
+async def parse(line: bytes, pace: Pace) -> Incoming:
     """Return a message, or why it is none: `ConnectionLost` if it has many values."""
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
 
-    if count_values(line, MESSAGE_VALUES) > MESSAGE_VALUES:
+    values = count_values(line, MESSAGE_VALUES)
+    if values > MESSAGE_VALUES:
         return ConnectionLost(f"sent a message of more than {MESSAGE_VALUES} values")
+    await pace.admit(values)
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line))
     except ValueError as error:

@@ -130,9 +130,9 @@ async def _read(
     to_session: MemoryObjectSendStream[SessionMessage | Exception],
     max_bytes: int,
 ) -> None:
-    from .message_limits import ConnectionLost, parse
+    from .message_limits import ConnectionLost, Pace, parse
 
-    line = bytearray()
+    line, pace = bytearray(), Pace()
     try:
         async with to_session:
             async for chunk in _pipe(process.stdout):
@@ -140,7 +140,7 @@ async def _read(
                 line += first
                 for part in others:
                     if line.strip():
-                        await to_session.send(parse(bytes(line)))
+                        await to_session.send(await parse(bytes(line), pace))
                     line[:] = part
                 if len(line) > max_bytes:
                     await to_session.send(

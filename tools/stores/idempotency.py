@@ -6,7 +6,7 @@ import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -173,6 +173,25 @@ class Idempotency(ABC):
         finally:
             if self._ends:
                 self._wake(key)
+
+    def park(self, keys: Iterable[str]) -> None:
+        """Note that a run under claimed keys waits for a person before it begins.
+
+        If its process ends meanwhile, the keys are free: nothing was done.
+
+        Raises:
+            StoreUnavailableError: It cannot be noted.
+        """
+        # Keys in memory end with the process.
+        return
+
+    def unpark(self, keys: Iterable[str]) -> None:
+        """Note that a run under parked keys begins now.
+
+        Raises:
+            StoreUnavailableError: It cannot be noted, or somebody else has the keys.
+        """
+        return
 
     def _wake(self, key: str) -> None:
         ended = self._ends.pop(key, None)

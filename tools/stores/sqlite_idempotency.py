@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from toolcell.core import ToolResult
+from toolcell.core import StoreUnavailableError, ToolResult
 from toolcell.core.storage.process_lease import OwnerFile
 
 from .idempotency import CallBody, Idempotency, KeyEntry
@@ -42,9 +42,10 @@ class SQLiteIdempotency(Idempotency):
     early when somebody sets the clock; while the machine is off no time passes.
 
     Keys survive a kill of the process. A key whose process died while it ran is *in
-    doubt*. The kernel knows which processes live: each one holds a lock on a small file
-    beside `path`. Results are stored as they are, secrets included: protect the file
-    like the results of the tools.
+    doubt*; one whose call only waited for a person is free. The kernel knows which
+    processes live: each one holds a lock on a small file beside `path`. Results are
+    stored as they are, secrets included: protect the file like the results of the
+    tools.
 
     Args:
         path: The file, on a local disk; it is made if it is missing.
@@ -89,11 +90,35 @@ class SQLiteIdempotency(Idempotency):
         self._file.close()
         self._owner.close()
 
+    def park(self, keys: Iterable[str]) -> None:
+        self._move(keys, "running", "parked")
+
+    def unpark(self, keys: Iterable[str]) -> None:
+        self._move(keys, "parked", "running")
+
+    def _move(self, keys: Iterable[str], before: str, after: str) -> None:
+        with self._file.transaction() as database:
+            for key in keys:
+                moved = database.execute(
+                    "UPDATE idempotency_keys SET state = ?"
+                    " WHERE key = ? AND owner = ? AND state = ?",
+                    [after, _hash(key), self._owner.name, before],
+                )
+                if moved.rowcount != 1:
+                    raise StoreUnavailableError(
+                        "the id of this call was taken over meanwhile",
+                        hint="look what became of the call; nothing was done here",
+                    )
+
     def _expire_keys_of(self, dead: list[str]) -> None:
         """Begin the time to live of keys in doubt, which may never be claimed again."""
         if not dead:
             return
         with self._file.transaction() as database:
+            database.executemany(
+                "DELETE FROM idempotency_keys WHERE state = 'parked' AND owner = ?",
+                [(name,) for name in dead],
+            )
             database.executemany(
                 "UPDATE idempotency_keys SET state = 'unknown', expires_at = ?"
                 " WHERE state = 'running' AND owner = ?",
@@ -147,7 +172,8 @@ class SQLiteIdempotency(Idempotency):
 
     def _entry(
         self, asked: str, body: str, state: str, owner: str, result: str | None
-    ) -> KeyEntry:
+    ) -> KeyEntry | None:
+        """Return the entry of a row; None: its run waited, and will never begin."""
         same = body == asked
         if state == "done" and result is not None:
             done = ToolResult.model_validate_json(result)
@@ -156,8 +182,11 @@ class SQLiteIdempotency(Idempotency):
             return KeyEntry(same=same, state="gone")
         # A running key of this process that is claimed again has no run any more.
         others = owner != self._owner.name
-        if state == "running" and others and self._owner.state_of(owner) == "alive":
+        life = self._owner.state_of(owner) if others else "dead"
+        if state in ("running", "parked") and life == "alive":
             return KeyEntry(same=same, state="running")
+        if state == "parked" and life == "dead":
+            return None
         return KeyEntry(same=same, state="unknown")
 
     def _store_result(self, key: str, body: CallBody, result: ToolResult) -> None:

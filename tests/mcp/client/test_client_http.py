@@ -17,6 +17,7 @@ import pytest
 from toolcell.core import ConfigError, ToolExecutionError, ToolResult
 from toolcell.tools import MCPEndpoint, MCPToolset
 from toolcell.tools.mcp_client.http_bodies import read_events
+from toolcell.tools.mcp_client.message_limits import Pace
 
 from ...support.mcp.servers import be_patient, definition
 from ...support.polling import until
@@ -272,7 +273,7 @@ async def test_events_that_arrive_in_pieces_are_whole() -> None:
             yield text[start : start + size]
 
     for size in (1, 2, 3, 5, len(text)):
-        events = [each async for each in read_events(pieces(size), 100)]
+        events = [each async for each in read_events(pieces(size), 100, Pace())]
         assert b"".join(events) == text
         assert [each.strip() for each in events] == [
             b"data: 1", b"data: 2", b"data: 3\rdata: 4", b"data: 5"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -9,6 +12,7 @@ import pytest
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import ExecutionResult, HostCalls, Limits, SandboxManager
+from toolcell.sandbox.client.host_calls import _json
 
 pytestmark = pytest.mark.anyio
 
@@ -422,3 +426,25 @@ said
     result = await sandbox.run(code, calls=calls)
 
     assert result.value == ["refused", "refused", "\N{GRINNING FACE}"], result.stderr
+
+
+@pytest.mark.promise("R61")
+@pytest.mark.parametrize(
+    "value", [[1, 2.5, None, "ü"], "NaN", "\ud800", {"a": {"Infinity": True}}, 10**30]
+)
+def test_answers_are_written_as_the_program_reads_them(value: Any) -> None:
+    assert json.loads(_json({"value": value})) == {"value": value}
+
+
+@pytest.mark.promise("R61")
+def test_a_large_answer_costs_the_loop_little() -> None:
+    large = {"value": [{"a": "b"}] * 300_000}
+
+    def seconds(write: Callable[[Any], Any]) -> float:
+        start = time.thread_time()
+        write(large)
+        return time.thread_time() - start
+
+    plain = min(seconds(json.dumps) for _ in range(3))
+    assert min(seconds(_json) for _ in range(3)) < 0.6 * plain
+    assert _json({"value": [float("nan")]}) == _json({"value": object()}) == b""

@@ -83,3 +83,50 @@ async def test_no_call_is_made_twice_across_a_kill(tmp_path: Path) -> None:
     assert told[-3:] == [("a", "ok", True), ("b", "error", False), ("d", "ok", False)]
     keys.close()
     records.close()
+
+
+WAITS = """
+import sys, anyio
+from pathlib import Path
+from toolcell.core import ToolCall
+from toolcell.guard import *
+from toolcell.tools import *
+
+@tool
+async def pay(amount: int) -> str:
+    raise AssertionError
+
+async def ask(request):
+    print("asked", flush=True)
+    await anyio.sleep_forever()
+
+async def main():
+    policy = AgentPolicy(agent_id="a", ask=["pay"])
+    guard = ActionGuard([policy], approvals=Approvals(handler=ask))
+    keys = SQLiteIdempotency(Path(sys.argv[1]) / "state.db")
+    executor = ConcurrentExecutor(ToolRegistry([pay]), guard=guard, idempotency=keys)
+    await executor.call(
+        ToolCall(id="1", name="pay", arguments={"amount": 1}, agent_id="a"))
+anyio.run(main)
+"""
+
+
+@pytest.mark.promise("C9")
+async def test_a_call_that_waited_for_a_person_is_made_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-I", "-c", WAITS, str(tmp_path)]
+    with Child(command, stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == "asked\n"
+        victim.kill()
+
+    @tool
+    async def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    keys = SQLiteIdempotency(tmp_path / "state.db")
+    executor = ConcurrentExecutor(ToolRegistry([pay]), guard=None, idempotency=keys)
+    call = ToolCall(id="1", name="pay", arguments={"amount": 1}, agent_id="a")
+    assert (await executor.call(call)).content == "paid 1"
+    assert (await executor.call(call)).content == "paid 1"

@@ -1,0 +1,70 @@
+"""What a server sends takes a bounded share of the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+
+import pytest
+
+from toolcell.tools.mcp_client import message_limits
+from toolcell.tools.mcp_client.http_bodies import read_events, read_message
+from toolcell.tools.mcp_client.message_limits import MESSAGE_VALUES, Pace, parse
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("R19")]
+
+LARGE = b'{"jsonrpc":"2.0","id":1,"result":{"a":[' + b"1," * 150_000 + b"1]}}"
+SMALL = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+EVENT = b"data: " + LARGE + b"\n\n"
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The waits of a server's messages, while no time passes."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(round(seconds, 3))
+
+    still = SimpleNamespace(current_time=lambda: 7.0, sleep=sleep)
+    monkeypatch.setattr(message_limits, "anyio", still)
+    return waits
+
+
+async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+async def test_large_messages_wait_for_those_before_and_small_ones_do_not(
+    waits: list[float],
+) -> None:
+    pace = Pace()
+    for _ in range(3):
+        assert not isinstance(await parse(LARGE, pace), Exception)
+        assert not isinstance(await parse(SMALL, pace), Exception)
+    assert waits == [0, 2.98, 5.96]
+
+
+async def test_answers_of_one_server_share_a_pace(waits: list[float]) -> None:
+    pace = Pace()
+    for read in (
+        read_message(pieces(LARGE), 10**7, pace),
+        read_events(pieces(EVENT), 10**7, pace),
+    ):
+        assert [each async for each in read]
+    assert waits == [0, 2.98]
+
+
+async def test_comments_are_left_out_and_wait(waits: list[float]) -> None:
+    flood = pieces(b":\n\n" * 50_000, b": data\n\n", b":\n\n" * 50_000, b"data: 1\n\n")
+    events = [each async for each in read_events(flood, 100, Pace())]
+
+    assert events == [b": data\n\n", b"data: 1\n\n", b""]
+    assert waits == [0, 0.98]
+
+
+async def test_what_is_too_much_is_refused_before_it_waits(waits: list[float]) -> None:
+    many = b"[" + b"1," * MESSAGE_VALUES + b"1]"
+    assert isinstance(await parse(many, Pace()), Exception)
+    assert waits == []
