@@ -12,7 +12,7 @@ import pytest
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import ExecutionResult, HostCalls, Limits, SandboxManager
-from toolcell.sandbox.client.host_calls import _json
+from toolcell.sandbox.client.host_calls import answer_as_json
 
 pytestmark = pytest.mark.anyio
 
@@ -433,7 +433,7 @@ said
     "value", [[1, 2.5, None, "ü"], "NaN", "\ud800", {"a": {"Infinity": True}}, 10**30]
 )
 def test_answers_are_written_as_the_program_reads_them(value: Any) -> None:
-    assert json.loads(_json({"value": value})) == {"value": value}
+    assert json.loads(answer_as_json({"value": value})) == {"value": value}
 
 
 @pytest.mark.promise("R61")
@@ -446,5 +446,9 @@ def test_a_large_answer_costs_the_loop_little() -> None:
         return time.thread_time() - start
 
     plain = min(seconds(json.dumps) for _ in range(3))
-    assert min(seconds(_json) for _ in range(3)) < 0.6 * plain
-    assert _json({"value": [float("nan")]}) == _json({"value": object()}) == b""
+    assert min(seconds(answer_as_json) for _ in range(3)) < 0.6 * plain
+    assert (
+        answer_as_json({"value": [float("nan")]})
+        == answer_as_json({"value": object()})
+        == b""
+    )
