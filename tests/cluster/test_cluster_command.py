@@ -122,6 +122,7 @@ async def test_what_the_nodes_say(nodes: Nodes) -> None:
         assert {each["slots"] for each in found} == {9}
 
 
+@pytest.mark.promise("C3")
 async def test_a_node_waits_for_its_directory_c3(tmp_path: Path) -> None:
     """Redis is started when the node has said that it waits for it."""
     server = RedisServer(tmp_path)

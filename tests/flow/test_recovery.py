@@ -40,6 +40,7 @@ async def answer(flow_: Flow[Log], thread: str, value: str = "yes") -> None:
     await flow_.answer(thread, question.interrupt.interrupt_id, value, by="anna")
 
 
+@pytest.mark.promise("C4")
 async def test_a_thread_that_fits_no_longer_stops_no_other_c4(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -57,6 +58,7 @@ async def test_a_thread_that_fits_no_longer_stops_no_other_c4(
     assert "no node 'gift' any more" in named
 
 
+@pytest.mark.promise("C5")
 async def test_an_answered_thread_is_found_among_any_number_c5() -> None:
     flow_ = flow(ask)
     for number in range(150):
@@ -66,6 +68,7 @@ async def test_an_answered_thread_is_found_among_any_number_c5() -> None:
     assert [each.thread_id for each in await flow_.recover()] == ["t0"]
 
 
+@pytest.mark.promise("C5")
 async def test_more_threads_than_the_limit_go_on_the_next_time_c5() -> None:
     flow_ = flow(ask)
     for number in range(5):
@@ -75,6 +78,7 @@ async def test_more_threads_than_the_limit_go_on_the_next_time_c5() -> None:
     assert [len(await flow_.recover(limit=2)) for _ in range(4)] == [2, 2, 1, 0]
 
 
+@pytest.mark.promise("C5")
 async def test_paused_threads_are_not_read_in_vain_c5() -> None:
     read: list[str] = []
 
@@ -93,6 +97,7 @@ async def test_paused_threads_are_not_read_in_vain_c5() -> None:
     assert set(read) == {"t3"}
 
 
+@pytest.mark.promise("C6")
 async def test_an_answer_after_the_step_is_refused_c6() -> None:
     """It was checked while the question was open, and comes when the step is over."""
     store = MemoryCheckpointer()
@@ -113,6 +118,7 @@ async def test_an_answer_after_the_step_is_refused_c6() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"\xff", b"{}", b'{"v": 1, "type": "head"}'])
+@pytest.mark.promise("R13")
 async def test_a_damaged_head_is_named_and_stops_no_other_r13(
     damage: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,6 +142,7 @@ async def test_a_damaged_head_is_named_and_stops_no_other_r13(
     assert {each.levelno for each in caplog.records} == {logging.WARNING}
 
 
+@pytest.mark.promise("R16")
 async def test_numbers_that_could_not_be_read_again_are_refused_r16() -> None:
     """Python reads no number of more than 4,300 digits."""
     huge = 10**5_000

@@ -64,6 +64,7 @@ def seconds(read: Callable[[str], Any], text: str) -> float:
 
 @pytest.mark.promise("R41", "R42", "R75")
 @pytest.mark.parametrize("name", READERS)
+@pytest.mark.promise("R66")
 def test_a_text_is_read_in_linear_time(name: str) -> None:
     read = READERS[name]
     for part in PARTS:

@@ -55,6 +55,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.promise("R59")
 async def test_malformed_outputs_are_dropped(sandbox: SandboxManager) -> None:
     """The run, and the outputs around them, hold."""
     forged = "\n".join(f"forge({body})" for body in MALFORMED.values())
@@ -78,6 +79,7 @@ UNTRUE = {
 }
 
 
+@pytest.mark.promise("R59")
 async def test_representations_that_are_not_what_they_claim_are_left_out(
     sandbox: SandboxManager,
 ) -> None:

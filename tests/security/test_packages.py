@@ -96,6 +96,7 @@ async def test_set_up_programs_never_run(packed: SandboxManager, index: Index) -
     assert not (index.root / "canary").exists()
 
 
+@pytest.mark.promise("R18")
 async def test_a_wheel_writes_nowhere_else(index: Index, tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b" / "store"
     folder.parent.mkdir(parents=True)
@@ -116,6 +117,7 @@ async def test_a_wheel_writes_nowhere_else(index: Index, tmp_path: Path) -> None
     assert not (index.root / "canary").exists()
 
 
+@pytest.mark.promise("R18")
 async def test_a_link_in_a_wheel_leads_nowhere(packed: SandboxManager) -> None:
     try:
         place = await packed.install(["linked"])

@@ -152,6 +152,7 @@ ROWS = [pytest.param(kind, id=kind.name) for kind in KINDS]
 @pytest.mark.promise("E-79", "E-81")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.promise("R69")
 def test_nothing_is_left_for_the_next_program(kind: Kind, place: Place) -> None:
     place.require_kind(kind)
     row = found(place)[kind.name]

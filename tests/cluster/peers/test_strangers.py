@@ -138,6 +138,7 @@ async def test_a_stranger_is_cut_off(agent: NodeAgent) -> None:
     ],
     ids=["too large", "unknown", "no length", "no JSON", "opened twice"],
 )
+@pytest.mark.promise("R39")
 async def test_nonsense_ends_the_link_and_nothing_else(
     agent: NodeAgent, frame: bytes
 ) -> None:
@@ -150,6 +151,7 @@ async def test_nonsense_ends_the_link_and_nothing_else(
             assert (await session.run("x")).value == 1
 
 
+@pytest.mark.promise("R39")
 async def test_strangers_that_wait_keep_nobody_out(
     agent: NodeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +255,7 @@ async def test_a_drained_node_takes_nothing_new(agent: NodeAgent) -> None:
         assert other.busy == 1
 
 
+@pytest.mark.promise("R39")
 async def test_the_directory_takes_signed_records_only(
     processes: ClusterProcesses, nodes: dict[str, NodeProcess]
 ) -> None:
@@ -270,6 +273,7 @@ async def test_the_directory_takes_signed_records_only(
     ours.close()
 
 
+@pytest.mark.promise("R37", "R38")
 async def test_names_of_strangers_hide_no_node_r37_r38(
     processes: ClusterProcesses, nodes: dict[str, NodeProcess]
 ) -> None:

@@ -166,6 +166,7 @@ async def test_the_agent_does_not_answer_itself(office: Office) -> None:
     assert (await flow.resume("t")).status == "interrupted"
 
 
+@pytest.mark.promise("R15")
 async def test_no_other_agent_answers_either(office: Office) -> None:
     await office.flow(ask).run({}, "t")
     await office.answer(Approve(approver="robot"))
@@ -185,6 +186,7 @@ async def test_a_grant_answers_no_question(office: Office) -> None:
     assert (await office.flow(ask).resume("two")).status == "interrupted"
 
 
+@pytest.mark.promise("R15")
 async def test_an_answer_that_does_not_fit_is_asked_for_anew(office: Office) -> None:
     await office.flow(count).run({}, "t")
     request = await office.request()

@@ -125,6 +125,7 @@ async def test_a_call_waits_for_a_person_who_is_recorded(
     ],
     ids=str,
 )
+@pytest.mark.promise("R17")
 async def test_an_approval_is_bound_to_the_very_call(
     store: ApprovalStore, changes: dict[str, Any]
 ) -> None:
@@ -164,6 +165,7 @@ async def test_requests_and_approvals_expire(store: ApprovalStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A", " a ", "a.", "\uff41", "-a-", "a\u200b"])
+@pytest.mark.promise("R17")
 async def test_an_agent_cannot_approve_itself(
     store: ApprovalStore, tmp_path: Path, name: str
 ) -> None:
@@ -349,6 +351,7 @@ async def test_twins_share_one_question_and_not_the_approval(
     assert sorted(used) == [False] * 9 + [True]
 
 
+@pytest.mark.promise("R17")
 async def test_an_answer_is_given_once(store: ApprovalStore) -> None:
     approvals = Approvals(store, handler=Desk(None))
     await approvals.ask(CALL, FACTS, ASKED)

@@ -138,6 +138,7 @@ def test_secret_types_never_show_themselves() -> None:
         assert "abc" not in repr(shown)
 
 
+@pytest.mark.promise("R21")
 def test_a_known_secret_goes_in_every_spelling() -> None:
     canary = f"canary {secrets.token_hex(8)}"
     known = Redactor(secrets=[SecretStr(canary)])

@@ -131,6 +131,7 @@ def test_a_line_that_cannot_be_run_ends_nothing(
 @pytest.mark.parametrize(
     "begin", [b"", b"\xef\xbb\xbf", b"gzip", b"\xef\xbb\xbfgzip", b"pipe"]
 )
+@pytest.mark.promise("JB1")
 def test_programs_come_in_every_usual_form_qp1_qp2_jb1(
     tmp_path: Path, begin: bytes
 ) -> None:

@@ -100,6 +100,7 @@ def test_every_section_is_read(tmp_path: Path) -> None:
         (f"[sandbox]\npool = {'9' * 5000}", "4300 digits"),
     ],
 )
+@pytest.mark.promise("R50")
 def test_what_is_wrong_is_told_with_its_place(
     tmp_path: Path, text: str, place: str
 ) -> None:
@@ -194,6 +195,7 @@ def test_production_refuses_what_is_weak(tmp_path: Path, text: str, named: str) 
         )
 
 
+@pytest.mark.promise("R50")
 def test_a_secret_is_named_and_never_written(tmp_path: Path) -> None:
     for text in (
         f"[audit]\nkey = '{PASSWORD}'",

@@ -13,6 +13,7 @@ from toolcell.host.console.pages.shown import cut, difference
 pytestmark = pytest.mark.promise("R1")
 
 
+@pytest.mark.promise("R3")
 def test_each_hidden_part_is_marked_and_many_cost_little() -> None:
     text = "\n".join(f"token=secret-{number:08}" for number in range(5_000))
     names = {f"token=secret-{number}": "x" for number in range(4_000)}

@@ -27,6 +27,7 @@ async def test_wrong_tokens_are_refused(tmp_path: Path, key: str) -> None:
     assert answer.status_code == none.status_code == 401
 
 
+@pytest.mark.promise("R6")
 async def test_anothers_sandbox_is_not_there(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
@@ -46,6 +47,7 @@ async def test_anothers_sandbox_is_not_there(tmp_path: Path) -> None:
     assert alive.status_code == 204
 
 
+@pytest.mark.promise("R6")
 async def test_no_header_opens_a_sandbox_without_its_token(tmp_path: Path) -> None:
     async with served(tmp_path, 'domain = "box.test"') as service:
         mine, other = await service.create(), await service.create("b")

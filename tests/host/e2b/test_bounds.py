@@ -61,6 +61,7 @@ def form(*parts: bytes, boundary: str = "b") -> bytes:
         pytest.param("b" * 300, form(b"\r\n\r\n", boundary="b" * 300), 400, id="long"),
     ],
 )
+@pytest.mark.promise("R28")
 async def test_forms_are_counted(
     tmp_path: Path, boundary: str, content: bytes, status: int
 ) -> None:

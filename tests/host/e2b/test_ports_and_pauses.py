@@ -44,6 +44,7 @@ async def start_server(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.promise("S12")
+@pytest.mark.promise("R36")
 async def test_requests_reach_a_server_in_a_sandbox(tmp_path: Path) -> None:
     async with served(tmp_path, 'domain = "box.test"') as service:
         sandbox = await service.create()

@@ -96,6 +96,7 @@ async def test_a_call_is_cancelled(tmp_path: Path) -> None:
     assert other.json()["result"]["content"] == 42
 
 
+@pytest.mark.promise("R70")
 async def test_a_call_sent_twice_under_one_id_is_made_once(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         first = await service.post("/v1/calls", {**SUM, "id": "one"})
@@ -111,6 +112,7 @@ async def test_a_call_sent_twice_under_one_id_is_made_once(tmp_path: Path) -> No
     assert len(records["records"]) == 1
 
 
+@pytest.mark.promise("R22")
 async def test_nothing_of_another_agent_is_seen(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         made = await service.post("/v1/calls", {"tool": "hold"}, wait=0)
@@ -138,6 +140,7 @@ async def test_nothing_of_another_agent_is_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "header", ["", "Bearer", "Bearer tcl_0123456789abcdef_x", "Basic YTpi"]
 )
+@pytest.mark.promise("R22")
 async def test_without_a_valid_token_nothing_is_answered(
     tmp_path: Path, header: str
 ) -> None:

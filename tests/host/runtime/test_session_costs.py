@@ -93,6 +93,7 @@ async def test_a_session_ends_with_the_budget_of_its_agent() -> None:
 
 
 @pytest.mark.promise("R25")
+@pytest.mark.promise("R68")
 async def test_a_program_that_is_cut_off_is_charged_once() -> None:
     """A cancelled call has no result: it pays what the cell used, nobody pays again."""
     burns = """

@@ -114,6 +114,7 @@ async def test_a_page_is_fetched(site: ThreadingHTTPServer) -> None:
     assert hits(site)[0] == "/a?b=c"
 
 
+@pytest.mark.promise("R21")
 async def test_sizes_are_capped_and_kinds_checked(site: ThreadingHTTPServer) -> None:
     base = f"http://127.0.0.1:{site.server_port}"
     large = await get(local(site, max_bytes=1000), f"{base}/large")
@@ -134,6 +135,7 @@ async def test_redirects_are_followed_and_bounded(site: ThreadingHTTPServer) -> 
     assert "redirects" in told(endless)
 
 
+@pytest.mark.promise("R21")
 async def test_a_server_that_drips_ends_at_the_deadline(
     site: ThreadingHTTPServer,
 ) -> None:

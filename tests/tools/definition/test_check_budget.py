@@ -37,6 +37,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.promise("R58")
 def test_a_hostile_schema_refuses_its_value_and_ends(schema: dict[str, Any]) -> None:
     problems = problems_of(build_validator("t", schema), {"a": 1})
 

@@ -64,6 +64,7 @@ async def test_what_a_tool_says_is_charged_for_its_maximum() -> None:
 
 
 @pytest.mark.promise("E-115")
+@pytest.mark.promise("R68")
 async def test_a_tool_that_fails_has_cost_what_it_said() -> None:
     judge = guard()
     executor = ConcurrentExecutor(ToolRegistry([search]), guard=judge)

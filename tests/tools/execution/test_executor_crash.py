@@ -50,6 +50,7 @@ anyio.run(main)
 
 
 @pytest.mark.promise("A-17", "RG-31")
+@pytest.mark.promise("R70")
 async def test_no_call_is_made_twice_across_a_kill(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-c", VICTIM, str(tmp_path)]
     with Child(command, stdout=subprocess.PIPE, text=True) as victim:

@@ -125,6 +125,7 @@ def test_a_name_is_taken_once() -> None:
 
 @pytest.mark.promise("E-112")
 @pytest.mark.parametrize("name", ["math_add", "Math.Add", "MATH_ADD", "math.add"])
+@pytest.mark.promise("R57")
 def test_names_that_look_alike_are_refused(name: str) -> None:
     registry = ToolRegistry([named("math.add")])
 
@@ -278,6 +279,7 @@ def test_a_failed_look_up_tells_only_what_the_agent_has(guarded: ToolRegistry) -
     assert caught.value.details["suggestions"][0] == "read_file"
 
 
+@pytest.mark.promise("R57")
 def test_hidden_and_missing_tools_fail_alike(guarded: ToolRegistry) -> None:
     view = guarded.snapshot().for_agent("writer")
     messages = set()

@@ -15,6 +15,7 @@ from toolcell.tools import ConcurrentExecutor, SQLiteRecords, ToolRegistry, tool
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.promise("C7")
 async def test_calls_stop_before_their_effect_until_records_are_written_c7(
     tmp_path: Path,
 ) -> None:
@@ -58,6 +59,7 @@ async def test_calls_stop_before_their_effect_until_records_are_written_c7(
     records.close()
 
 
+@pytest.mark.promise("C8")
 async def test_a_refusal_stays_one_if_its_record_has_to_wait_c8(tmp_path: Path) -> None:
     """Nothing began, so nobody has to look whether something took effect."""
 

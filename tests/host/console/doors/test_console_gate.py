@@ -75,6 +75,7 @@ def test_nothing_is_shown_or_done_without_a_session(
         ({"Content_Type": "multipart/form-data; boundary=x"}, 415),
     ],
 )
+@pytest.mark.promise("R11")
 def test_an_act_comes_from_a_form_of_ours(
     service: Service, http: httpx2.Client, headers: dict[str, str], status: int
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_form_carries_the_token_of_its_session(
         ("cors", "empty", 403),
     ],
 )
+@pytest.mark.promise("R11")
 def test_from_elsewhere_people_follow_links_alone(
     service: Service, http: httpx2.Client, mode: str, destination: str, status: int
 ) -> None:
@@ -152,6 +154,7 @@ def test_other_methods_are_refused(service: Service, http: httpx2.Client) -> Non
 @pytest.mark.parametrize(
     "path", ["/", "/login", "/nothing", "/static/console.js", "/join/x"]
 )
+@pytest.mark.promise("R11")
 def test_every_answer_has_the_headers(
     service: Service, http: httpx2.Client, path: str
 ) -> None:
