@@ -27,6 +27,7 @@ from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
@@ -46,6 +47,9 @@ from .server import MCPServer
 from .shutdown import stop_on_signal
 
 PATH = "/mcp"
+_READ_BY_PAGES = ["Mcp-Session-Id", "WWW-Authenticate", "Retry-After"]
+"""Headers of answers that pages of other origins may read."""
+
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _log = logging.getLogger(__name__)
 
@@ -174,16 +178,20 @@ class HTTPServer:
             ]
             routes += _metadata_routes(auth, resource)
         routes.append(Route(PATH, endpoint))
-        app = Starlette(routes=routes, middleware=middleware)
         port = self._socket.getsockname()[1]
         names = [f"{name}:{port}" for name in _LOOPBACK]
         hosts = {*names, *self._settings.allowed_hosts}
-        origins = {f"http://{name}" for name in names}
-        return HostOriginMiddleware(
-            app,
-            frozenset(map(str.lower, hosts)),
-            frozenset(map(str.lower, {*origins, *self._settings.allowed_origins})),
+        own = [f"http://{name}" for name in names]
+        origins = frozenset(map(str.lower, [*own, *self._settings.allowed_origins]))
+        pages = Middleware(
+            CORSMiddleware,
+            allow_origins=sorted(origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=_READ_BY_PAGES,
         )
+        app = Starlette(routes=routes, middleware=[pages, *middleware])
+        return HostOriginMiddleware(app, frozenset(map(str.lower, hosts)), origins)
 
     async def _ready(self, request: Request) -> JSONResponse:
         if not self.server.calls.ready:

@@ -32,10 +32,16 @@ LINGER_SECONDS = 0.5
 answers: a client with a result may ask for the list of tools to validate it by."""
 
 
+PROBES = frozenset({"/healthz", "/readyz"})
+"""Paths for those who look after the server. They come by its address in a network,
+which nobody has named, and learn no more than that it works."""
+
+
 class HostOriginMiddleware:
     """Refuses requests with another `Host` or `Origin` than the server's own.
 
-    Without it any page in a browser could use a server on the loopback address.
+    Without it any page in a browser could use a server on the loopback address. Probes
+    may come by any `Host`.
 
     Args:
         app: The next application.
@@ -54,6 +60,7 @@ class HostOriginMiddleware:
         headers = Headers(scope=scope)
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         known = len(hosts) == 1 and hosts[0].lower() in self._hosts
+        known = known or scope["path"] in PROBES
         if not known or not {each.lower() for each in origins} <= self._origins:
             refusal = PlainTextResponse("unknown Host or Origin", status_code=403)
             await refusal(scope, receive, send)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -42,18 +43,22 @@ _PLACEHOLDER = re.compile(r"\{([^{}/]+)\}")
 _Raw = dict[str, Any]
 
 
-def list_operations(values: _Raw, selection: Selection) -> Listing[OpenAPIDefinition]:
+def list_operations(
+    values: _Raw, selection: Selection, server: str
+) -> Listing[OpenAPIDefinition]:
     """Return the operations of a document, as tools.
 
     Args:
         values: The document.
+        server: The URL that requests go to. An operation that names servers is a tool
+            only if this is one of them.
         selection: The operations that are wanted. A path that cannot be read is told of
             in any case: nobody knows what is in it.
 
     Raises:
         ConfigError: The parser of OpenAPI is not installed.
     """
-    parser = _Parser(Document(values))
+    parser = _Parser(Document(values), server)
     listing: Listing[OpenAPIDefinition] = Listing()
     for path, given in values.get("paths", {}).items():
         if path.startswith("x-"):
@@ -85,7 +90,7 @@ def operation_name(operation: Any, method: str, path: str) -> str:
 class _Parser:
     """Reads the parts of one document; the library knows how each has to look."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, server: str) -> None:
         try:
             from openapi_pydantic.v3 import v3_0, v3_1
         except ImportError:
@@ -93,6 +98,7 @@ class _Parser:
                 "the parser of OpenAPI is not installed", hint=install_hint("openapi")
             ) from None
         self._document = document
+        self._server = _spelled(server)
         self._models: Any = v3_0 if document.is_30 else v3_1
         known = document.values.get("components", {})
         schemes = known.get("securitySchemes") if isinstance(known, dict) else None
@@ -114,10 +120,12 @@ class _Parser:
         self, name: str, method: str, path: str, item: _Raw
     ) -> OpenAPIDefinition:
         """Return the definition of one operation. Raises ConfigError."""
-        operation = self._checked("Operation", item[method])
-        if "$ref" in item[method]:
-            raise unfit("it refers to another operation")
-        if item[method].get("servers") or item.get("servers"):
+        given = item[method]
+        if isinstance(given, dict) and "$ref" in given:
+            raise unfit("it refers to another operation, which may be in another file")
+        operation = self._checked("Operation", given)
+        servers = given.get("servers") or item.get("servers")
+        if servers and self._server not in map(_spelled, _urls(servers)):
             raise unfit("it names a server of its own")
         bundle = SchemaBundle(self._document)
         properties: _Raw = {}
@@ -270,17 +278,39 @@ class _Parser:
         )
 
 
+def _urls(servers: Any) -> Iterator[str]:
+    """Yield the URLs of a list of servers; one with variables is none."""
+    for each in servers if isinstance(servers, list) else ():
+        url = each.get("url") if isinstance(each, dict) else None
+        if isinstance(url, str) and "{" not in url:
+            yield url
+
+
+def _spelled(url: str) -> str:
+    """Return a URL as it is compared; it must be the same server, and the same path."""
+    scheme, mark, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme.lower()}{mark}{host.lower()}{slash}{path}".rstrip("/")
+
+
 def _argument_names(parameters: list[_Raw], has_body: bool) -> list[str]:
-    """Return a name for each; one that is taken gets its place in front."""
+    """Return a name for each; one that is taken gets its place in front, or a number.
+
+    With names such as `StartTime<` and `StartTime>` the place alone does not help.
+    """
     plain = [_safe_name(each["name"]) for each in parameters]
     taken = [*plain, *(["body"] if has_body else [])]
-    names = [
-        _safe_name(f"{each['in']}_{name}") if taken.count(name) > 1 else name
-        for name, each in zip(plain, parameters, strict=True)
-    ]
-    if len(set(names)) < len(names) or (has_body and "body" in names):
-        raise unfit("two of its parameters have one name")
-    return names
+    names = {name for name in taken if taken.count(name) == 1} | {*taken[len(plain) :]}
+    made = []
+    for name, each in zip(plain, parameters, strict=True):
+        if taken.count(name) > 1:
+            first = name = _safe_name(f"{each['in']}_{name}")
+            numbers = itertools.count(2)
+            while name in names:
+                name = f"{first[:60]}_{next(numbers)}"
+            names.add(name)
+        made.append(name)
+    return made
 
 
 def _safe_name(name: str) -> str:

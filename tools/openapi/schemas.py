@@ -18,12 +18,16 @@ MAX_SCHEMAS = 2_000
 """Schemas of one operation, those inside of others counted. With more it cannot be
 used."""
 
+MAX_JOINS = 10_000
+"""Schemas that are looked at for what they join by `allOf`, in one operation. With more
+it cannot be used."""
+
 _OF_SCHEMAS = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _SCHEMA = frozenset(
     "items additionalProperties not if then else contains propertyNames"
     " unevaluatedItems unevaluatedProperties".split()
 )
-_SCHEMAS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SCHEMAS = frozenset({"anyOf", "oneOf", "prefixItems"})
 _LEFT_OUT = frozenset(
     "$id $schema $anchor $dynamicAnchor $vocabulary $defs definitions $ref nullable"
     " discriminator xml externalDocs example examples readOnly writeOnly".split()
@@ -87,6 +91,7 @@ class SchemaBundle:
         self._names: dict[str, str] = {}
         self._open: list[str] = []
         self._left = MAX_SCHEMAS
+        self._joins_left = MAX_JOINS
 
     def schema(self, schema: Any) -> Any:
         """Return a JSON Schema. Raises ConfigError."""
@@ -97,7 +102,13 @@ class SchemaBundle:
             self.defs[self._names[reference]] = self._converted(target)
         return made
 
-    def _converted(self, schema: Any) -> Any:
+    def _converted(self, schema: Any, answered: frozenset[str] = frozenset()) -> Any:
+        """Return a JSON Schema.
+
+        Args:
+            schema: The schema of the document.
+            answered: Properties that schemas beside it say to be read-only.
+        """
         self._left -= 1
         if self._left < 0:
             raise unfit(f"it has more than {MAX_SCHEMAS:,} schemas")
@@ -109,19 +120,26 @@ class SchemaBundle:
             raise unfit("it uses $dynamicRef")
         if "$ref" in schema:
             made = {"$ref": f"#/$defs/{self._name(schema['$ref'])}"}
-            return made if self._document.is_30 else made | self._keywords(schema)
-        made = self._keywords(schema)
+            if self._document.is_30:
+                return made
+            return made | self._keywords(schema, answered)
+        made = self._keywords(schema, answered)
         return _as_of_31(schema, made) if self._document.is_30 else made
 
-    def _keywords(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def _keywords(
+        self, schema: dict[str, Any], answered: frozenset[str]
+    ) -> dict[str, Any]:
         made: dict[str, Any] = {}
+        answered |= self._read_only_names(schema)
         for key, value in schema.items():
             if key in _OF_SCHEMAS and isinstance(value, dict):
                 made[key] = {
                     name: self._converted(each)
                     for name, each in value.items()
-                    if not _is_read_only(each)
+                    if not self._is_read_only(each)
                 }
+            elif key == "allOf" and isinstance(value, list):
+                made[key] = [self._converted(each, answered) for each in value]
             elif key in _SCHEMA:
                 made[key] = self._converted(value)
             elif key in _SCHEMAS and isinstance(value, list):
@@ -132,9 +150,40 @@ class SchemaBundle:
             made["required"] = [
                 name
                 for name in schema["required"]
-                if not _is_read_only(_property(schema, name))
+                if not (isinstance(name, str) and name in answered)
             ]
         return made
+
+    def _read_only_names(self, schema: dict[str, Any]) -> frozenset[str]:
+        """Return the properties that are read-only, here or in what is joined to it."""
+        names: set[str] = set()
+        seen: set[str] = set()
+        left: list[Any] = [schema]
+        while left:
+            each = left.pop()
+            if not isinstance(each, dict):
+                continue
+            self._joins_left -= 1
+            if self._joins_left < 0:
+                raise unfit(f"it joins more than {MAX_JOINS:,} schemas")
+            properties, joined = each.get("properties"), each.get("allOf")
+            if isinstance(properties, dict):
+                names |= {n for n, of in properties.items() if self._is_read_only(of)}
+            if isinstance(joined, list):
+                left += joined
+            reference = each.get("$ref")
+            if isinstance(reference, str) and reference not in seen:
+                seen.add(reference)
+                left.append(self._document.target(reference))
+        return frozenset(names)
+
+    def _is_read_only(self, schema: Any) -> bool:
+        # Part of answers alone: a request has to leave it out.
+        found = self._document.followed(schema)
+        return any(
+            isinstance(each, dict) and each.get("readOnly") is True
+            for each in (schema, found)
+        )
 
     def _name(self, reference: Any) -> str:
         if not isinstance(reference, str):
@@ -149,16 +198,6 @@ class SchemaBundle:
             self._names[reference] = name
             self._open.append(reference)
         return self._names[reference]
-
-
-def _property(schema: dict[str, Any], name: Any) -> Any:
-    properties = schema.get("properties")
-    return properties.get(name) if isinstance(properties, dict) else None
-
-
-def _is_read_only(schema: Any) -> bool:
-    # Part of answers alone: a request has to leave it out.
-    return isinstance(schema, dict) and schema.get("readOnly") is True
 
 
 def _as_of_31(schema: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:

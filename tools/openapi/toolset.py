@@ -223,7 +223,7 @@ class OpenAPIToolset:
         else:
             text = self._document
         selection = Selection(self._operations)
-        listing = list_operations(read_document(text), selection)
+        listing = list_operations(read_document(text), selection, self._server)
         if self._offered.is_adopting:
             selection.check(self.name)
         self._offered.compare(listing)

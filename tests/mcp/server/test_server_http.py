@@ -170,6 +170,7 @@ async def test_sessions_are_runs_of_their_own(tmp_path: Path, mode: Any) -> None
     assert all(run == session for run, session in seen)
 
 
+@pytest.mark.promise("T20")
 @pytest.mark.promise("E-128")
 @pytest.mark.parametrize(
     "headers",
@@ -190,11 +191,17 @@ async def test_foreign_pages_are_kept_out(
         refused = await http.post(
             url, json=INITIALIZE, headers=bearer(secret) | headers
         )
-        health = await http.get(url.replace("/mcp", "/healthz"), headers=headers)
+        probes = [
+            await http.get(url.replace("/mcp", path), headers=headers)
+            for path in ("/healthz", "/readyz")
+        ]
         local = {"Origin": url.removesuffix("/mcp")}
         let_in = await http.post(url, json=INITIALIZE, headers=bearer(secret) | local)
 
-    assert (refused.status_code, health.status_code) == (403, 403)
+    assert refused.status_code == 403
+    # A probe of Kubernetes names the address of its pod; a page learns nothing.
+    for_pages = 403 if "Origin" in headers else 200
+    assert [each.status_code for each in probes] == [for_pages] * 2
     assert let_in.status_code == 200
 
 
@@ -215,6 +222,43 @@ async def test_names_of_the_server_can_be_added(tmp_path: Path) -> None:
         )
 
     assert answer.status_code == 200
+
+
+@pytest.mark.promise("T24")
+async def test_a_page_of_an_allowed_origin_can_call(tmp_path: Path) -> None:
+    page = "https://app.example.com"
+    text = CONFIG.replace("[server]\n", f'[server]\nallowed_origins = ["{page}"]\n')
+    secret = make_token(tmp_path)
+    asks = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,mcp-method,mcp-session-id",
+    }
+    async with (
+        http_served(tmp_path, text=text) as server,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
+        url = server.url
+        preflight = await http.options(url, headers={"Origin": page} | asks)
+        foreign = await http.options(
+            url, headers={"Origin": "https://evil.example"} | asks
+        )
+        answer = await http.post(
+            url, json=INITIALIZE, headers=bearer(secret) | {"Origin": page}
+        )
+        refused = await http.post(url, json=INITIALIZE, headers={"Origin": page})
+
+    assert (preflight.status_code, foreign.status_code) == (200, 403)
+    assert preflight.headers["Access-Control-Allow-Origin"] == page
+    allowed = preflight.headers["Access-Control-Allow-Headers"].lower()
+    assert set(asks["Access-Control-Request-Headers"].split(",")) <= {
+        each.strip() for each in allowed.split(",")
+    }
+    assert "POST" in preflight.headers["Access-Control-Allow-Methods"]
+    assert "Access-Control-Allow-Credentials" not in preflight.headers
+    assert (answer.status_code, refused.status_code) == (200, 401)
+    for each in (answer, refused):
+        assert each.headers["Access-Control-Allow-Origin"] == page
+        assert "Mcp-Session-Id" in each.headers["Access-Control-Expose-Headers"]
 
 
 @pytest.mark.promise("E-92", "E-132")

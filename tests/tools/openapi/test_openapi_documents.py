@@ -19,6 +19,7 @@ from ...support.web.api import document, given, operation
 pytestmark = pytest.mark.anyio
 Tags = Annotated[tuple[str, ...], fastapi.Query()]
 SERVER = "https://api.example.com"
+READ_ONLY = {"type": "integer", "readOnly": True}
 
 
 async def tools_of(values: dict[str, Any] | str, **options: Any) -> OpenAPIToolset:
@@ -356,9 +357,6 @@ async def test_a_model_never_gives_what_is_ours(name: str, where: str) -> None:
     assert set(properties) == {"ok"}
 
 
-SAME = [given("a", "query"), given("a", "cookie"), given("query_a", "query")]
-
-
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
@@ -371,7 +369,6 @@ SAME = [given("a", "query"), given("a", "cookie"), given("query_a", "query")]
             "it takes a body of multipart/form-data",
         ),
         ({"parameters": [given("a", "query", style="matrix")]}, "the style matrix"),
-        ({"parameters": SAME}, "one name"),
     ],
 )
 async def test_what_cannot_be_called_says_why(more: Any, reason: str) -> None:
@@ -427,3 +424,96 @@ def test_a_version_may_be_short() -> None:
         assert read_document(text)
     with pytest.raises(ConfigError, match="but Swagger"):
         read_document("swagger: '2.0'\n")
+
+
+@pytest.mark.promise("T14")
+@pytest.mark.parametrize(
+    ("url", "is_usable"),
+    [
+        (SERVER, True),
+        (f"{SERVER}/", True),
+        ("HTTPS://API.example.com", True),
+        ("https://other.example.com", False),
+        (f"{SERVER}/v2", False),
+        ("https://{region}.example.com", False),
+        ("/", False),
+    ],
+)
+@pytest.mark.parametrize("place", ["path", "operation"])
+async def test_an_operation_may_name_the_server_that_is_asked(
+    url: str, is_usable: bool, place: str
+) -> None:
+    values = operation()
+    [path] = values["paths"].values()
+    (path if place == "path" else path["get"])["servers"] = [{"url": url}]
+    toolset = await tools_of(values)
+
+    assert (len(toolset.tools) == 1) is is_usable
+
+
+@pytest.mark.promise("T14")
+async def test_names_that_differ_in_signs_alone_get_numbers() -> None:
+    names = ("StartTime", "StartTime<", "StartTime>", "StartTime_")
+    parameters = [
+        {"name": name, "in": "query", "schema": {"type": "string"}} for name in names
+    ]
+    found = await one(operation(parameters=parameters))
+
+    assert [each.name for each in found.parameters] == [*names]
+    assert [each.argument for each in found.parameters] == [
+        "StartTime",
+        "query_StartTime_",
+        "query_StartTime__2",
+        "query_StartTime__3",
+    ]
+
+
+@pytest.mark.promise("T21")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"properties": {"id": READ_ONLY}}, {"required": ["id", "name"]}]},
+        {"allOf": [{"$ref": "#/components/schemas/Base"}, {"required": ["id"]}]},
+        {"allOf": [{"$ref": "#/components/schemas/Base"}], "required": ["id"]},
+        {"properties": {"id": {"$ref": "#/components/schemas/Id"}}, "required": ["id"]},
+    ],
+)
+async def test_what_only_answers_have_is_not_asked_for(schema: dict[str, Any]) -> None:
+    body = {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object"} | schema}},
+    }
+    values = operation(method="post", requestBody=body)
+    values["components"] = {
+        "schemas": {
+            "Base": {"type": "object", "properties": {"id": READ_ONLY}},
+            "Id": READ_ONLY,
+        }
+    }
+    [tool] = (await tools_of(values)).tools
+
+    tool.validate({"body": {"name": "Rex"}})
+
+
+@pytest.mark.promise("T21")
+async def test_schemas_that_join_each_other_end() -> None:
+    schemas = {
+        f"S{number}": {
+            "allOf": [{"$ref": f"#/components/schemas/S{number + 1}"}] * 2,
+            "required": ["id"],
+        }
+        for number in range(1_500)
+    } | {"S1500": {"properties": {"id": READ_ONLY}}}
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/S0"}}}
+    values = operation(method="post", requestBody={"content": content})
+
+    reason = await refused(values | {"components": {"schemas": schemas}})
+    assert "joins more than 10,000 schemas" in reason
+
+
+@pytest.mark.promise("T30")
+async def test_an_operation_in_another_file_is_told_so() -> None:
+    paths = {"/pets": {"get": {"$ref": "operations/pets.yml"}}}
+    values = document(paths, openapi="3.0.3")
+
+    assert "refers to another operation" in await refused(values)
