@@ -6,9 +6,7 @@ import json
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
-
-from .text.strict_json import read_json
+from pydantic import AfterValidator, Field, JsonValue
 
 # Kept: `json.dumps` would make a new one for each text.
 json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -36,14 +34,8 @@ def copied(value: Any) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def _parsed(value: Any) -> Any:
-    """Read arguments that a model wrote as JSON text; pass on anything else."""
-    return read_json(value) if isinstance(value, str) else value
-
-
 JsonCopy = Annotated[JsonValue, AfterValidator(copied)]
 JsonObjectCopy = Annotated[dict[str, JsonValue], AfterValidator(copied)]
-ArgumentsCopy = Annotated[JsonObjectCopy, BeforeValidator(_parsed)]
 # The bounds make pydantic look at each character: half a surrogate pair is refused.
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 WholeText = Annotated[str, AfterValidator(_whole)]

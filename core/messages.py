@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -11,7 +12,6 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from .errors import ToolcellError
 from .fields import (
     DECIMAL,
-    ArgumentsCopy,
     Count,
     DecimalText,
     Id,
@@ -23,10 +23,15 @@ from .fields import (
 )
 from .models import FrozenModel, put_together
 from .parts import Part
+from .text.strict_json import read_json
 
 ToolStatus = Literal["ok", "error", "denied", "timeout", "cancelled"]
 """The end of a call: it returned, it failed, the guard refused it, it was stopped
 at its deadline, or the caller gave it up."""
+
+
+MALFORMED_CHARACTERS = 10_000
+"""Characters of a text that is no arguments. When it is reached the rest is cut."""
 
 
 class Role(StrEnum):
@@ -84,14 +89,55 @@ class ToolCall(_Record):
 
     id: Id
     name: Id
-    arguments: ArgumentsCopy = Field(default_factory=dict)
-    """Values by name, or the JSON text of an object, as some models write it."""
+    arguments: JsonObjectCopy = Field(default_factory=dict)
+    """Values by name, or the JSON text of an object, as some models write it; an empty
+    text and `null` are no arguments."""
 
     agent_id: Id | None = None
     """The agent that asks; a label until a host has bound it."""
 
     parent_id: Id | None = None
     """The call inside which this one was made."""
+
+    malformed: str | None = Field(default=None, exclude_if=lambda text: text is None)
+    """The text of a model that was to be arguments, and is no JSON object; at most
+    10,000 characters, the rest is cut. Such a call is refused, as `invalid_input`, so
+    that its model learns of it. None: it has arguments."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, values: Any) -> Any:
+        """Read arguments that a model wrote as JSON text."""
+        if type(values) is not dict or not isinstance(values.get("arguments"), str):
+            return values
+        text = values["arguments"]
+        try:
+            read = (read_json(text) if text.strip() else None) or {}
+        except ValueError:
+            read = None
+        if isinstance(read, dict):
+            return {**values, "arguments": read}
+        kept = _readable(text[:MALFORMED_CHARACTERS])
+        return {**values, "arguments": {}, "malformed": kept}
+
+    @model_validator(mode="after")
+    def _has_one_of_both(self) -> ToolCall:
+        if self.malformed is not None and self.arguments:
+            raise ValueError("a call with arguments is not malformed")
+        return self
+
+    @property
+    def why_malformed(self) -> str:
+        """The reason why the text is no JSON object; empty: there are arguments."""
+        if self.malformed is None:
+            return ""
+        try:
+            read_json(self.malformed)
+        except json.JSONDecodeError as error:
+            return f"at character {error.pos} {error.msg.lower()}"
+        except ValueError as error:
+            return str(error)
+        return "it is no object"
 
     def validated(self, name: str, arguments: dict[str, JsonValue]) -> ToolCall:
         """Return this call with what its tool was found by and will get.
@@ -105,7 +151,8 @@ class ToolCall(_Record):
 
     def to_openai_format(self) -> dict[str, Any]:
         """Return an entry of `tool_calls` of Chat Completions."""
-        function = {"name": self.name, "arguments": json_text(self.arguments)}
+        text = json_text(self.arguments) if self.malformed is None else self.malformed
+        function = {"name": self.name, "arguments": text}
         return {"id": self.id, "type": "function", "function": function}
 
     def to_anthropic_format(self) -> dict[str, Any]:

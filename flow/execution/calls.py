@@ -57,11 +57,7 @@ class Calls:
             InvalidInputError: There is no executor, or the arguments are no JSON.
             ReplayError: Another operation was recorded in this place.
         """
-        executor = self._parts.flow.executor
-        if executor is None:
-            raise InvalidInputError(
-                "this flow cannot call tools", hint="Flow(graph, executor=...)"
-            )
+        executor = self._executor()
         try:
             values: dict[str, JsonValue] = jsonable(dict(arguments))
         except ValueError as error:
@@ -90,6 +86,26 @@ class Calls:
             CallEnded(self._journal.task_id, name, own_id, result.status, replayed)
         )
         return result.model_copy(update={"call_id": call_id or own_id})
+
+    async def refuse_malformed(self, op: str, call: ToolCall) -> ToolResult:
+        """Return the result of a call without arguments, which no tool ever gets."""
+        own = ToolCall(
+            id=self._call_id(op),
+            name=call.name,
+            malformed=call.malformed,
+            agent_id=self._parts.agent,
+        )
+        run = self._run(None)
+        result = await self._executor().call(own, run=run, raise_on_error=False)
+        return result.model_copy(update={"call_id": call.id})
+
+    def _executor(self) -> ToolExecutor:
+        executor = self._parts.flow.executor
+        if executor is None:
+            raise InvalidInputError(
+                "this flow cannot call tools", hint="Flow(graph, executor=...)"
+            )
+        return executor
 
     async def _begin(
         self,
@@ -266,7 +282,7 @@ class Calls:
         plain = f"{self._parts.lease.thread_id}/{self._journal.task_id}/{op}"
         return f"{plain}~{repeats + 1}" if repeats else plain
 
-    def _run(self, on_start: Callable[[], Awaitable[None]]) -> RunContext:
+    def _run(self, on_start: Callable[[], Awaitable[None]] | None) -> RunContext:
         flow, thread = self._parts.flow, self._parts.lease.thread_id
         session = flow.session
         return RunContext(

@@ -147,6 +147,9 @@ class TaskOperations:
 
         async def make(index: int, call: ToolCall) -> None:
             op = f"{place}/{index}"
+            if call.malformed is not None:
+                results[index] = await self._calls.refuse_malformed(op, call)
+                return
             results[index] = await self._calls.make(
                 op, call.name, call.arguments, call.id
             )

@@ -358,6 +358,8 @@ class ToolPolicy:
         self, call: ToolCall, facts: CallFacts, *, explain: bool = False
     ) -> Ruling:
         """Return the ruling on a call."""
+        if call.malformed is not None:
+            return Ruling("deny", "bad_call", None, "its arguments are no JSON object")
         if self.ruling is not None:
             asks = facts.requires_approval and self.ruling.verdict == "allow"
             if self.is_static or not (explain or asks):

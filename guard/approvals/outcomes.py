@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolcell.core import ToolCall
+from toolcell.core import InvalidInputError, ToolCall
 
 from .records import ApprovalRecord
 from .types import ApprovalOutcome, ApprovalRequest
@@ -68,4 +68,10 @@ def with_arguments(call: ToolCall, arguments: Any) -> ToolCall:
     Raises:
         InvalidInputError: The arguments are not JSON.
     """
-    return ToolCall(**{**dict(call), "arguments": arguments})
+    made = ToolCall(**{**dict(call), "arguments": arguments})
+    if made.malformed is not None:
+        raise InvalidInputError(
+            "the arguments of an approval are no JSON object",
+            hint='give them like {"amount": 7}',
+        )
+    return made

@@ -37,7 +37,8 @@ Reason = Literal[
 """The reason of a decision, as one stable word:
 
 allowed: a rule allows the call. no_agent: the call names no agent. no_policy: the
-agent has no policy. bad_call: the tool's name is not one. no_tool: the agent has no
+agent has no policy. bad_call: the tool's name is not one, or the
+arguments are no JSON object. no_tool: the agent has no
 tool of this name. denied: a rule denies it.
 not_allowed: no rule allows it. approval_required: a person must agree.
 approval_denied: the person did not. approval_unavailable: nobody could be asked.

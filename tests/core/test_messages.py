@@ -193,38 +193,47 @@ def test_arguments_may_come_as_json_text() -> None:
     assert call == ToolCall(id="1", name="f", arguments={"a": [1]})
 
 
-@pytest.mark.promise("RO-01")
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[1]",
-        '"{}"',
-        '{"a": 1} {"a": 2}',
-        '{"a": 1, "a": 2}',
-        '{"a": NaN}',
-        '{"a": -Infinity}',
-        '{"a": 1e999}',
-        '{"a": "\\ud800"}',
-        '{"a": ' + "9" * 5000 + "}",
-        '{"a": ' + "[" * 100_000,
-    ],
-)
-def test_one_malformed_call_spoils_no_other(text: str) -> None:
-    answers = []
-    for call_id, arguments in [("1", "{}"), ("2", text), ("3", '{"a": 1}')]:
-        wanted = {"id": call_id, "name": "f", "arguments": arguments}
-        try:
-            ToolCall.model_validate(wanted)
-        except InvalidInputError as error:
-            assert error.details["problems"][0]["field"].startswith("arguments")
-            answers.append(ToolResult.failed(call_id, "f", error))
-        else:
-            answers.append(ToolResult(call_id=call_id, name="f"))
+MALFORMED = [
+    "{",
+    "[1]",
+    "1",
+    '"{}"',
+    '{"a": 1} {"a": 2}',
+    '{"a": 1, "a": 2}',
+    '{"a": NaN}',
+    '{"a": -Infinity}',
+    '{"a": 1e999}',
+    '{"a": "\\ud800"}',
+    '{"a": ' + "9" * 5000 + "}",
+    '{"a": ' + "[" * 100_000,
+    "\ud800",
+]
 
-    assert [answer.ok for answer in answers] == [True, False, True]
-    assert "ToolCall is not valid" in Message.tool(answers[1]).content
+
+@pytest.mark.promise("RO-01", "T19")
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_malformed_call_stays_what_its_model_wrote(text: Any) -> None:
+    call = ToolCall(id="1", name="f", arguments=text)
+    answer = Message.assistant(tool_calls=[call])
+
+    assert (call.arguments, call.malformed) == ({}, call.malformed or "no")
+    assert text[:9] in (call.malformed or "") or text == "\ud800"
+    assert Message.model_validate_json(answer.model_dump_json()) == answer
+    assert call.to_openai_format()["function"]["arguments"] == call.malformed
+    assert call.to_anthropic_format()["input"] == {}
+
+
+@pytest.mark.promise("T19")
+@pytest.mark.parametrize("text", ["", " \n", "null", "{}"])
+def test_no_arguments_are_no_arguments(text: Any) -> None:
+    assert ToolCall(id="1", name="f", arguments=text) == ToolCall(id="1", name="f")
+
+
+@pytest.mark.promise("T19")
+def test_a_call_has_arguments_or_is_malformed() -> None:
+    with pytest.raises(InvalidInputError, match="not malformed"):
+        ToolCall(id="1", name="f", arguments={"a": 1}, malformed="{")
+    assert "malformed" not in ToolCall(id="1", name="f").model_dump()
 
 
 @pytest.mark.promise("LC-12", "LC-13")

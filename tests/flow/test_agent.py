@@ -140,6 +140,30 @@ async def test_a_model_and_its_tools_take_turns() -> None:
     assert [each.step for each in await flow.history("t")] == [2, 1, 0]
 
 
+@pytest.mark.promise("T19")
+async def test_a_model_learns_of_a_malformed_call() -> None:
+    """The others of its turn are made, and the thread goes on."""
+    texts: list[Any] = ['{"a": 1, "b": 2', '{"a": 1, "b": 2}']
+    calls = [
+        ToolCall(id=f"c{number}", name="add", arguments=text)
+        for number, text in enumerate(texts)
+    ]
+    model = Scripted(Message.assistant("", calls), Message.assistant("3"))
+    guard = ActionGuard([AgentPolicy(agent_id="a", allow=["add"])])
+    made = ConcurrentExecutor(ToolRegistry([add, echo]), guard=guard)
+    flow = Flow(talk(model), executor=made, agent_id="a")
+    state = (await flow.run(question("1 + 2?"), "t")).unwrap()
+
+    _, asked, *results, last = state.messages
+    assert (last.content, asked.tool_calls[0].malformed) == ("3", '{"a": 1, "b": 2')
+    assert [(each.call_id, each.failed) for each in results] == [
+        ("c0", True),
+        ("c1", False),
+    ]
+    assert "one JSON object" in results[0].content
+    assert "at character 15" in results[0].content
+
+
 async def test_the_text_of_a_turn_may_be_emitted_as_it_comes() -> None:
     model = Scripted(Message.assistant("hi"))
     for stream, heard in ((False, []), (True, ["hi"])):

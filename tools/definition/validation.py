@@ -111,6 +111,12 @@ def argument_bytes(tool: str, arguments: Mapping[str, Any]) -> bytes:
         raise refusal(tool, [Problem("", "value", "a JSON object")]) from None
 
 
+def no_arguments(tool: str, why: str) -> ToolValidationError:
+    """Return the error of a call whose arguments are a text, and no JSON object."""
+    expected = f"one JSON object, and the text that was given is none: {why}"
+    return refusal(tool, [Problem("", "value", expected)])
+
+
 def refusal(tool: str, problems: Iterable[Problem]) -> ToolValidationError:
     """Return the error that says to a model which fields to change."""
     found = list(problems)

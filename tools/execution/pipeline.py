@@ -16,7 +16,7 @@ from toolcell.guard import ActionGuard
 
 from ..definition.previews import preview_of
 from ..definition.tool import Tool
-from ..definition.validation import Arguments
+from ..definition.validation import Arguments, no_arguments
 from ..hooks.hook import Invocation, Proceed, chained
 from ..hooks.watcher import NO_WATCH, CallWatch, CallWatcher
 from ..registry.snapshot import Snapshot
@@ -178,6 +178,8 @@ class Pipeline:
         return self._run_once_per_key(*keys)
 
     def _validate(self) -> None:
+        if self._call.malformed is not None:
+            raise no_arguments(self._tool.name, self._call.why_malformed)
         try:
             self._arguments = self._tool.validate(self._call.arguments)
         except ToolcellError:

@@ -319,7 +319,7 @@ async def test_arguments_that_are_not_json_are_refused(store: ApprovalStore) -> 
     approvals = Approvals(store, handler=Desk(None))
     await approvals.ask(CALL, FACTS, ASKED)
     [request] = await approvals.pending()
-    for wrong in ({"sum": float("nan")}, {"sum": object()}):
+    for wrong in ({"sum": float("nan")}, {"sum": object()}, "{", "[1]"):
         with pytest.raises(InvalidInputError):
             await approvals.answer(request.id, Approve(approver="b", arguments=wrong))  # type: ignore[arg-type]
     assert [each.id for each in await approvals.pending()] == [request.id]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import InvalidInputError, PolicyError
+from toolcell.core import InvalidInputError, PolicyError, ToolCall
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
@@ -124,6 +124,7 @@ def test_policies_must_fit_each_other() -> None:
         (call("аdd"), "bad_call"),
         (call("add\n"), "bad_call"),
         (call("add|x"), "bad_call"),
+        (ToolCall(id="1", name="add", agent_id="a", malformed="{"), "bad_call"),
     ],
 )
 async def test_what_no_rule_names_is_refused(asked: Any, reason: str) -> None:
