@@ -25,6 +25,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from ..config.host_config import HostConfig
 from ..http.agent_shares import AgentShares, TooManyError
+from ..http.bodies import Bounds
 from ..http.listening import listen, uvicorn_server
 from ..http.open_requests import OpenRequests
 from ..http.tokens import Token, open_tokens
@@ -38,7 +39,6 @@ from .protocol.access import (
     named_sandbox,
     named_user,
 )
-from .protocol.bodies import Bounds
 from .protocol.connect_rpc import answer_streaming, answer_unary, connect_error
 from .protocol.errors import APIError, as_api_error, gone
 from .services.control import Control

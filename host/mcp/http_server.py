@@ -37,6 +37,7 @@ from toolcell.core import ConfigError
 
 from ..config.server import AuthConfig
 from ..http.agent_shares import AgentShares
+from ..http.bodies import Bounds
 from ..http.listening import CLOSE_SECONDS, listen, uvicorn_server
 from ..http.tokens import open_tokens
 from ..runtime.host import Host
@@ -114,8 +115,9 @@ class HTTPServer:
             bodies = BodyMiddleware(
                 manager.asgi_app,
                 plain.asgi_app,
-                max_bytes=self._settings.max_body_bytes,
-                max_values=self._settings.max_body_values,
+                bounds=Bounds(
+                    self._settings.max_body_bytes, self._settings.max_body_values
+                ),
                 shares=AgentShares(
                     self._settings.max_requests,
                     self._settings.max_bytes_per_second,

@@ -7,25 +7,22 @@ bodies and limits them and each agent's share.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from typing import Any
 
 import anyio
 import mcp_types as types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..http.agent_shares import AgentShares, TooManyError
+from ..http.bodies import BodyError, Bounds, whole
 from ..http.open_requests import OpenRequests
-from .json_rpc import TooLargeError, is_request, read_message
+from .json_rpc import is_request
 from .responses import JSONResponder, is_plain_call
-
-BODY_SECONDS = 30.0
-"""Seconds for a body to arrive. When it is reached the request is answered 408."""
 
 LINGER_SECONDS = 0.5
 """Seconds without a request after which a stopping server closes. Until then it
@@ -92,9 +89,7 @@ class BodyMiddleware:
     Args:
         app: The next application.
         plain: An application that answers plain calls with one JSON text.
-        max_bytes: Bytes of a body. When it is reached the request is answered 413.
-        max_values: Values of a body: texts, numbers, lists, objects. When it is
-            reached the request is answered 413, unparsed.
+        bounds: The size of a body.
         shares: The shares of agents. When one is used up the agent's requests are
             answered 503 or 429. Answers and notifications of clients need no place.
     """
@@ -104,14 +99,12 @@ class BodyMiddleware:
         app: ASGIApp,
         plain: ASGIApp,
         *,
-        max_bytes: int,
-        max_values: int,
+        bounds: Bounds,
         shares: AgentShares,
     ) -> None:
         self._app = app
         self._plain = JSONResponder(plain)
-        self._max_bytes = max_bytes
-        self._max_values = max_values
+        self._bounds = bounds
         self._shares = shares
         self._idle = anyio.Event()
         self._answered = -LINGER_SECONDS
@@ -150,35 +143,26 @@ class BodyMiddleware:
     async def _post(
         self, agent_id: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        body: bytes | None = None
-        with anyio.move_on_after(BODY_SECONDS) as waiting:
-            self._reading.add(waiting)
-            try:
-                body = await self._read(scope, receive)
-            finally:
-                self._reading.discard(waiting)
-        if self._closed:
-            return
-        self._shares.charge(agent_id, self._max_bytes if body is None else len(body))
-        if waiting.cancelled_caught:
-            await Response(status_code=408)(scope, receive, send)
-        elif body is None:
-            await PlainTextResponse("too large", 413)(scope, receive, send)
-        else:
-            await self._handle(agent_id, body, scope, receive, send)
+        size = self._bounds.size
+        try:
+            with anyio.CancelScope() as reading:
+                self._reading.add(reading)
+                try:
+                    body = await whole(Request(scope, receive), size)
+                    size = len(body)
+                finally:
+                    self._reading.discard(reading)
+                    self._shares.charge(agent_id, size)
+            if not self._closed:
+                await self._handle(agent_id, body, scope, receive, send)
+        except BodyError as error:
+            await _refused(error)(scope, receive, send)
 
     async def _handle(
         self, agent_id: str, body: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        try:
-            message = read_message(body, self._max_values)
-            wants_answer = is_request(message)
-        except TooLargeError as error:
-            await PlainTextResponse(str(error), 413)(scope, receive, send)
-            return
-        except ValueError:
-            await _parse_error(scope, receive, send)
-            return
+        message = self._bounds.parse(body)
+        wants_answer = is_request(message)
         receive = _replaying(body, receive)
         if not wants_answer:
             await self._app(scope, receive, send)
@@ -212,20 +196,6 @@ class BodyMiddleware:
         for each in list(self._reading):
             each.cancel()
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """Return the body; None if it is too large."""
-        declared = Headers(scope=scope).get("content-length", "0")
-        if not declared.isdecimal() or int(declared) > self._max_bytes:
-            return None
-        body = bytearray()
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if len(body) > self._max_bytes:
-                return None
-            if not message.get("more_body", False):
-                return bytes(body)
-
 
 def _replaying(body: bytes, receive: Receive) -> Receive:
     given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -252,8 +222,8 @@ def _busy(reason: str, seconds: float = 0.0) -> Response:
     return PlainTextResponse(reason, 429 if seconds else 503, headers)
 
 
-async def _parse_error(scope: Scope, receive: Receive, send: Send) -> None:
-    error: dict[str, Any] = {"code": types.PARSE_ERROR, "message": "Parse error"}
-    answer = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
-    response = Response(answer, status_code=400, media_type="application/json")
-    await response(scope, receive, send)
+def _refused(error: BodyError) -> Response:
+    if error.status != 400:
+        return PlainTextResponse(error.message, error.status)
+    answer = {"code": types.PARSE_ERROR, "message": "Parse error"}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": answer}, 400)

@@ -20,10 +20,11 @@ import anyio.to_thread
 import mcp_types as types
 from mcp.server.stdio import stdio_server
 
+from ..http.bodies import BodyError, Bounds
 from ..runtime.host import Host
 from ..terminal.user_name import account_name, user_name
 from .caller import Caller
-from .json_rpc import TooLargeError, is_request, read_message
+from .json_rpc import is_request
 from .server import MCPServer
 from .shutdown import stop_on_signal
 
@@ -39,10 +40,8 @@ class StdioStream:
     Args:
         read_fd: The descriptor of requests.
         write_fd: The descriptor of answers.
-        max_bytes: Bytes of a line. When it is reached the line is skipped, and
-            answered with an error.
-        max_values: Values of a line: texts, numbers, lists, objects. When it is
-            reached the line is answered with an error, unparsed.
+        bounds: The size of a line. When its bytes are reached the line is skipped, and
+            answered with an error; when its values are, it is answered unparsed.
         drain_seconds: Seconds that the end of the input waits for answers. When it is
             reached the calls that run are cancelled.
     """
@@ -52,14 +51,12 @@ class StdioStream:
         read_fd: int,
         write_fd: int,
         *,
-        max_bytes: int,
-        max_values: int,
+        bounds: Bounds,
         drain_seconds: float,
     ) -> None:
         self._read_fd = read_fd
         self._write_fd = write_fd
-        self._max_bytes = max_bytes
-        self._max_values = max_values
+        self._bounds = bounds
         self._drain_seconds = drain_seconds
         self._partial = bytearray()
         self._skipping = False
@@ -108,7 +105,7 @@ class StdioStream:
         for part in whole:
             self._lines.append(self._end_line(part))
         self._partial += rest
-        if len(self._partial) > self._max_bytes:
+        if len(self._partial) > self._bounds.size:
             # The rest of the line is skipped; only its length over the limit counts.
             self._skipping = True
             self._partial.clear()
@@ -117,22 +114,20 @@ class StdioStream:
         line = bytes(self._partial) + part
         skipped, self._skipping = self._skipping, False
         self._partial.clear()
-        return b" " * (self._max_bytes + 1) if skipped else line
+        return b" " * (self._bounds.size + 1) if skipped else line
 
     def _problem(self, line: bytes) -> str | None:
         """Return the error that answers an invalid line; None: it is valid."""
-        if len(line) > self._max_bytes:
-            return _error(types.INVALID_REQUEST, f"more than {self._max_bytes} bytes")
         try:
-            message = read_message(line, self._max_values)
-        except TooLargeError as error:
-            return _error(types.INVALID_REQUEST, str(error))
-        except ValueError:
-            return _error(types.PARSE_ERROR, "Parse error")
+            message = self._bounds.parse(line)
+        except BodyError as error:
+            if error.status == 400:
+                return _error(types.PARSE_ERROR, "Parse error")
+            return _error(types.INVALID_REQUEST, error.message)
         try:
             needs_answer = is_request(message)
             types.jsonrpc_message_adapter.validate_python(message, by_name=False)
-        except ValueError:
+        except (BodyError, ValueError):
             return _error(types.INVALID_REQUEST, "Invalid Request")
         if needs_answer:
             self._unanswered.add(json.dumps(message["id"]))
@@ -208,8 +203,7 @@ async def serve_stdio(host: Host, agent_id: str) -> None:
     wire = StdioStream(
         _replace_descriptor(0, os.open(os.devnull, os.O_RDONLY)),
         _replace_descriptor(1, os.dup(2)),
-        max_bytes=settings.max_body_bytes,
-        max_values=settings.max_body_values,
+        bounds=Bounds(settings.max_body_bytes, settings.max_body_values),
         drain_seconds=settings.drain_seconds,
     )
     stream: Any = wire

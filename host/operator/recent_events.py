@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 import anyio
@@ -16,9 +16,6 @@ from .events import Event
 MAX_EVENTS = 1_000
 """Events of one agent that are kept. When it is reached the oldest one is dropped, and
 a client that has not read it is told so."""
-
-KEEP_ALIVE_SECONDS = 15.0
-"""Seconds between comments to a client for which there is no event."""
 
 OPERATORS = "*"
 """The name under which operators read the events of all agents; no agent has it."""
@@ -79,7 +76,7 @@ class Events:
         last_id: str | None,
         *,
         seconds: float,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the events of an agent in the form of server-sent events.
 
         The first one is `stream.opened`. Its `complete` is false if events since
@@ -108,10 +105,8 @@ class Events:
             left = end - anyio.current_time()
             if left <= 0:
                 return
-            with anyio.move_on_after(min(left, KEEP_ALIVE_SECONDS)) as waiting:
+            with anyio.move_on_after(left):
                 await changed.wait()
-            if waiting.cancelled_caught:
-                yield b": ping\n\n"
 
     def _start(self, agent: _Agent, last_id: str | None) -> tuple[int, bool]:
         """Return the number to read after, and True if nothing before it is missing."""

@@ -20,8 +20,8 @@ from toolcell.core import InvalidInputError
 from toolcell.guard import Approve, Reject
 
 from ..http.agent_shares import AgentShares, TooManyError
-from ..http.event_stream import EventStream
 from ..http.open_requests import OpenRequests
+from ..http.streams import event_stream
 from ..http.tokens import Token, TokenStore
 from ..operator.acts import cancel_call
 from ..operator.limits import agent_limits
@@ -340,7 +340,7 @@ class RestAPI:
             asked.request.headers.get("last-event-id"),
             seconds=asked.query.seconds,
         )
-        return EventStream(stream, headers={"X-Accel-Buffering": "no"})
+        return event_stream(stream, {"X-Accel-Buffering": "no"})
 
 
 def _time(seconds: float | None) -> datetime | None:

@@ -16,6 +16,7 @@ from toolcell.core import (
     ToolcellError,
 )
 
+from ..http.bodies import BodyError
 from ..runtime.active_calls import BusyError
 from .bodies import Problem
 
@@ -68,6 +69,9 @@ def answer_of(error: Exception) -> Response:
     match error:
         case RefusedError():
             return _answer(error.status, error, error.headers)
+        case BodyError():
+            # What is left of it is not read.
+            return _answer(error.status, error, {"Connection": "close"})
         case InvalidRequestError():
             return _answer(422, error)
         case InvalidInputError():

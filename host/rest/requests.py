@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import anyio
 from starlette.requests import Request
 
 from toolcell.core import InvalidInputError
-from toolcell.core.text.json_size import count_values
-from toolcell.core.text.strict_json import read_json
 
 from ..config.server import ServerConfig
+from ..http.bodies import Bounds, parse
 from ..http.tokens import Token, TokenStore
 from ..operator.recent_events import OPERATORS
 from .bodies import Body
 from .errors import InvalidRequestError, RefusedError
-
-BODY_SECONDS = 30.0
-"""Seconds for a body to arrive. When it is reached the request is answered 408."""
 
 _B = TypeVar("_B", bound=Body)
 
@@ -95,8 +90,8 @@ async def read_body(
     """Return the body of a request, and its size in bytes.
 
     Raises:
-        RefusedError: 400, 408, 413 or 415: it is no JSON, late, too large, or says
-            that it is something else.
+        RefusedError: 415: it says that it is something else than JSON.
+        BodyError: It is no JSON, late, or too large.
         InvalidRequestError: It does not have the form of `kind`.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip()
@@ -107,48 +102,9 @@ async def read_body(
             "the body is not said to be JSON",
             hint="send `Content-Type: application/json`",
         )
-    with anyio.move_on_after(BODY_SECONDS):
-        data = await _read(request, settings.max_body_bytes)
-        return _checked(kind, _parsed(data, settings.max_body_values)), len(data)
-    raise RefusedError(408, "late", "the body did not arrive in time")
-
-
-async def _read(request: Request, max_bytes: int) -> bytes:
-    declared = request.headers.get("content-length", "0")
-    body = bytearray()
-    if declared.isdecimal() and int(declared) <= max_bytes:
-        async for part in request.stream():
-            body += part
-            if len(body) > max_bytes:
-                break
-        else:
-            return bytes(body)
-    raise RefusedError(
-        413,
-        "too_large",
-        f"the body has more than {max_bytes} bytes",
-        hint="send less, or set server.max_body_bytes",
-        headers={"Connection": "close"},
-    )
-
-
-def _parsed(data: bytes, max_values: int) -> Any:
-    if count_values(data, max_values) > max_values:
-        raise RefusedError(
-            413,
-            "too_many_values",
-            f"the body has more than {max_values} values",
-            hint="send less, or set server.max_body_values",
-        )
-    try:
-        return read_json(data)
-    except ValueError as error:
-        raise RefusedError(
-            400,
-            "not_json",
-            f"the body cannot be read as JSON: {error}",
-            hint="send one JSON object in UTF-8, and each key once",
-        ) from None
+    bounds = Bounds(settings.max_body_bytes, settings.max_body_values)
+    data = await bounds.read(request)
+    return _checked(kind, parse(data)), len(data)
 
 
 def _checked(kind: type[_B], values: Any) -> _B:

@@ -18,7 +18,7 @@ import pytest
 
 from toolcell.core import InvalidInputError, ToolCall
 from toolcell.core.text.strict_json import read_json
-from toolcell.host.mcp.json_rpc import read_message
+from toolcell.host.http.bodies import BodyError, Bounds
 from toolcell.sandbox import HostCalls
 from toolcell.sandbox.cell.wire.frames import strict_json
 from toolcell.sandbox.client.host_calls import CallServer
@@ -129,7 +129,7 @@ def corpus() -> dict[bytes, str]:
 def outcome(read: Callable[[bytes], Any], data: bytes) -> str:
     try:
         return repr(read(data))
-    except (ValueError, InvalidInputError):
+    except (ValueError, InvalidInputError, BodyError):
         return REFUSED
 
 
@@ -141,7 +141,7 @@ def as_text(data: bytes) -> str:
 READERS: dict[str, Callable[[bytes], Any]] = {
     "core": read_json,
     "text": lambda data: read_json(as_text(data)),
-    "mcp": lambda data: read_message(data, 100_000),
+    "http": lambda data: Bounds(10_000_000, 100_000).parse(data),
     "cell": strict_json,
 }
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 from time import time
 from urllib.parse import urlencode
 
-import anyio
 import anyio.to_thread
 from starlette.responses import Response
 
@@ -17,7 +16,7 @@ from toolcell.core.text.printable import escaped
 from toolcell.guard import Redactor
 from toolcell.tools import NumberedRecord
 
-from ...http.event_stream import EventStream
+from ...http.streams import event_stream
 from ...operator.acts import cancel_call
 from ...operator.explanations import call_tree, why
 from ...operator.live_calls import LiveCall, LiveCalls
@@ -28,8 +27,6 @@ PAGE_RECORDS = 50
 """Records of a page. When it is reached the older ones are on the next one."""
 
 STATUSES = ("ok", "error", "denied", "timeout", "cancelled")
-KEEP_ALIVE_SECONDS = 15.0
-"""Seconds between comments to a page that follows a call which prints nothing."""
 
 _LINE_BYTES = 4_096
 
@@ -86,7 +83,7 @@ async def stream(visit: Visit) -> Response:
     """Answer with the further output of a call, line by line."""
     call = _find(visit)
     lines = _lines(call, read_number(visit.query("after", "0")), visit)
-    return EventStream(lines)
+    return event_stream(lines)
 
 
 async def cancel(visit: Visit) -> Response:
@@ -160,7 +157,9 @@ def _text(pieces: list[tuple[str, bytes]], redactor: Redactor) -> str:
     return escaped("\n".join(map(redactor.text, text.split("\n"))))
 
 
-async def _lines(call: LiveCall, place: int, visit: Visit) -> AsyncIterator[bytes]:
+async def _lines(
+    call: LiveCall, place: int, visit: Visit
+) -> AsyncGenerator[bytes, None]:
     """Yield the output after a place as events; secrets are found in whole lines."""
     redactor, rest = visit.sources.redactor, b""
     while True:
@@ -180,10 +179,7 @@ async def _lines(call: LiveCall, place: int, visit: Visit) -> AsyncIterator[byte
             yield _event("end", call.status or "")
             return
         if call.output.size == place and not call.ended.is_set():
-            with anyio.move_on_after(KEEP_ALIVE_SECONDS) as waiting:
-                await call.output.changed()
-            if waiting.cancelled_caught:
-                yield b": ping\n\n"
+            await call.output.changed()
 
 
 def _event(kind: str, text: str) -> bytes:

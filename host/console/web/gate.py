@@ -12,19 +12,16 @@ import logging
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-import anyio
 from starlette.datastructures import Headers, ImmutableMultiDict
-from starlette.requests import cookie_parser
+from starlette.requests import Request, cookie_parser
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcell.core import StoreUnavailableError
 
+from ...http.bodies import BodyError, whole
 from ...http.open_requests import OpenRequests
 from ..accounts.sessions import Session, Sessions
-
-BODY_SECONDS = 30.0
-"""Seconds for a body to arrive. When it is reached the request is answered 408."""
 
 MAX_FIELDS = 1_000
 """Fields of a form. When it is reached the request is answered 413."""
@@ -111,7 +108,7 @@ class Gate:
         headers = Headers(scope=scope)
         form = Form()
         if scope["method"] == "POST":
-            read = await _read_form(headers, receive, self._max_body_bytes)
+            read = await _read_form(Request(scope, receive), self._max_body_bytes)
             if isinstance(read, Response):
                 return read
             form = read
@@ -163,29 +160,21 @@ def _is_background(scope: Scope) -> bool:
     return Headers(scope=scope).get("sec-fetch-mode") != "navigate"
 
 
-async def _read_form(
-    headers: Headers, receive: Receive, max_bytes: int
-) -> Form | Response:
-    if headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+async def _read_form(request: Request, max_bytes: int) -> Form | Response:
+    media_type = request.headers.get("content-type", "").partition(";")[0]
+    if media_type.strip().lower() != _FORM:
         return PlainTextResponse("a form has to be url-encoded", 415)
-    body = bytearray()
-    with anyio.move_on_after(BODY_SECONDS):
-        more = True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > max_bytes:
-                return PlainTextResponse("too large", 413)
-        try:
-            fields = parse_qsl(
-                body.decode("ascii"),
-                keep_blank_values=True,
-                strict_parsing=bool(body),
-                errors="strict",
-                max_num_fields=MAX_FIELDS,
-            )
-        except ValueError:
-            return PlainTextResponse("the form cannot be read", 400)
-        return Form(fields)
-    return PlainTextResponse("the form is late", 408)
+    try:
+        body = await whole(request, max_bytes)
+        fields = parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(body),
+            errors="strict",
+            max_num_fields=MAX_FIELDS,
+        )
+    except BodyError as error:
+        return PlainTextResponse(error.message, error.status)
+    except ValueError:
+        return PlainTextResponse("the form cannot be read", 400)
+    return Form(fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from ...http.event_stream import EventStream
+from ...http.streams import event_stream
 from ...operator.recent_events import OPERATORS
 from .visit import Visit
 
@@ -19,4 +19,4 @@ async def stream(visit: Visit) -> Response:
         visit.request.headers.get("last-event-id", visit.query("after")),
         seconds=STREAM_SECONDS,
     )
-    return EventStream(events)
+    return event_stream(events)

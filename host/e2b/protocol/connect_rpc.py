@@ -16,9 +16,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from toolcell.core.text.strict_json import read_json
-
-from .bodies import Bounds, Streamed, body, pieces, whole
+from ...http.bodies import Bounds, pieces, whole
+from ...http.streams import Streamed
 from .errors import APIError, as_api_error
 
 _STREAM = "application/connect+json"
@@ -67,7 +66,7 @@ async def answer_unary(request: Request, method: Unary, bounds: Bounds) -> Respo
     try:
         if request.headers.get("content-encoding", "identity") != "identity":
             raise APIError(501, "compressed messages are not read")
-        message = await body(request, bounds)
+        message = await bounds.read(request)
         return JSONResponse(await method(message))
     except Exception as error:  # noqa: BLE001 - each error is an answer
         return connect_error(as_api_error(error))
@@ -181,10 +180,7 @@ def _take(held: bytearray, bounds: Bounds) -> dict[str, Any] | None:
         return None
     text = bytes(held[_HEAD_BYTES : _HEAD_BYTES + size])
     del held[: _HEAD_BYTES + size]
-    try:
-        message = read_json(bounds.check(text))
-    except ValueError:
-        message = None
+    message = bounds.parse(text)
     if not isinstance(message, dict):
         raise APIError(400, "a message is no JSON object")
     return message

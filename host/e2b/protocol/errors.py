@@ -15,6 +15,8 @@ from toolcell.core import (
 )
 from toolcell.tools import CallCancelledError
 
+from ...http.bodies import BodyError
+
 _log = logging.getLogger("toolcell.host")
 
 CODES = {
@@ -89,6 +91,8 @@ def as_api_error(error: Exception) -> APIError:
     match error:
         case APIError():
             return error
+        case BodyError():
+            return APIError(error.status, error.message)
         case CellLostError():
             return gone()
         case GuardDeniedError():

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from toolcell.core import ToolcellError
 
 from ...config.sandbox_api import SandboxAPIConfig
+from ...http.bodies import Bounds
 from ...http.tokens import Token
 from ..operations.act import Acts
 from ..operations.creation import CREATE, CreateArguments, check_template
@@ -29,7 +30,7 @@ from ..operations.lifetimes import (
 )
 from ..operations.networks import ALL_HOSTS, SET_NETWORK, SetNetworkArguments
 from ..protocol.access import Access
-from ..protocol.bodies import Bounds, body, page, parsed
+from ..protocol.bodies import page, parsed
 from ..protocol.errors import APIError
 from ..state.sandbox import Sandbox
 from ..state.sandboxes import Sandboxes
@@ -282,7 +283,7 @@ class Control:
         return page([each.to_json() for each in found], query)
 
     async def _read(self, model: type[Any], request: Request) -> Any:
-        return parsed(model, await body(request, self._bounds))
+        return parsed(model, await self._bounds.read(request))
 
     def _of(self, request: Request, token: Token) -> Sandbox:
         return self._sandboxes.of(token, request.path_params["sandbox_id"])

@@ -18,11 +18,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...config.sandbox_api import SandboxAPIConfig
+from ...http.bodies import pieces
+from ...http.streams import Streamed
 from ..operations.act import Acts
 from ..operations.cell_files import resolved
 from ..operations.files import READ, WRITE, ReadArguments, WriteArguments, Written
 from ..protocol.access import check_user
-from ..protocol.bodies import Streamed, pieces
 from ..protocol.errors import APIError
 from ..state.sandbox import Sandbox
 

@@ -24,6 +24,8 @@ from toolcell.sandbox import (
     Stdout,
 )
 
+from ...http.bodies import Bounds
+from ...http.streams import Streamed
 from ..operations.act import Acts
 from ..operations.cell_files import resolved
 from ..operations.code import (
@@ -34,7 +36,7 @@ from ..operations.code import (
     known_context,
     new_context,
 )
-from ..protocol.bodies import Bounds, Streamed, body, parsed
+from ..protocol.bodies import parsed
 from ..protocol.errors import APIError, as_api_error
 from ..state.sandbox import CodeContext, Sandbox
 from .process_service import Message
@@ -91,7 +93,7 @@ class Interpreter:
             APIError: There is no such context or language.
             GuardDeniedError: The guard refuses it.
         """
-        data = await body(request, self._bounds)
+        data = await self._bounds.read(request)
         asked = parsed(ExecuteRequest, data)
         if asked.context_id and asked.language:
             raise APIError(400, "name a context or a language, not both")
@@ -114,7 +116,7 @@ class Interpreter:
 
     async def create(self, request: Request, sandbox: Sandbox) -> Response:
         """Make a context."""
-        data = await body(request, self._bounds)
+        data = await self._bounds.read(request)
         wanted = parsed(ContextRequest, data)
         cwd = resolved(wanted.cwd or "", sandbox.home)
         context = await new_context(sandbox, wanted.language or "python", cwd)

@@ -12,10 +12,11 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from ...config.sandbox_api import SandboxAPIConfig
+from ...http.bodies import pieces
+from ...http.streams import Streamed
 from ..operations.act import Acts, as_arguments
 from ..operations.ports import CONNECT, PortArguments, Server
 from ..protocol.access import ACCESS_HEADERS, KEY_HEADER
-from ..protocol.bodies import Streamed, pieces
 from ..protocol.errors import APIError
 from ..state.sandbox import Sandbox
 

@@ -18,10 +18,11 @@ from starlette.responses import Response
 from toolcell.core import ToolcellError
 from toolcell.sandbox import ExecutionResult
 
+from ...http.bodies import Bounds
 from ..operations.act import Acts
 from ..operations.cell_files import resolved
 from ..operations.commands import COMMAND, CommandArguments, spelled
-from ..protocol.bodies import Bounds, parsed
+from ..protocol.bodies import parsed
 from ..protocol.connect_rpc import (
     answer_stream,
     ping_seconds,

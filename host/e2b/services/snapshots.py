@@ -8,6 +8,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ...http.bodies import Bounds
 from ...http.tokens import Token
 from ..operations.act import Acts
 from ..operations.creation import CREATE, CreateArguments
@@ -21,7 +22,7 @@ from ..operations.snapshots import (
     RemoveSnapshotArguments,
     TakeArguments,
 )
-from ..protocol.bodies import Bounds, body, page, parsed
+from ..protocol.bodies import page, parsed
 from ..protocol.errors import APIError, as_api_error
 from ..state.sandbox import Sandbox
 from ..state.sandboxes import Sandboxes
@@ -136,7 +137,7 @@ class SnapshotControl:
         return Response(status_code=204)
 
     async def _read(self, model: type[Any], request: Request) -> Any:
-        return parsed(model, await body(request, self._bounds))
+        return parsed(model, await self._bounds.read(request))
 
     def _of(self, request: Request, token: Token) -> Sandbox:
         return self._sandboxes.of(token, request.path_params["sandbox_id"])

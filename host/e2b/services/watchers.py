@@ -13,10 +13,11 @@ from starlette.responses import Response
 
 from toolcell.sandbox import FileChange
 
+from ...http.bodies import Bounds
 from ..operations.act import Acts
 from ..operations.cell_files import resolved
 from ..operations.files import WATCH, WatchArguments, entries_of
-from ..protocol.bodies import Bounds, parsed
+from ..protocol.bodies import parsed
 from ..protocol.connect_rpc import answer_stream, ping_seconds, read_one
 from ..protocol.errors import APIError
 from ..state.sandbox import Sandbox, Watcher

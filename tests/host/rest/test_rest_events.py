@@ -10,9 +10,10 @@ import anyio.to_thread
 import httpx2
 import pytest
 
+from toolcell.host.http.streams import KEEP_ALIVE_SECONDS
 from toolcell.host.operator import recent_events as module
 from toolcell.host.operator.events import SessionOpened
-from toolcell.host.operator.recent_events import KEEP_ALIVE_SECONDS, Events
+from toolcell.host.operator.recent_events import Events
 
 from .served_rest import SUM, served, take
 

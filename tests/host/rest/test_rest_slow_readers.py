@@ -91,7 +91,7 @@ async def test_memory_is_flat_and_others_miss_nothing(tmp_path: Path) -> None:
 async def test_a_silent_reader_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "toolcell.host.http.event_stream.TAKE_SECONDS"
+    name = "toolcell.host.http.streams.TAKE_SECONDS"
     monkeypatch.setattr(name, 0.2)
     async with served(tmp_path, "max_connections = 64") as service:
         reader = silent_reader(service)

@@ -18,8 +18,8 @@ from mcp.server.auth.provider import AccessToken
 from toolcell.core import ConfigError
 from toolcell.core.text.strict_json import read_json
 from toolcell.host import Host
+from toolcell.host.http import bodies
 from toolcell.host.http.agent_shares import AgentShares, TooManyError
-from toolcell.host.mcp import middleware
 from toolcell.host.mcp.auth import FailClosedVerifier
 from toolcell.host.mcp.http_server import HTTPServer
 from toolcell.tools import ToolContext, tool
@@ -113,7 +113,7 @@ async def test_a_body_is_counted_as_it_comes(tmp_path: Path) -> None:
 async def test_a_body_that_does_not_come_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(middleware, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
     secret = make_token(tmp_path)
     async with http_served(tmp_path) as server:
         assert await answered(server, head(secret, 100) + "{") == 408
@@ -166,7 +166,7 @@ async def test_a_body_of_many_values_is_refused_unread(
         read.append(len(text))
         return read_json(text)
 
-    monkeypatch.setattr("toolcell.host.mcp.json_rpc.read_json", seen)
+    monkeypatch.setattr("toolcell.host.http.bodies.read_json", seen)
     secret = make_token(tmp_path)
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": []}}
     async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
