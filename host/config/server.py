@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from .base import IMPORT_PATH, Count, Model, Seconds
+
+API = Literal["mcp", "rest", "e2b"]
+"""What a host serves over HTTP: its tools by MCP or REST, or its sandboxes by E2B's
+API."""
 
 _NonEmptyText = Annotated[str, Field(min_length=1, max_length=256)]
 _Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
 
 
 class ServerConfig(Model):
-    """The server of `toolcell serve` for MCP clients."""
+    """The servers of `toolcell serve`."""
+
+    apis: Annotated[tuple[API, ...], Field(min_length=1)] = ("mcp",)
+    """What `toolcell serve --http` serves at its address: `mcp` at `/mcp`, `rest` at
+    `/v1`, and `e2b`, whose requests name a sandbox or have another path."""
 
     agent_id: _NonEmptyText | None = None
     """The agent that calls over standard input and output. None: name one with

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
-import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +14,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from ..config.secrets import read_secret
-from ..operator.approval_events import LOOK_SECONDS, watch_approvals
 from ..operator.desk import Desk, open_desk
 from ..operator.recent_events import Events
 from ..runtime.sources import Sources
@@ -41,33 +38,22 @@ async def open_app(
     sources: Sources,
     file: PeopleFile,
     origin: str,
-    *,
-    look_seconds: float = LOOK_SECONDS,
+    events: Events,
 ) -> AsyncIterator[ASGIApp]:
-    """Open the application; while it is, pages that are open hear of changes.
+    """Open the application.
 
     Args:
         sources: The state that pages show.
         file: The people.
         origin: The address that people open.
-        look_seconds: Seconds between two looks at the requests for approval.
+        events: The events of the host; pages that are open follow them.
     """
     with ExitStack() as stack:
-        events = Events()
-        stack.enter_context(sources.notices.heard(events.put))
         desk = stack.enter_context(open_desk(sources.config, sources.audit))
         acts = stack.enter_context(file.beside())
         rights = Rights(acts, _sessions(sources, acts), sources.approvals)
         oidc = await _issuer(sources, rights, origin, file.clock)
-        console = _console(sources, file, rights, origin, oidc, events, desk)
-        async with anyio.create_task_group() as tasks:
-            watch = partial(watch_approvals, look_seconds=look_seconds)
-            tasks.start_soon(watch, sources.approvals, events.put)
-            try:
-                yield _gated(console)
-            finally:
-                events.close()
-                tasks.cancel_scope.cancel()
+        yield _gated(_console(sources, file, rights, origin, oidc, events, desk))
 
 
 def _sessions(sources: Sources, file: PeopleFile) -> Sessions:

@@ -9,7 +9,6 @@ signed with it.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from starlette.websockets import WebSocket, WebSocketState
 from ..config.host_config import HostConfig
 from ..http.agent_shares import AgentShares, TooManyError
 from ..http.bodies import Bounds
-from ..http.listening import listen, uvicorn_server
 from ..http.open_requests import OpenRequests
 from ..http.tokens import Token, open_tokens
 from ..runtime.host import Host
@@ -152,6 +150,13 @@ class SandboxAPI:
                 await self._answer_socket(WebSocket(scope, receive, send))
             else:
                 await self._answer_http(scope, receive, send)
+
+    def names_sandbox(self, connection: HTTPConnection) -> bool:
+        """Return True if a request is for a sandbox, or names one badly."""
+        try:
+            return self._target(connection) is not None
+        except APIError:
+            return True
 
     async def _answer_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -389,32 +394,3 @@ async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
             settings = config.sandbox_api
             acts = Acts(host.executor, settings, sandboxes, snapshots)
             yield SandboxAPI(config, Access(tokens), sandboxes, snapshots, acts)
-
-
-async def serve_sandboxes(
-    host: Host, address: str, on_ready: Callable[[str], None]
-) -> None:
-    """Serve sandboxes until SIGTERM or SIGINT; then they end.
-
-    Args:
-        host: The host; open.
-        address: `HOST:PORT`; port 0 chooses a free one.
-        on_ready: Called with the URL when clients can connect.
-
-    Raises:
-        ConfigError: The address cannot be used.
-    """
-    with listen(address) as listening:
-        name, port = listening.getsockname()[:2]
-        async with open_app(host) as app, anyio.create_task_group() as tasks:
-            server = uvicorn_server(
-                app,
-                host.config.server.max_connections,
-                max_message_bytes=host.config.sandbox_api.max_body_bytes,
-            )
-            tasks.start_soon(server._serve, [listening])
-            on_ready(f"http://{f'[{name}]' if ':' in name else name}:{port}")
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                async for _ in signals:
-                    server.should_exit = True
-                    break

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ..config.host_config import HostConfig
-from .listening import listen, uvicorn_server
+from .listening import listen
+from .serving import serving
 
 PATH = "/metrics"
 
@@ -47,14 +47,8 @@ async def serve_metrics(config: HostConfig) -> AsyncIterator[str | None]:
 
     app = Starlette(routes=[Route(PATH, answer, methods=["GET"])])
     with listen(address) as socket:
-        server = uvicorn_server(app, MAX_CONNECTIONS)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server._serve, [socket])
-            name, port = socket.getsockname()[:2]
-            try:
-                yield f"http://{f'[{name}]' if ':' in name else name}:{port}{PATH}"
-            finally:
-                server.should_exit = True
+        async with serving(app, socket, MAX_CONNECTIONS) as url:
+            yield f"{url}{PATH}"
 
 
 def _metrics(accept: str) -> Response:

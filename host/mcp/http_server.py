@@ -1,4 +1,4 @@
-"""Serves MCP clients over streamable HTTP, with uvicorn and the mcp library.
+"""Answers MCP clients over streamable HTTP, with the mcp library.
 
 A request passes uvicorn with limited connections, `HostOriginMiddleware`, the token
 check, and `BodyMiddleware`; then a session manager of the library reads it and calls
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
@@ -38,14 +39,13 @@ from toolcell.core import ConfigError
 from ..config.server import AuthConfig
 from ..http.agent_shares import AgentShares
 from ..http.bodies import Bounds
-from ..http.listening import CLOSE_SECONDS, listen, uvicorn_server
+from ..http.listening import CLOSE_SECONDS
 from ..http.tokens import open_tokens
 from ..runtime.host import Host
 from ..runtime.readiness import Readiness
 from .auth import FailClosedVerifier, StoredTokenVerifier, caller_of, load_verifier
 from .middleware import BodyMiddleware, HostOriginMiddleware, ValidityMiddleware
 from .server import MCPServer
-from .shutdown import stop_on_signal
 
 PATH = "/mcp"
 _READ_BY_PAGES = ["Mcp-Session-Id", "WWW-Authenticate", "Retry-After"]
@@ -56,51 +56,34 @@ _log = logging.getLogger(__name__)
 
 
 class HTTPServer:
-    """An HTTP server for the tools of a host.
+    """The tools of a host for MCP clients over HTTP.
 
-    The socket is opened at once, so `url` is known; `serve` answers clients until
-    `stop` is called. Besides `/mcp` there is `/healthz`, which answers 200 while the
-    process lives, and `/readyz`, which answers 503 with the reason when a call could
-    not be made. Both need no token and show nothing else.
+    Besides `/mcp` there is `/healthz`, which answers 200 while the process lives, and
+    `/readyz`, which answers 503 with the reason when a call could not be made. Both
+    need no token and show nothing else.
 
     Args:
         host: The host; open.
-        address: `HOST:PORT`; port 0 chooses a free one.
-
-    Raises:
-        ConfigError: The address cannot be used.
+        listening: The socket where clients connect.
     """
 
-    def __init__(self, host: Host, address: str) -> None:
+    def __init__(self, host: Host, listening: socket.socket) -> None:
         self._host = host
         self._settings = host.config.server
-        self._socket = listen(address)
+        self._socket = listening
         self.server = MCPServer(host, lambda ctx: caller_of(ctx, self._settings))
         """The MCP server behind HTTP."""
 
         self._readiness = Readiness(host)
-        self._stop = anyio.Event()
 
-    @property
-    def url(self) -> str:
-        """The URL for clients."""
-        name, port = self._socket.getsockname()[:2]
-        return f"http://{f'[{name}]' if ':' in name else name}:{port}{PATH}"
-
-    def stop(self) -> None:
-        """Let `serve` end; calls that run are cancelled, unless they were drained."""
-        self._stop.set()
-
-    async def serve(self, on_ready: Callable[[str], None] = lambda url: None) -> None:
-        """Serve until `stop`.
-
-        Args:
-            on_ready: Called with the URL when clients can connect.
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[ASGIApp]:
+        """Yield the application; at the end of the block its last clients are answered.
 
         Raises:
             ConfigError: Authentication is not configured, or would admit everybody.
         """
-        with self._socket, self._verifier() as verifier:
+        with self._verifier() as verifier:
             manager = StreamableHTTPSessionManager(
                 self.server.lowlevel,
                 session_idle_timeout=self._settings.idle_seconds,
@@ -124,17 +107,10 @@ class HTTPServer:
                     anyio.current_time,
                 ),
             )
-            web = uvicorn_server(
-                self._app(bodies, verifier), self._settings.max_connections
-            )
-            async with anyio.create_task_group() as tasks:
-                async with manager.run(), plain.run():
-                    tasks.start_soon(web._serve, [self._socket])
-                    on_ready(self.url)
-                    await self._stop.wait()
-                    await bodies.settle(CLOSE_SECONDS)
-                    bodies.close()
-                web.should_exit = True
+            async with manager.run(), plain.run():
+                yield self._app(bodies, verifier)
+                await bodies.settle(CLOSE_SECONDS)
+                bodies.close()
 
     @contextmanager
     def _verifier(self) -> Iterator[FailClosedVerifier | None]:
@@ -217,18 +193,3 @@ def _metadata_routes(auth: AuthConfig, resource: AnyHttpUrl | None) -> list[Rout
         authorization_servers=[AnyHttpUrl(auth.issuer)],
         scopes_supported=list(auth.scopes) or None,
     )
-
-
-async def serve_http(host: Host, address: str, on_ready: Callable[[str], None]) -> None:
-    """Serve clients over HTTP until SIGTERM or SIGINT; calls that run are finished.
-
-    Args:
-        host: The host; open.
-        address: `HOST:PORT`.
-        on_ready: Called with the URL when clients can connect.
-    """
-    server = HTTPServer(host, address)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(stop_on_signal, server.server, server.stop)
-        await server.serve(on_ready)
-        tasks.cancel_scope.cancel()

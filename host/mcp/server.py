@@ -25,7 +25,6 @@ from mcp.shared.exceptions import MCPError
 from toolcell.core import ErrorInfo, ToolcellError, ToolExecutionError
 from toolcell.guard import called_by
 
-from ..runtime.active_calls import ActiveCalls
 from ..runtime.host import Host
 from .caller import CallerLookup, Context
 from .results import ToolDefinitions, error_envelope, failure
@@ -82,10 +81,9 @@ class MCPServer:
         self._definitions = ToolDefinitions()
         self._clients: set[ServerSession] = set()
         self._changes = InMemorySubscriptionBus()
-        self.calls = ActiveCalls(host.config.server.max_requests)
+        self.calls = host.active_calls
         """The calls that run."""
 
-        self.drain_seconds = host.config.server.drain_seconds
         self._questions = RequestStateBoundary(
             RequestStateSecurity.ephemeral(), default_audience=NAME
         )

@@ -21,12 +21,12 @@ import mcp_types as types
 from mcp.server.stdio import stdio_server
 
 from ..http.bodies import BodyError, Bounds
+from ..http.serving import until_signal
 from ..runtime.host import Host
 from ..terminal.user_name import account_name, user_name
 from .caller import Caller
 from .json_rpc import is_request
 from .server import MCPServer
-from .shutdown import stop_on_signal
 
 _CHUNK = 65_536
 _ANSWERED = re.compile(
@@ -211,10 +211,15 @@ async def serve_stdio(host: Host, agent_id: str) -> None:
         anyio.create_task_group() as tasks,
         stdio_server(stdin=stream, stdout=stream) as (read, write),
     ):
-        tasks.start_soon(stop_on_signal, server, wire.stop)
+        tasks.start_soon(_stop_on_signal, host, wire)
         options = server.lowlevel.create_initialization_options()
         await server.lowlevel.run(read, write, options)
         tasks.cancel_scope.cancel()
+
+
+async def _stop_on_signal(host: Host, wire: StdioStream) -> None:
+    await until_signal(host.active_calls.drain, host.config.server.drain_seconds)
+    wire.stop()
 
 
 def _replace_descriptor(fd: int, other: int) -> int:

@@ -6,12 +6,18 @@ import json
 import re
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 
+from toolcell.guard import Approvals
+
+from .approval_events import LOOK_SECONDS, watch_approvals
 from .events import Event
+from .notices import Notices
 
 MAX_EVENTS = 1_000
 """Events of one agent that are kept. When it is reached the oldest one is dropped, and
@@ -123,3 +129,26 @@ class Events:
 
     def _text(self, number: int, kind: str, facts: str) -> bytes:
         return f"id: {self._boot}-{number}\nevent: {kind}\ndata: {facts}\n\n".encode()
+
+
+@asynccontextmanager
+async def open_events(
+    notices: Notices, approvals: Approvals, *, look_seconds: float = LOOK_SECONDS
+) -> AsyncIterator[Events]:
+    """Keep the events of a host while the block runs.
+
+    Args:
+        notices: Where they are reported.
+        approvals: The approvals, whose requests may be answered by another process.
+        look_seconds: Seconds between two looks at the requests that wait.
+    """
+    events = Events()
+    watch = partial(watch_approvals, look_seconds=look_seconds)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch, approvals, events.put)
+        with notices.heard(events.put):
+            try:
+                yield events
+            finally:
+                events.close()
+                tasks.cancel_scope.cancel()

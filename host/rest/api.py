@@ -201,8 +201,8 @@ class RestAPI:
         return await self._handlers[operation.name](asked)
 
     async def _ready(self) -> Response:
-        if not self.calls.active.ready:
-            busy = "stopping" if self.calls.active.draining else "busy"
+        if not self._host.active_calls.ready:
+            busy = "stopping" if self._host.active_calls.draining else "busy"
             return JSONResponse({"status": busy}, status_code=503)
         if missing := await self._readiness.missing():
             told = {"status": "unavailable", "missing": missing}

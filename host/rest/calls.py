@@ -20,7 +20,7 @@ from ..http.agent_shares import AgentShares, TooManyError
 from ..http.tokens import Token
 from ..operator.live_calls import CallState as State
 from ..operator.live_calls import LiveCalls
-from ..runtime.active_calls import ActiveCalls, BusyError
+from ..runtime.active_calls import BusyError
 from ..runtime.host import Host
 from .bodies import CallState, NewCall
 from .errors import RETRY_SECONDS, RefusedError
@@ -104,8 +104,6 @@ class ClientCalls:
             settings.max_requests, settings.max_bytes_per_second, anyio.current_time
         )
         self._by_agent: dict[str, dict[str, ClientCall]] = {}
-        self.active = ActiveCalls(settings.max_requests)
-        """The places of calls."""
 
     async def start(self, token: Token, asked: NewCall) -> ClientCall:
         """Start a call; return it, or the one that was started like this before.
@@ -166,7 +164,10 @@ class ClientCalls:
 
     async def _run(self, call: ClientCall, *, task_status: TaskStatus[None]) -> None:
         try:
-            with self._shares.request(call.agent_id), self.active.enter() as scope:
+            with (
+                self._shares.request(call.agent_id),
+                self._host.active_calls.enter() as scope,
+            ):
                 call.scope = scope
                 task_status.started()
                 try:

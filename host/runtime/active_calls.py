@@ -1,4 +1,4 @@
-"""Limits the calls that a server runs at once, and drains them when it stops."""
+"""Limits the calls that servers run at once, and drains them when they stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BusyError(ToolcellError):
 
 
 class ActiveCalls:
-    """The calls that a server runs now, on one event loop.
+    """The calls that the servers of a host run now, on one event loop.
 
     Args:
         max_calls: Calls at once. When it is reached further ones are refused as busy.

@@ -49,6 +49,7 @@ from ..config.secrets import read_secret
 from ..operator.live_calls import LiveCalls
 from ..operator.notices import Notices
 from ..webhooks.opening import make_webhooks
+from .active_calls import ActiveCalls
 from .caller_approval import ask_caller
 from .cluster import open_sandbox
 from .flows import open_flows
@@ -88,6 +89,7 @@ class HostComponents:
     sessions: CodeSessions | None
     flows: Mapping[str, Flow[Any]]
     live_calls: LiveCalls
+    active_calls: ActiveCalls
     notices: Notices
 
 
@@ -145,6 +147,7 @@ async def open_components(
         sessions=sessions,
         flows=flows,
         live_calls=live_calls,
+        active_calls=ActiveCalls(config.server.max_requests),
         notices=notices,
     )
 

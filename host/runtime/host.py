@@ -24,6 +24,7 @@ from toolcell.tools import (
 from ..config.host_config import HostConfig
 from ..operator.live_calls import LiveCalls
 from ..operator.notices import Notices
+from .active_calls import ActiveCalls
 from .assembly import HostComponents, open_components
 from .telemetry import open_telemetry
 
@@ -210,6 +211,11 @@ class Host(Detachable):
     def live_calls(self) -> LiveCalls:
         """The calls that wait or run now."""
         return self._components.live_calls
+
+    @property
+    def active_calls(self) -> ActiveCalls:
+        """The places of the calls that servers make at once."""
+        return self._components.active_calls
 
     @property
     def notices(self) -> Notices:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +18,6 @@ from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
     from ...config.host_config import HostConfig
-    from ...runtime.host import Host
 
 MODULES = ("starlette", "uvicorn", "jinja2", "webauthn", "joserfc", "httpx2")
 """The modules that the extra `console` brings."""
@@ -53,29 +50,16 @@ def console(
 async def _serve(
     settings: HostConfig, path: Path, address: str, new_admin: bool, as_json: bool
 ) -> None:
-    from ...console.server import run_console
     from ...runtime.sources import open_sources
+    from ...serving.servers import serve_console_alone
 
-    tell = partial(_print_address, as_json)
+    tell = partial(print_console, as_json)
     async with open_sources(settings, path, os.environ) as sources:
-        await run_console(sources, address, tell, new_admin=new_admin)
+        await serve_console_alone(sources, address, tell, new_admin=new_admin)
 
 
-@asynccontextmanager
-async def beside(host: Host, address: str | None, as_json: bool) -> AsyncIterator[None]:
-    """Serve the console of a host while the block runs, if there is an address."""
-    if address is None:
-        yield
-        return
-    from ...console.server import serve_console
-    from ...runtime.sources import sources_of
-
-    async with serve_console(sources_of(host), address) as (origin, link):
-        _print_address(as_json, origin, link)
-        yield
-
-
-def _print_address(as_json: bool, origin: str, link: str | None) -> None:
+def print_console(as_json: bool, origin: str, link: str | None) -> None:
+    """Print the address of the console, and the one-time link of the first admin."""
     if as_json:
         print_json({"console": origin, "link": link})
         return

@@ -1,4 +1,4 @@
-"""`toolcell serve`: the tools of a host for MCP or REST clients, or its sandboxes."""
+"""`toolcell serve`: the tools and sandboxes of a host, for clients and people."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import typer
 from toolcell.core import ConfigError
 from toolcell.core.text.install_hint import install_hint
 
+from ...config.server import API
 from ...terminal.garbage import resume_collection
 from ...terminal.output import print_json
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
-from .console import beside, require_console
+from .console import print_console, require_console
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Mapping
 
     from ...config.host_config import HostConfig
-    from ...runtime.host import Host
-
-    _ServeHost = Callable[[Host, str, Callable[[str], None]], Awaitable[None]]
 
 MODULES = {
     "mcp": ("mcp",),
@@ -31,6 +29,8 @@ MODULES = {
     "rest": ("starlette", "uvicorn"),
 }
 """The modules that each extra brings."""
+
+EXTRAS: dict[API, str] = {"mcp": "mcp", "rest": "rest", "e2b": "sandbox-api"}
 
 _ConsoleAddress = Annotated[
     str | None,
@@ -45,20 +45,23 @@ def serve(
     config: ConfigPath = DEFAULT_CONFIG,
     http: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve HTTP there; port 0 is any."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve the APIs of server.apis there; port 0 is any.",
+        ),
     ] = None,
     sandbox_api: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve sandboxes to the SDKs of E2B there, in place of MCP.",
+            help="Serve sandboxes to the SDKs of E2B there, also or alone.",
         ),
     ] = None,
     rest: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve plain HTTP and JSON there, in place of MCP.",
+            help="Serve plain HTTP and JSON there, also or alone.",
         ),
     ] = None,
     console: _ConsoleAddress = None,
@@ -68,60 +71,53 @@ def serve(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve MCP clients, or those of REST or of sandboxes.
+    """Serve the clients of MCP, of REST and of sandboxes, from one process.
 
-    Without an address MCP is served on standard input and output.
+    Each address is one more server of the same host. Without an address MCP is served
+    on standard input and output.
     """
-    others = {"rest": rest, "sandbox-api": sandbox_api}
-    served = [name for name, address in others.items() if address is not None]
-    _require(served[0] if served else "mcp")
-    if console is not None:
-        _check_console(beside_http=bool(served or http))
     import anyio
 
     from ...config.host_config import HostConfig
 
     settings = HostConfig.from_file(config)
+    addresses = _addresses(settings, http, rest, sandbox_api)
+    for api in {each for apis in addresses.values() for each in apis} or {"mcp"}:
+        _require(api)
+    if console is not None:
+        _check_console(addresses)
     resume_collection()
-    if served and (len(served) > 1 or http is not None or agent is not None):
-        raise ConfigError(
-            f"--{served[0]} excludes the other servers, and --agent",
-            hint="start one server for each; tokens say which agent calls",
-        )
-    if http is not None and agent is not None:
+    if not addresses:
+        anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
+        return
+    if agent is not None:
         raise ConfigError(
             "over HTTP the token says which agent calls",
             hint="leave out --agent; `toolcell tokens create --agent` makes a token",
         )
-    server = _server(sandbox_api, rest, http)
-    if server is None:
-        anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
-    else:
-        anyio.run(_serve_over_http, *server, settings, config, console, as_json)
+    anyio.run(_serve_over_http, addresses, settings, config, console, as_json)
 
 
-def _server(
-    sandbox_api: str | None, rest: str | None, http: str | None
-) -> tuple[_ServeHost, str] | None:
-    """Return what serves a host over HTTP, and its address; None: nothing does."""
-    if sandbox_api is not None:
-        from ...e2b.app import serve_sandboxes
-
-        return serve_sandboxes, sandbox_api
-    if rest is not None:
-        from ...rest.server import serve_rest
-
-        return serve_rest, rest
-    if http is not None:
-        from ...mcp.http_server import serve_http
-
-        return serve_http, http
-    return None
+def _addresses(
+    settings: HostConfig, http: str | None, rest: str | None, sandbox_api: str | None
+) -> dict[str, list[API]]:
+    """Return the APIs at each address. Raises ConfigError: one is given twice."""
+    own: dict[API, str | None] = {"rest": rest, "e2b": sandbox_api}
+    alone = [(address, [api]) for api, address in own.items() if address is not None]
+    shared: list[API] = [api for api in settings.server.apis if own.get(api) is None]
+    found = ([] if http is None else [(http, shared)]) + alone
+    addresses = dict(found)
+    if len(addresses) < len(found):
+        raise ConfigError(
+            "two options name the same address",
+            hint="leave out all but --http, and name the APIs in server.apis",
+        )
+    return addresses
 
 
-def _check_console(*, beside_http: bool) -> None:
+def _check_console(addresses: Mapping[str, object]) -> None:
     require_console()
-    if not beside_http:
+    if not addresses:
         raise ConfigError(
             "--console is beside a server over HTTP",
             hint="`toolcell console` serves it alone",
@@ -148,8 +144,7 @@ async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -
 
 
 async def _serve_over_http(
-    serve_host: _ServeHost,
-    address: str,
+    addresses: dict[str, list[API]],
     settings: HostConfig,
     path: Path,
     console: str | None,
@@ -157,21 +152,28 @@ async def _serve_over_http(
 ) -> None:
     from ...http.metrics import serve_metrics
     from ...runtime.policy_reload import open_watched
+    from ...serving.servers import serve_host
 
     async with open_watched(settings, path) as host, serve_metrics(settings):
-        async with beside(host, console, as_json):
-            await serve_host(host, address, partial(_print_url, as_json))
+        await serve_host(
+            host,
+            addresses,
+            partial(_print_url, as_json),
+            console=console,
+            on_console=partial(print_console, as_json),
+        )
 
 
-def _print_url(as_json: bool, url: str) -> None:
+def _print_url(as_json: bool, api: API, url: str) -> None:
     if as_json:
-        print_json({"url": url})
+        print_json({"url": url, "api": api})
     else:
         print(f"serving {url}", flush=True)
 
 
-def _require(extra: str) -> None:
-    """Raise ConfigError if the packages of an extra are not installed."""
+def _require(api: API) -> None:
+    """Raise ConfigError if the packages of the extra of an API are not installed."""
+    extra = EXTRAS[api]
     try:
         for module in MODULES[extra]:
             import_module(module)

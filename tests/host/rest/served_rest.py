@@ -17,6 +17,7 @@ from toolcell.core import ImagePart
 from toolcell.host import Host, HostConfig
 from toolcell.host.http.listening import listen, uvicorn_server
 from toolcell.host.http.tokens import TokenStore, open_tokens
+from toolcell.host.operator.recent_events import open_events
 from toolcell.host.rest.server import open_api
 from toolcell.tools import ToolContext, tool
 
@@ -165,7 +166,10 @@ async def served(
             anyio.create_task_group() as tasks,
             httpx2.AsyncClient(base_url=url, timeout=60) as http,
         ):
-            async with open_api(host, look_seconds=0.02) as api:
+            async with (
+                open_events(host.notices, host.approvals, look_seconds=0.02) as events,
+                open_api(host, events) as api,
+            ):
                 web = uvicorn_server(api, 64)
                 service = Service(host, url, http, keys, tokens, web)
                 host.registry.register_many(own_tools(service.held))

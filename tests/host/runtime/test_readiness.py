@@ -11,18 +11,22 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx2
 import pytest
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.host import Host
-from toolcell.host.mcp.http_server import HTTPServer
 from toolcell.sandbox import SandboxManager
 
 from ...conftest import DOCKER, ENGINE_SOCKET, BackendRow, missing, why_no_docker
 from ...support.guard.redis_server import RedisServer
-from ...support.mcp.served_hosts import CONFIG, WITH_CODE, http_served, written
+from ...support.mcp.served_hosts import (
+    CONFIG,
+    WITH_CODE,
+    ServedMCP,
+    http_served,
+    written,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +39,7 @@ def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def looking(server: HTTPServer) -> AsyncIterator[Look]:
+async def looking(server: ServedMCP) -> AsyncIterator[Look]:
     async with httpx2.AsyncClient(timeout=60) as http:
 
         async def look() -> tuple[int, Any]:
@@ -121,15 +125,11 @@ async def test_a_store_that_is_gone_is_told_unless_calls_go_on_without(
 
 @asynccontextmanager
 async def looked(host: Host) -> AsyncIterator[Look]:
-    server = HTTPServer(host, "127.0.0.1:0")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve)
-        async with looking(server) as look:
-            yield look
-        server.stop()
+    async with ServedMCP(host).serving() as server, looking(server) as look:
+        yield look
 
 
-def end_launcher(server: HTTPServer) -> None:
+def end_launcher(server: ServedMCP) -> None:
     sandbox: Any = server.server.host.sandbox
     process = sandbox._backend._launcher._process
     process.kill()

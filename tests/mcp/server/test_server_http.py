@@ -17,9 +17,8 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 
 from toolcell.core import ConfigError
-from toolcell.host import HostConfig
+from toolcell.host.http.listening import listen
 from toolcell.host.http.tokens import TokenStore
-from toolcell.host.mcp.http_server import HTTPServer
 from toolcell.tools import ToolContext, tool
 
 from ...support.mcp.served_hosts import (
@@ -28,6 +27,7 @@ from ...support.mcp.served_hosts import (
     LEGACY,
     MODES,
     SUM,
+    ServedMCP,
     answering,
     http_client,
     http_process,
@@ -47,7 +47,7 @@ def bearer(secret: str) -> dict[str, str]:
     return {**HEADERS, "Authorization": f"Bearer {secret}"}
 
 
-async def opened(http: httpx2.AsyncClient, server: HTTPServer, secret: str) -> str:
+async def opened(http: httpx2.AsyncClient, server: ServedMCP, secret: str) -> str:
     """Open a session by hand and return its id."""
     answer = await http.post(server.url, json=INITIALIZE, headers=bearer(secret))
     assert answer.status_code == 200, answer.text
@@ -445,11 +445,9 @@ def test_a_table_that_says_too_little_is_refused(
 
 
 @pytest.mark.parametrize("address", ["", "8931", "127.0.0.1:", "x:99999", "[::1]"])
-def test_an_address_is_host_and_port(tmp_path: Path, address: str) -> None:
-    from toolcell.host import Host
-
+def test_an_address_is_host_and_port(address: str) -> None:
     with pytest.raises(ConfigError, match="is no address"):
-        HTTPServer(Host(HostConfig()), address)
+        listen(address)
 
 
 async def test_answers_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
@@ -460,13 +458,11 @@ async def test_answers_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
         assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_a_taken_address_is_told(tmp_path: Path) -> None:
-    from toolcell.host import Host
-
+def test_a_taken_address_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match="cannot listen"):
-            HTTPServer(Host(HostConfig()), f"127.0.0.1:{port}")
+            listen(f"127.0.0.1:{port}")
 
 
 async def test_a_process_told_to_stop_ends_its_calls_first(tmp_path: Path) -> None:

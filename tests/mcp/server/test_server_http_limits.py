@@ -20,6 +20,7 @@ from toolcell.core.text.strict_json import read_json
 from toolcell.host import Host
 from toolcell.host.http import bodies
 from toolcell.host.http.agent_shares import AgentShares, TooManyError
+from toolcell.host.http.listening import listen
 from toolcell.host.mcp.auth import FailClosedVerifier
 from toolcell.host.mcp.http_server import HTTPServer
 from toolcell.tools import ToolContext, tool
@@ -29,6 +30,7 @@ from ...support.mcp.served_hosts import (
     INITIALIZE,
     MODERN,
     MODES,
+    ServedMCP,
     http_client,
     http_served,
     make_token,
@@ -52,7 +54,7 @@ def bearer(secret: str) -> dict[str, str]:
     return {**ACCEPTED, "Authorization": f"Bearer {secret}"}
 
 
-async def spoken(server: HTTPServer, text: str) -> SocketStream:
+async def spoken(server: ServedMCP, text: str) -> SocketStream:
     """Return a connection over which so much of a request has gone."""
     name, port = server.url.removeprefix("http://").removesuffix("/mcp").split(":")
     stream = await anyio.connect_tcp(name, int(port))
@@ -68,7 +70,7 @@ def head(secret: str, length: int) -> str:
     )
 
 
-async def answered(server: HTTPServer, text: str) -> int:
+async def answered(server: ServedMCP, text: str) -> int:
     """Return the status that a request gets, though it is not all there."""
     port = server.url.removesuffix("/mcp").rpartition(":")[2]
     async with await spoken(server, text.replace("{port}", port)) as stream:
@@ -79,15 +81,19 @@ async def answered(server: HTTPServer, text: str) -> int:
 @pytest.mark.promise("E-129")
 async def test_everybody_comes_in_by_the_loopback_address_alone(tmp_path: Path) -> None:
     async with Host(settings(tmp_path, OPEN)) as host:
-        with pytest.raises(ConfigError, match="loopback"), anyio.fail_after(60):
-            await HTTPServer(host, "0.0.0.0:0").serve()
+        with listen("0.0.0.0:0") as everywhere:
+            with pytest.raises(ConfigError, match="loopback"):
+                async with HTTPServer(host, everywhere).open():
+                    pass
 
 
 async def test_everybody_is_some_agent(tmp_path: Path) -> None:
     text = OPEN.replace('[server]\nagent_id = "a"\n', "[server]\n")
-    with pytest.raises(ConfigError, match=r"server\.agent_id"), anyio.fail_after(60):
-        async with Host(settings(tmp_path, text)) as host:
-            await HTTPServer(host, "127.0.0.1:0").serve()
+    async with Host(settings(tmp_path, text)) as host:
+        with listen("127.0.0.1:0") as listening:
+            with pytest.raises(ConfigError, match=r"server\.agent_id"):
+                async with HTTPServer(host, listening).open():
+                    pass
 
 
 @pytest.mark.promise("E-132")
@@ -273,7 +279,7 @@ async def test_a_call_that_ends_while_the_server_stops_reaches_its_client(
     assert found == [{"result": "done"}]
 
 
-async def _drained(server: HTTPServer) -> None:
+async def _drained(server: ServedMCP) -> None:
     await server.server.calls.drain(60)
     server.stop()
 

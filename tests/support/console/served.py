@@ -11,7 +11,6 @@ from pathlib import Path
 from time import sleep, time
 from typing import Any
 
-import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -23,7 +22,9 @@ from toolcell.host.console.accounts.people_file import PEOPLE_FILE, PeopleFile
 from toolcell.host.console.accounts.sessions import Sessions
 from toolcell.host.console.app import open_app
 from toolcell.host.console.web.gate import cookie_name
-from toolcell.host.http.listening import listen, uvicorn_server
+from toolcell.host.http.listening import listen
+from toolcell.host.http.serving import serving
+from toolcell.host.operator.recent_events import open_events
 from toolcell.host.runtime.sources import sources_of
 from toolcell.tools import RunContext, tool
 
@@ -200,13 +201,15 @@ async def _served(
         listen("127.0.0.1:0") as listening,
     ):
         url = f"http://localhost:{listening.getsockname()[1]}"
-        async with Host(config) as host, anyio.create_task_group() as tasks:
+        async with Host(config) as host:
             host.registry.register_many([pay, run_script, note])
             sources = sources_of(host)
-            async with open_app(sources, file, url, look_seconds=0.05) as app:
-                proxies = config.console.trusted_proxies
-                web = uvicorn_server(app, 256, trusted_proxies=proxies)
-                tasks.start_soon(web._serve, [listening])
+            proxies = config.console.trusted_proxies
+            async with (
+                open_events(host.notices, host.approvals, look_seconds=0.05) as events,
+                open_app(sources, file, url, events) as app,
+                serving(app, listening, 256, trusted_proxies=proxies),
+            ):
                 sessions = Sessions(file, 12 * 3600, 1800)
                 yield Service(url, host, People(file), sessions, portal)
-            web.should_exit = True
+                events.close()

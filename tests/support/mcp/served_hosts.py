@@ -11,16 +11,20 @@ from typing import Any
 
 import anyio
 import httpx2
+from anyio.abc import TaskStatus
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.memory import create_client_server_memory_streams
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from toolcell.host import Host, HostConfig
+from toolcell.host.http.listening import listen
+from toolcell.host.http.serving import serving, url_of
 from toolcell.host.http.tokens import TokenStore
 from toolcell.host.mcp.caller import Caller
 from toolcell.host.mcp.http_server import HTTPServer
 from toolcell.host.mcp.server import MCPServer
+from toolcell.host.serving.front import Front
 from toolcell.tools import Tool
 
 from ..toolcell_command import TOOLCELL
@@ -107,17 +111,50 @@ async def _pipe(server: MCPServer) -> AsyncIterator[Any]:
 @asynccontextmanager
 async def http_served(
     folder: Path, *tools: Tool, text: str = CONFIG
-) -> AsyncIterator[HTTPServer]:
+) -> AsyncIterator[ServedMCP]:
     """Serve a host over HTTP from this process."""
     async with Host(settings(folder, text)) as host:
         host.registry.register_many(tools)
-        server = HTTPServer(host, "127.0.0.1:0")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve)
-            try:
-                yield server
-            finally:
-                server.stop()
+        async with ServedMCP(host).serving() as server:
+            yield server
+
+
+class ServedMCP:
+    """The MCP server of a host over HTTP, on a port of its own.
+
+    Args:
+        host: The host; open.
+        address: `HOST:PORT`.
+    """
+
+    def __init__(self, host: Host, address: str = "127.0.0.1:0") -> None:
+        self._socket = listen(address)
+        self._http = HTTPServer(host, self._socket)
+        self._stop = anyio.Event()
+        self.server = self._http.server
+        self.url = f"{url_of(self._socket)}/mcp"
+
+    def stop(self) -> None:
+        """Let the server end."""
+        self._stop.set()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[ServedMCP]:
+        """Serve while the block runs, or until `stop`."""
+        with self._socket:
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(self._serve)
+                try:
+                    yield self
+                finally:
+                    self.stop()
+
+    async def _serve(self, *, task_status: TaskStatus[None]) -> None:
+        front = Front(None)
+        async with serving(front, self._socket, 1_024), self._http.open() as app:
+            front.apps["mcp"] = app
+            task_status.started()
+            await self._stop.wait()
 
 
 @contextmanager

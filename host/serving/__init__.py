@@ -1,0 +1,1 @@
+"""Serves the APIs of a host and its console, all from one process."""

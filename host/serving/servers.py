@@ -1,0 +1,143 @@
+"""Serves a host at its addresses until a signal ends it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+from starlette.types import ASGIApp
+
+from toolcell.core import ConfigError
+
+from ..config.server import API
+from ..http.listening import listen
+from ..http.serving import serving, until_signal
+from ..operator.recent_events import Events, open_events
+from ..runtime.host import Host
+from ..runtime.sources import Sources, sources_of
+from .front import Front
+
+OnURL = Callable[[API, str], None]
+"""Called with an API and its URL when clients can connect."""
+
+OnConsole = Callable[[str, str | None], None]
+"""Called with the address of the console, and the one-time link of the first admin."""
+
+
+async def serve_host(
+    host: Host,
+    addresses: Mapping[str, Sequence[API]],
+    on_url: OnURL,
+    *,
+    console: str | None = None,
+    on_console: OnConsole,
+) -> None:
+    """Serve clients until SIGTERM or SIGINT; calls that run are finished.
+
+    All APIs, and the console, see the same calls, sessions, budgets and events.
+
+    Args:
+        host: The host; open.
+        addresses: The APIs at each address, `HOST:PORT`; port 0 chooses a free one.
+            Each API is at one address.
+        on_url: Called when clients can connect.
+        console: The address of the console; None: it is not served.
+        on_console: Called when people can open the console.
+
+    Raises:
+        ConfigError: An address cannot be used, there is no place for tokens or
+            people, or authentication is not configured.
+    """
+    async with AsyncExitStack() as stack:
+        fronts = {
+            address: await stack.enter_async_context(_front(host, address, apis))
+            for address, apis in addresses.items()
+        }
+        opened = open_events(host.notices, host.approvals)
+        events = await stack.enter_async_context(opened)
+        if console is not None:
+            from ..console.server import serve_console
+
+            shown = serve_console(sources_of(host), console, events)
+            on_console(*await stack.enter_async_context(shown))
+        for address, apis in addresses.items():
+            front, listening, url = fronts[address]
+            for api in apis:
+                if api != "e2b":
+                    opening = _open(api, host, listening, events)
+                    front.apps[api] = await stack.enter_async_context(opening)
+                on_url(api, f"{url}/mcp" if api == "mcp" else url)
+        await until_signal(host.active_calls.drain, host.config.server.drain_seconds)
+        events.close()
+
+
+async def serve_console_alone(
+    sources: Sources, address: str, on_console: OnConsole, *, new_admin: bool
+) -> None:
+    """Serve the console of files, which no host has open, until SIGTERM or SIGINT.
+
+    Args:
+        sources: The state that pages show.
+        address: `HOST:PORT`; port 0 chooses a free one.
+        on_console: Called when people can open the console.
+        new_admin: True makes a one-time link for a new admin.
+
+    Raises:
+        ConfigError: The address cannot be used, or there is no place for people.
+    """
+    from ..console.server import serve_console
+
+    async with (
+        open_events(sources.notices, sources.approvals) as events,
+        serve_console(sources, address, events, new_admin=new_admin) as told,
+    ):
+        on_console(*told)
+        await until_signal(_nothing_runs, 0.0)
+
+
+@asynccontextmanager
+async def _front(
+    host: Host, address: str, apis: Sequence[API]
+) -> AsyncIterator[tuple[Front, socket.socket, str]]:
+    """Listen at an address. Sandboxes end after the answers about them."""
+    config = host.config
+    sandboxes = message_bytes = None
+    async with AsyncExitStack() as stack:
+        listening = stack.enter_context(listen(address))
+        if "e2b" in apis:
+            from ..e2b.app import open_app
+
+            if "mcp" in apis and config.auth.unauthenticated:
+                raise ConfigError(
+                    "auth.unauthenticated lets pages of sandboxes call tools",
+                    hint="serve sandboxes at an address of their own: --sandbox-api",
+                )
+            sandboxes = await stack.enter_async_context(open_app(host))
+            message_bytes = config.sandbox_api.max_body_bytes
+        front = Front(sandboxes)
+        url = await stack.enter_async_context(
+            serving(
+                front,
+                listening,
+                config.server.max_connections,
+                max_message_bytes=message_bytes,
+            )
+        )
+        yield front, listening, url
+
+
+def _open(
+    api: API, host: Host, listening: socket.socket, events: Events
+) -> AbstractAsyncContextManager[ASGIApp]:
+    """Open an API of tools; the packages of the others need not be installed."""
+    if api == "rest":
+        from ..rest.server import open_api
+
+        return open_api(host, events)
+    from ..mcp.http_server import HTTPServer
+
+    return HTTPServer(host, listening).open()
+
+
+async def _nothing_runs(seconds: float) -> None: ...
