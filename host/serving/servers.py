@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from starlette.types import ASGIApp
@@ -27,7 +27,7 @@ OnConsole = Callable[[str, str | None], None]
 
 async def serve_host(
     host: Host,
-    addresses: Mapping[str, Sequence[API]],
+    addresses: Sequence[tuple[str, Sequence[API]]],
     on_url: OnURL,
     *,
     console: str | None = None,
@@ -39,8 +39,8 @@ async def serve_host(
 
     Args:
         host: The host; open.
-        addresses: The APIs at each address, `HOST:PORT`; port 0 chooses a free one.
-            Each API is at one address.
+        addresses: Addresses, `HOST:PORT`, with what is served there; port 0 chooses a
+            free one. Each API is at one address.
         on_url: Called when clients can connect.
         console: The address of the console; None: it is not served.
         on_console: Called when people can open the console.
@@ -50,10 +50,10 @@ async def serve_host(
             people, or authentication is not configured.
     """
     async with AsyncExitStack() as stack:
-        fronts = {
-            address: await stack.enter_async_context(_front(host, address, apis))
-            for address, apis in addresses.items()
-        }
+        fronts = [
+            await stack.enter_async_context(_front(host, address, apis))
+            for address, apis in addresses
+        ]
         opened = open_events(host.notices, host.approvals)
         events = await stack.enter_async_context(opened)
         if console is not None:
@@ -61,8 +61,7 @@ async def serve_host(
 
             shown = serve_console(sources_of(host), console, events)
             on_console(*await stack.enter_async_context(shown))
-        for address, apis in addresses.items():
-            front, listening, url = fronts[address]
+        for (front, listening, url), (_, apis) in zip(fronts, addresses, strict=True):
             for api in apis:
                 if api != "e2b":
                     opening = _open(api, host, listening, events)

@@ -19,7 +19,7 @@ from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 from .console import print_console, require_console
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from ...config.host_config import HostConfig
 
@@ -81,11 +81,11 @@ def serve(
     from ...config.host_config import HostConfig
 
     settings = HostConfig.from_file(config)
-    addresses = _addresses(settings, http, rest, sandbox_api)
-    for api in {each for apis in addresses.values() for each in apis} or {"mcp"}:
+    addresses = addresses_of(settings.server.apis, http, rest, sandbox_api)
+    for api in [api for _, apis in addresses for api in apis] or ["mcp"]:
         _require(api)
     if console is not None:
-        _check_console(addresses)
+        _check_console(beside_http=bool(addresses))
     resume_collection()
     if not addresses:
         anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
@@ -98,26 +98,36 @@ def serve(
     anyio.run(_serve_over_http, addresses, settings, config, console, as_json)
 
 
-def _addresses(
-    settings: HostConfig, http: str | None, rest: str | None, sandbox_api: str | None
-) -> dict[str, list[API]]:
-    """Return the APIs at each address. Raises ConfigError: one is given twice."""
+def addresses_of(
+    apis: Sequence[API], http: str | None, rest: str | None, sandbox_api: str | None
+) -> list[tuple[str, list[API]]]:
+    """Return each address with its APIs.
+
+    Args:
+        apis: Those of the address `http`, but for what has an address of its own.
+        http: Their address; None: they are not served.
+        rest: The address of REST; None: it has none of its own.
+        sandbox_api: The address of E2B's API; None: it has none of its own.
+
+    Raises:
+        ConfigError: Nothing is left for the address `http`.
+    """
     own: dict[API, str | None] = {"rest": rest, "e2b": sandbox_api}
-    alone = [(address, [api]) for api, address in own.items() if address is not None]
-    shared: list[API] = [api for api in settings.server.apis if own.get(api) is None]
-    found = ([] if http is None else [(http, shared)]) + alone
-    addresses = dict(found)
-    if len(addresses) < len(found):
+    found = [(address, [api]) for api, address in own.items() if address is not None]
+    if http is None:
+        return found
+    shared = [api for api in apis if own.get(api) is None]
+    if not shared:
         raise ConfigError(
-            "two options name the same address",
-            hint="leave out all but --http, and name the APIs in server.apis",
+            "each API has an address of its own, so nothing is left for --http",
+            hint="leave out --http, or name another API in server.apis",
         )
-    return addresses
+    return [(http, shared), *found]
 
 
-def _check_console(addresses: Mapping[str, object]) -> None:
+def _check_console(*, beside_http: bool) -> None:
     require_console()
-    if not addresses:
+    if not beside_http:
         raise ConfigError(
             "--console is beside a server over HTTP",
             hint="`toolcell console` serves it alone",
@@ -144,7 +154,7 @@ async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -
 
 
 async def _serve_over_http(
-    addresses: dict[str, list[API]],
+    addresses: list[tuple[str, list[API]]],
     settings: HostConfig,
     path: Path,
     console: str | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from toolcell.host.rest.bodies import NewCall
 from toolcell.host.rest.calls import MAX_SHOWN
 from toolcell.host.rest.server import open_api
 
-from ...support.toolcell_command import toolcell
 from .served_rest import PICTURE, SUM, configured, own_tools, served
 
 pytestmark = pytest.mark.anyio
@@ -248,14 +246,3 @@ async def test_calls_that_run_are_finished_when_the_server_stops(
     result = call.result
     assert result is not None
     assert (result.status, result.content) == ("ok", "done")
-
-
-def test_one_server_is_started_at_a_time(tmp_path: Path) -> None:
-    (tmp_path / "toolcell.toml").write_text("")
-    done = toolcell(
-        *("serve", "--rest", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"),
-        *("--config", str(tmp_path / "toolcell.toml")),
-    )
-
-    assert done.returncode == 2
-    assert "--rest excludes" in json.loads(done.stderr)["error"]["message"]

@@ -130,6 +130,7 @@ class ServedMCP:
     def __init__(self, host: Host, address: str = "127.0.0.1:0") -> None:
         self._socket = listen(address)
         self._http = HTTPServer(host, self._socket)
+        self._max_connections = host.config.server.max_connections
         self._stop = anyio.Event()
         self.server = self._http.server
         self.url = f"{url_of(self._socket)}/mcp"
@@ -151,7 +152,8 @@ class ServedMCP:
 
     async def _serve(self, *, task_status: TaskStatus[None]) -> None:
         front = Front(None)
-        async with serving(front, self._socket, 1_024), self._http.open() as app:
+        web = serving(front, self._socket, self._max_connections)
+        async with web, self._http.open() as app:
             front.apps["mcp"] = app
             task_status.started()
             await self._stop.wait()
