@@ -12,7 +12,6 @@ import typer
 from toolcell.core import ConfigError
 from toolcell.core.text.install_hint import install_hint
 
-from ...config.server import API
 from ...terminal.garbage import resume_collection
 from ...terminal.output import print_json
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...config.host_config import HostConfig
+    from ...config.server import API
 
 MODULES = {
     "mcp": ("mcp",),
