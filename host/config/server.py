@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 from .base import IMPORT_PATH, Count, Model, Seconds
 
 API = Literal["mcp", "rest", "e2b"]
-"""What a host serves over HTTP: its tools by MCP or REST, or its sandboxes by E2B's
-API."""
+"""An API of a host over HTTP: its tools by MCP or REST, or its sandboxes by E2B's."""
 
 _NonEmptyText = Annotated[str, Field(min_length=1, max_length=256)]
 _Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]

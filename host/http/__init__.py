@@ -1,1 +1,1 @@
-"""What all servers over HTTP share: sockets, connections, tokens, streams, metrics."""
+"""The parts of all servers over HTTP: sockets, connections, tokens, bodies, streams."""

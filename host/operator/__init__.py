@@ -1,1 +1,1 @@
-"""What people and clients see and do at a host that runs, without a word of HTTP."""
+"""The views and actions of people and clients at a host that runs, without HTTP."""

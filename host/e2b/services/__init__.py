@@ -1,1 +1,1 @@
-"""What the API serves: control plane, processes, files, code, ports and snapshots."""
+"""The services of the API: control, processes, files, code, ports and snapshots."""
