@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 
 from ..kernel import linux
 
@@ -18,6 +19,8 @@ _FILES = (
     "rt_cache",
 )
 _MAX_BYTES = 65_536
+# Numbers of the whole machine, which stand among those of the namespace.
+_OF_THE_MACHINE = re.compile(rb"(?:orphan|alloc|mem) \d+")
 
 
 class NetworkNamespace:
@@ -36,7 +39,10 @@ class NetworkNamespace:
         self._before = self._read()
 
     def _read(self) -> list[bytes]:
-        return [os.pread(file, _MAX_BYTES, 0) for file in self._files]
+        return [
+            _OF_THE_MACHINE.sub(b"", os.pread(file, _MAX_BYTES, 0))
+            for file in self._files
+        ]
 
     def renewed(self, settings: int) -> NetworkNamespace:
         """Return this one if nothing differs since it was made, else a new one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from itertools import pairwise
@@ -211,6 +212,23 @@ x = bytearray(b"1") * (100 << 20)
     assert second.usage.peak_memory_bytes < 64 << 20
     assert not second.truncated
     assert [each.data for each in second.artifacts] == [b"1"]
+
+
+async def test_sockets_of_the_machine_cost_a_cell_no_new_network(
+    sandbox: SandboxManager,
+) -> None:
+    code = "import os; os.stat('/proc/self/ns/net').st_ino"
+    for _ in range(_TRIES):
+        first = await sandbox.run(code, agent_id="a")
+        sockets = [socket.socket() for _ in range(100)]
+        # It is made new for the last one with these sockets in the machine's counts.
+        later = [await sandbox.run(code, agent_id="a") for _ in range(2)]
+        for each in sockets:
+            each.close()
+        if number_of(later[1]) == number_of(first) + 2:
+            break
+
+    assert later[1].value == first.value
 
 
 async def test_files_and_inputs_of_a_run_are_its_own(sandbox: SandboxManager) -> None:
