@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
 import time
 
@@ -22,6 +21,7 @@ from ..wire import aliases
 from ..wire.contract import FOLDERS, OWN_USER, SHARED_USER
 from ..workdir.emptying import remove_all_in
 from . import reach
+from .refused import WallsRefusedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,10 +53,6 @@ _KILL_SECONDS = 5.0
 _KILL_AGAIN_SECONDS = 0.002
 
 
-class ConfinedRefusedError(OSError):
-    """The kernel lacks a part of these walls."""
-
-
 class ConfinedWalls:
     """Puts cells behind rules that each process enters itself.
 
@@ -65,7 +61,7 @@ class ConfinedWalls:
             their own paths; `folder`, the place of the cells' folders.
 
     Raises:
-        ConfinedRefusedError: The kernel lacks a part of it; the message names that.
+        WallsRefusedError: The kernel lacks a part of it; the message names that.
         OSError: The folder of the cells cannot be made.
     """
 
@@ -75,7 +71,7 @@ class ConfinedWalls:
         try:
             self._version = landlock.version()
         except OSError as error:
-            raise ConfinedRefusedError(error.errno, error.strerror) from None
+            raise WallsRefusedError(error.errno, error.strerror) from None
         self._base: str = setup["folder"]
         # Users of cells may pass through it, and not list it.
         os.makedirs(self._base, exist_ok=True)
@@ -119,7 +115,7 @@ class ConfinedWalls:
         if self.separate:
             self._uid = self._uids + self._made % _SLOTS
         # Nobody else can guess it.
-        self._folder = os.path.join(self._base, secrets.token_hex(8))
+        self._folder = os.path.join(self._base, os.urandom(8).hex())
         os.mkdir(self._folder, 0o711)
         for name in ("work", "tmp"):
             path = os.path.join(self._folder, name)

@@ -31,14 +31,16 @@ from ..supervisor.supervisor import Supervisor
 from ..wire.channel import SupervisorChannel
 from ..wire.frames import encode
 from .cgroups import CellGroup, GroupMaker
-from .confined import ConfinedRefusedError, ConfinedWalls
-from .namespaces import NamespacesRefusedError, NamespaceWalls
+from .namespaces import NamespaceWalls
 from .open_files import TooFewFilesError, raise_open_files
+from .refused import WallsRefusedError
 from .root_filesystem import MountError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn, Union
+
+    from .confined import ConfinedWalls
 
     Walls = Union[NamespaceWalls, ConfinedWalls]
 
@@ -364,13 +366,21 @@ def _put_up(setup: dict[str, Any]) -> tuple[Walls, str]:
         OSError: This machine gives none of those that were asked for.
     """
     why: list[str] = []
-    kinds = {each.level: each for each in (NamespaceWalls, ConfinedWalls)}
     for level in setup["levels"]:
         try:
-            return kinds[level](setup), "; ".join(why)
-        except (NamespacesRefusedError, ConfinedRefusedError) as error:
+            return _walls(level, setup), "; ".join(why)
+        except WallsRefusedError as error:
             why.append(f"{level}: {error.strerror}")
     raise OSError("; ".join(why))
+
+
+def _walls(level: str, setup: dict[str, Any]) -> Walls:
+    if level == NamespaceWalls.level:
+        return NamespaceWalls(setup)
+    # What it needs is in no memory of a cell of namespaces.
+    from .confined import ConfinedWalls
+
+    return ConfinedWalls(setup)
 
 
 def _warm_up(renews: str, confined: str) -> None:

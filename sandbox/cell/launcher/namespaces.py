@@ -15,6 +15,7 @@ import os
 from ..kernel import landlock, linux
 from ..kernel.shares import Shares
 from . import reach, root_filesystem
+from .refused import WallsRefusedError
 from .users import CellUsers
 
 TYPE_CHECKING = False
@@ -33,10 +34,6 @@ _NAMESPACES = (
 _MASKED = "this one is masked (docker run --security-opt systempaths=unconfined)"
 
 
-class NamespacesRefusedError(OSError):
-    """The kernel gives this process no namespaces; nothing was changed."""
-
-
 class NamespaceWalls:
     """Puts cells into namespaces of their own.
 
@@ -45,7 +42,7 @@ class NamespaceWalls:
             text of /etc/hosts.
 
     Raises:
-        NamespacesRefusedError: The kernel gives none.
+        WallsRefusedError: The kernel gives none.
         MountError: A path of the host cannot be mounted.
         OSError: This machine cannot make such cells.
     """
@@ -60,7 +57,7 @@ class NamespaceWalls:
         try:
             self._users = CellUsers(self._cell_uid)
         except OSError as error:
-            raise NamespacesRefusedError(error.errno, error.strerror) from None
+            raise WallsRefusedError(error.errno, error.strerror) from None
         self._shares = Shares(self._users.separate)
         self._first_uid = 0
         root_filesystem.build(
@@ -141,7 +138,7 @@ def _is_masked(folder: str) -> bool:
 
 
 def _require_own_proc() -> None:
-    """Raise NamespacesRefusedError if a cell cannot mount a /proc of its own.
+    """Raise WallsRefusedError if a cell cannot mount a /proc of its own.
 
     The kernel refuses it where this one is masked, as engines have it in containers; a
     mount over an empty folder masks nothing.
@@ -149,7 +146,7 @@ def _require_own_proc() -> None:
     try:
         pid = linux.clone(linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID)
     except OSError as error:
-        raise NamespacesRefusedError(error.errno, error.strerror) from None
+        raise WallsRefusedError(error.errno, error.strerror) from None
     if pid == 0:
         number = 255
         try:
@@ -162,4 +159,4 @@ def _require_own_proc() -> None:
     number = os.WEXITSTATUS(os.waitpid(pid, 0)[1])
     if number:
         why = f"mount /proc: {os.strerror(number)}; {_MASKED}"
-        raise NamespacesRefusedError(number, why)
+        raise WallsRefusedError(number, why)

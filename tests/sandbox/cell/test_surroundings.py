@@ -115,6 +115,18 @@ def test_what_the_host_blocks_and_ignores_stays_with_the_host() -> None:
         assert run_apart(seen) == [plain, plain, "timeout", "kept"]
 
 
+@pytest.mark.namespaces
+async def test_a_program_holds_no_module_that_only_other_cells_need() -> None:
+    others = ("toolcell_cell.launcher.confined", "toolcell_cell.notifier.main")
+    code = (
+        f"import sys; [n for n in {(*others, 'hashlib', 'random')} if n in sys.modules]"
+    )
+    async with SandboxManager(SUBPROCESS.config()) as manager:
+        result = await manager.run(code)
+
+    assert result.value == [], result
+
+
 async def test_the_machine_s_own_names_lead_to_itself(sandbox: SandboxManager) -> None:
     code = """
 import socket
