@@ -238,7 +238,7 @@ async def test_processes_of_the_program_live_on_and_daemons_do_not(
 @pytest.mark.smoke
 async def test_a_fork_goes_its_own_way(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
-        await session.run("x = [1]\nopen('f', 'w').write('old')")
+        await session.run("import random\nx = [1]\nopen('f', 'w').write('old')")
         branch = await session.fork()
         await branch.run("x.append(2)\nopen('f', 'w').write('new')")
 
@@ -246,6 +246,8 @@ async def test_a_fork_goes_its_own_way(sandbox: SandboxManager) -> None:
         assert await value(branch, "[x, open('f').read()]") == [[1, 2], "new"]
         assert await branch.read_file("f") == b"new"
         assert await session.read_file("f") == b"old"
+        numbers = [await value(each, "random.random()") for each in (session, branch)]
+        assert len(set(numbers)) == 2
         await branch.aclose()
         assert await value(session, "x") == [1]
 

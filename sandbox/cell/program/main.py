@@ -159,7 +159,6 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
         held = confine(settings, closes_later=closes)
         # Only the program's own uid may enter.
         os.chdir(_home)
-        _reseed()
         execution.make_main_module()
         first = os.read(REQUEST_FD, 1)
         if first == WARM_UP:
@@ -277,7 +276,6 @@ def _become_branch(announcement: dict[str, Any] | None) -> None:
     global _home
     if announcement is None:
         return
-    _reseed()
     _home = announcement.pop("home", _home)
     _write_all(RESULT_FD, _line(announcement))
     if "error" in announcement:
@@ -357,13 +355,6 @@ def _run_python(request: dict[str, Any]) -> int:
             source.forget(path)
         _write_all(RESULT_FD, _encode(outcome.report))
     return exit_code
-
-
-def _reseed() -> None:
-    """Seed `random` anew: the fork's parent has the same state."""
-    random = sys.modules.get("random")
-    if random is not None:
-        random.seed()
 
 
 def _restricted(
