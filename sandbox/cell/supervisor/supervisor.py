@@ -310,6 +310,7 @@ class Supervisor:
         until = time.monotonic() + RENEWAL_SECONDS
         try:
             slate.renew(until)
+            self._page.clear()
             self._artifacts = artifacts.Seen()
             self._accounting.mark_baseline()
             self._fork(anew=True)
@@ -404,7 +405,7 @@ class Supervisor:
                 os.unlink(os.path.join(folder, SESSION_BASH_NAME))
         left_some = files.holds(folder, ARTIFACTS, uid)
         run.finish(lost, left_some)
-        if not run.is_final or run.clean:
+        if not run.is_final:
             self._page.clear()
         self._branches.give_back(branch, child, self._workdir, kept=run.kept)
         self._reaper.kill_strays(self._known())
