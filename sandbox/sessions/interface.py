@@ -85,8 +85,8 @@ class SandboxSession(ABC):
         Runs of one session follow each other. A run that passes its deadline is
         interrupted as by Ctrl-C; if it obeys within half a second its variables
         are kept, else they are lost: `result.state` says which. A run may narrow
-        the limits on time, output and code; those on memory, processes, CPUs,
-        files and disk are the cell's. Processes that were detached from the
+        the limits on time, output and code; those on memory, processes, CPUs, open
+        files and disk are the cell's: others are refused. Processes detached from the
         program end with the run; `node` has variables of its own, `bash` files only.
 
         Arguments that are not named here are as in `Sandbox.run`.

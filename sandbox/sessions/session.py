@@ -105,6 +105,8 @@ class Session(SandboxSession):
         keeps = not request.fresh and request.language != "bash"
         branch = self._branch if keeps else None
         program = self._programs.make(request, final=False, branch=branch)
+        if request.limits is not None:
+            _require_same_cell(program.limits, self.limits)
         program = await self._programs.judged(program)
         if program.refused:
             return program
@@ -324,6 +326,17 @@ class Session(SandboxSession):
         async with self._shared.files(self._programs.spawn) as files:
             work = WorkDir(files, self._own_branch)
             return await work.download(target, path, max_bytes=max_bytes)
+
+
+def _require_same_cell(wanted: Limits, limits: Limits) -> None:
+    """Refuse limits that would need another cell than one with `limits`."""
+    mine = limits.of_cell
+    other = [name for name, value in wanted.of_cell.items() if value != mine[name]]
+    if other:
+        raise InvalidInputError(
+            f"a run of a session cannot narrow {', '.join(other)}, which its cell has",
+            hint="narrow them in SandboxConfig(limits=...), or run it by itself",
+        )
 
 
 def _on_branch(program: Program, branch: str) -> Program:

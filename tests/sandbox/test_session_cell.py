@@ -142,3 +142,16 @@ async def test_a_wrong_argument_costs_no_state(sandbox: SandboxManager) -> None:
         result = await session.run("x + len(open('a.txt').read())")
 
     assert (result.value, result.state) == (45, "kept")
+
+
+async def test_a_run_narrows_no_limit_that_the_cell_has(
+    sandbox: SandboxManager,
+) -> None:
+    async with sandbox.session() as session:
+        mine = session.limits
+        same = Limits(wall_seconds=5, memory_mib=mine.memory_mib)
+        with pytest.raises(InvalidInputError, match="memory_mib, open_files"):
+            await session.run("1", limits=Limits(memory_mib=33, open_files=17))
+        result = await session.run("6 * 7", fresh=True, limits=same)
+
+    assert (result.status, result.value) == ("ok", 42)

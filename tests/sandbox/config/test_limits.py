@@ -8,6 +8,7 @@ import pytest
 
 from toolcell.sandbox import Limits, SandboxConfig
 from toolcell.sandbox.backends.cell_settings import cell_settings
+from toolcell.sandbox.backends.launcher_setup import LauncherSetup
 from toolcell.sandbox.config.settings import LIMITS, enforcers
 from toolcell.sandbox.scheduling.used_cells import key_of
 
@@ -40,7 +41,11 @@ def test_cells_know_each_rlimit() -> None:
 def test_a_cell_is_used_again_with_its_own_limits_alone(name: str) -> None:
     mine, other = Limits(), Limits.model_validate({name: OTHER[name]})
 
-    assert (key_of("a", mine) != key_of("a", other)) is LIMITS[name].of_cell
+    setup = LauncherSetup(config=SandboxConfig(), cgroups={})
+    made_alike = setup.kind(mine)["settings"] == setup.kind(other)["settings"]
+
+    assert (key_of("a", mine) == key_of("a", other)) is made_alike
+    assert made_alike is not LIMITS[name].of_cell
     assert key_of("a", mine) == key_of("a", Limits()) != key_of("b", mine)
 
 
