@@ -284,8 +284,13 @@ class ProcessMeter:
         return sum(map(int, fields[11:15])) / _TICKS, self._peak
 
     def _peak_bytes(self) -> int:
-        _, found, rest = _text_of(self._status).partition(b"VmHWM:")
-        return int(rest.split(None, 1)[0]) * 1024 if found else 0
+        text = _text_of(self._status)
+        _, found, rest = text.partition(b"VmHWM:")
+        if not found:
+            # gVisor keeps no peak: the most that was resident at the end of a run.
+            _, found, rest = text.partition(b"VmRSS:")
+        size = int(rest.split(None, 1)[0]) * 1024 if found else 0
+        return max(size, self._peak)
 
     def close(self) -> None:
         """Close the process's files."""
