@@ -1,7 +1,7 @@
 """Settings of a sandbox: limits, network, mounts, isolation."""
 
 from collections.abc import Collection, Iterable
-from os.path import realpath
+from os.path import dirname, exists, join, realpath
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -358,8 +358,8 @@ class SandboxConfig(SettingsModel):
     """The engine's address; None takes DOCKER_HOST or the local socket."""
 
     python: str | None = None
-    """The interpreter of subprocess cells, an absolute path; None takes the one
-    that runs this process."""
+    """The interpreter of subprocess cells, an absolute path, and of no virtual
+    environment; None takes the one that runs this process."""
 
     node: str | None = None
     """The node of subprocess cells, an absolute path; None takes the one on this
@@ -429,6 +429,16 @@ class SandboxConfig(SettingsModel):
     def _absolute(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith("/"):
             raise ValueError("must be an absolute path")
+        return value
+
+    @field_validator("python")
+    @classmethod
+    def _no_virtual_environment(cls, value: str | None) -> str | None:
+        if value is not None and exists(join(dirname(dirname(value)), "pyvenv.cfg")):
+            raise ValueError(
+                "is of a virtual environment, whose packages cells do not find: name"
+                f" its interpreter, {realpath(value)}, and the packages in `packages`"
+            )
         return value
 
     @field_validator("env")

@@ -22,7 +22,7 @@ PYTHONS = ("3.8", "3.9", "3.10", CURRENT)
 def interpreter(version: str) -> str:
     """Return an interpreter that really is of this version; skip without one."""
     if version == CURRENT:
-        return sys.executable
+        return os.path.realpath(sys.executable)
     for name in (f"python{version}", *pyenv_interpreters(version)):
         found = shutil.which(name)
         if found is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -38,7 +37,7 @@ def come(port):
 REFUSED = "ECONNREFUSED"
 
 
-@pytest.fixture(params=[sys.executable, SYSTEM_PYTHON], ids=["usual", "system"])
+@pytest.fixture(params=[None, SYSTEM_PYTHON], ids=["usual", "system"])
 async def manager(request: pytest.FixtureRequest) -> AsyncIterator[SandboxManager]:
     """Cells of the host's user, or as root of users of their own."""
     async with SandboxManager(CONFINED.config(python=request.param)) as manager:

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.core import SandboxUnavailableError
+from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import Limits, Mount, SandboxManager, early_launcher
 from toolcell.sandbox.backends import launcher
 from toolcell.sandbox.backends.cell_bundle import interpreter
@@ -196,6 +196,16 @@ async def test_a_launcher_that_was_started_early_is_used_once() -> None:
             async with SandboxManager(SUBPROCESS.config()) as other:
                 assert launcher_of(other)._process.pid != started
         assert not alive(started)
+
+
+def test_an_interpreter_of_a_virtual_environment_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "pyvenv.cfg").touch()
+    python = tmp_path / "bin/python"
+    python.symlink_to(interpreter())
+    with pytest.raises(ConfigError, match=f"name its interpreter, {interpreter()}"):
+        SUBPROCESS.config(python=str(python))
+    SUBPROCESS.config(python=interpreter())
 
 
 async def test_a_launcher_that_nobody_uses_ends() -> None:
