@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -173,10 +174,15 @@ def _read_stdin(file: str) -> bytes:
 
 
 def read_file(text: str) -> tuple[str, bytes]:
-    """Return the path in the work dir and the bytes of LOCAL[:PATH]."""
+    """Return the path in the work dir and the bytes of LOCAL[:PATH].
+
+    A file whose own name has the colon is meant by all of it.
+    """
     from toolcell.sandbox import Limits
 
     local, _, path = text.partition(":")
+    if os.path.isfile(text):
+        local, path = text, ""
     return path or Path(local).name, _read(local, Limits().disk_mib << 20, local)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from toolcell.host.cli.programs.run import read_file
+
 from ...conftest import BackendRow
 from ...support.child import Child
 from ...support.toolcell_command import TOOLCELL, options_of, toolcell
@@ -70,6 +72,13 @@ def test_streams_that_lead_to_one_place_keep_their_order_f22(tmp_path: Path) -> 
         check=False,
     )
     assert done.stdout.startswith("0\n0\n1\n-1\n2\n-2\ntoolcell: ok")
+
+
+def test_a_file_may_have_a_colon_in_its_name_f27(tmp_path: Path) -> None:
+    (tmp_path / "a:b.txt").write_bytes(b"whole")
+    (tmp_path / "a").write_bytes(b"part")
+    assert read_file(f"{tmp_path}/a:b.txt") == ("a:b.txt", b"whole")
+    assert read_file(f"{tmp_path}/a:c.txt") == ("c.txt", b"part")
 
 
 def test_json_is_one_line_and_nothing_else(backend: BackendRow) -> None:
