@@ -76,11 +76,10 @@ async def ended(session: Session, cell: str) -> tuple[str, str]:
 
 
 @pytest.mark.anyio
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "every",
     [
-        pytest.param(64, id="sample"),
+        pytest.param(64, id="sample", marks=pytest.mark.timeout(600)),
         pytest.param(
             1, id="whole", marks=[pytest.mark.full, pytest.mark.timeout(3600)]
         ),
