@@ -165,3 +165,7 @@ DOORS = {
     ),
     "toolcell run": Door(by_command, different=UTF_8),
 }
+ON_BACKENDS = {
+    "confined": {"machine 3": "users have the names that this machine gives them"}
+}
+"""What differs on purpose by the row of the backend, whatever the door is."""

@@ -13,7 +13,7 @@ import pytest
 from toolcell.sandbox import Sandbox, SandboxManager
 
 from ...conftest import DOCKER, RUNSC, SUBPROCESS, BackendRow, missing, why_no_docker
-from .doors import ARTIFACTS, DOORS, Case, Door, plainly
+from .doors import ARTIFACTS, DOORS, ON_BACKENDS, Case, Door, plainly
 
 pytestmark = pytest.mark.anyio
 
@@ -33,6 +33,7 @@ async def differences(
     """Return the programs of a kind that end otherwise than by plain Python."""
     found: list[Any] = []
     at_once = anyio.CapacityLimiter(AT_ONCE)
+    different = {**door.different, **ON_BACKENDS.get(row.name, {})}
 
     async def compare(case: Case) -> None:
         async with at_once:
@@ -43,7 +44,7 @@ async def differences(
 
     async with sandbox.session() as session, anyio.create_task_group() as tasks:
         for name, program in PROGRAMS.items():
-            if name.split()[0] == kind and name not in door.different:
+            if name.split()[0] == kind and name not in different:
                 name = name.replace(" ", "-")
                 begin = IN_ARTIFACTS % (name, name) if kind == "files" else ""
                 case = Case(
