@@ -5,9 +5,8 @@ import typing
 from toolcell.core.lazy_face import lazy_face as _lazy_face
 
 if typing.TYPE_CHECKING:
-    from .directory.records import Directory, FixedNodes, NodeRecord
+    from .directory.records import FixedNodes
     from .directory.redis import RedisDirectory
-    from .driver.admin import ClusterAdmin, NodeStatus
     from .driver.sandbox import ClusterSandbox
     from .membership.directory import RayDirectory
     from .membership.settings import NodeSettings
@@ -15,14 +14,10 @@ if typing.TYPE_CHECKING:
     from .wire.handshake import new_token
 
 __all__ = [
-    "ClusterAdmin",
     "ClusterSandbox",
-    "Directory",
     "FixedNodes",
     "NodeAgent",
-    "NodeRecord",
     "NodeSettings",
-    "NodeStatus",
     "RayDirectory",
     "RedisDirectory",
     "new_token",
@@ -31,9 +26,8 @@ __all__ = [
 __getattr__ = _lazy_face(
     __name__,
     {
-        ".directory.records": "Directory FixedNodes NodeRecord",
+        ".directory.records": "FixedNodes",
         ".directory.redis": "RedisDirectory",
-        ".driver.admin": "ClusterAdmin NodeStatus",
         ".driver.sandbox": "ClusterSandbox",
         ".membership.directory": "RayDirectory",
         ".membership.settings": "NodeSettings",

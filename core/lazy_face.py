@@ -12,20 +12,21 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy_face(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package.
+def lazy_face(face: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a face.
 
     Args:
-        package: The package's `__name__`.
+        face: The `__name__` of the package, or of its `spi`.
         homes: The names of each module, by the module's relative name.
     """
+    package = sys.modules[face].__package__
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def get(name: str) -> Any:
         if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {face!r} has no attribute {name!r}")
         value = getattr(import_module(home_of[name], package), name)
-        setattr(sys.modules[package], name, value)
+        setattr(sys.modules[face], name, value)
         return value
 
     return get

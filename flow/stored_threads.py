@@ -16,7 +16,7 @@ from toolcell.core import (
     CheckpointSerializationError,
     InvalidInputError,
 )
-from toolcell.guard import is_same_name
+from toolcell.guard.spi import is_same_name
 
 from .control.cancelling import cancel_thread
 from .execution.answers import (

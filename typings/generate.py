@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 ROOMS = ("core", "sandbox", "cluster", "guard", "tools", "flow", "host")
 FACES = (*ROOMS, "sandbox.backend_api", "tools.builtin")
+SPI = tuple(f"{path.parent.name}.spi" for path in sorted(ROOT.glob("*/spi.py")))
 READERS = (*ROOMS, "tests", "benchmarks", "examples")
 LAZY = {"host": {"host.runtime.host": "Host", "host.config.host_config": "HostConfig"}}
 """What a face loads when it is asked for: no checker sees it there."""
@@ -24,7 +25,7 @@ LAZY = {"host": {"host.runtime.host": "Host", "host.config.host_config": "HostCo
 def stubs() -> dict[str, str]:
     """Return the text of each stub by its path below this folder."""
     found = {}
-    for module in sorted(_with_parents({*FACES, *_imported()})):
+    for module in sorted(_with_parents({*FACES, *SPI, *_imported()})):
         source = ROOT.joinpath(*module.split("."))
         end = "/__init__.pyi" if source.is_dir() else ".pyi"
         found[f"toolcell/{module.replace('.', '/')}{end}"] = _text(module)

@@ -32,7 +32,8 @@ from harness.measure import (
 )
 from harness.processes import all_settled, descendants
 
-from toolcell.cluster import ClusterSandbox, FixedNodes, NodeRecord, new_token
+from toolcell.cluster import ClusterSandbox, FixedNodes, new_token
+from toolcell.cluster.spi import NodeRecord
 from toolcell.core import CellLostError
 from toolcell.sandbox import HostCalls, Sandbox, SandboxConfig, SandboxManager
 

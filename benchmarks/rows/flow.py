@@ -34,7 +34,6 @@ from toolcell.core import ToolCall
 from toolcell.flow import (
     END,
     START,
-    Checkpointer,
     Command,
     Flow,
     Graph,
@@ -46,6 +45,7 @@ from toolcell.flow import (
     interrupt,
     scatter,
 )
+from toolcell.flow.spi import Checkpointer
 from toolcell.tools import (
     ConcurrentExecutor,
     SQLiteIdempotency,

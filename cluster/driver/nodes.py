@@ -18,7 +18,8 @@ import anyio
 import anyio.abc
 
 from toolcell.core import SandboxError, SandboxUnavailableError
-from toolcell.sandbox import FairQueue, SandboxConfig
+from toolcell.sandbox import SandboxConfig
+from toolcell.sandbox.spi import FairQueue
 
 from ..directory.connect import connect
 from ..directory.records import Directory, NodeRecord

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from toolcell.sandbox import FairQueue, SandboxConfig
+from toolcell.sandbox import SandboxConfig
+from toolcell.sandbox.spi import FairQueue
 
 from ..directory.records import NodeRecord
 from ..wire.link import Link

@@ -9,12 +9,8 @@ from typing import Any
 from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
-from toolcell.sandbox import (
-    HostCalls,
-    Limits,
-    RunRequest,
-    check_request,
-)
+from toolcell.sandbox import HostCalls, Limits
+from toolcell.sandbox.spi import RunRequest, check_request
 
 from ..wire.codec import pack_model
 from ..wire.protocol import OPTIONS

@@ -12,15 +12,8 @@ import anyio
 import anyio.abc
 
 from toolcell.core import CellLostError, InvalidInputError, SandboxError
-from toolcell.sandbox import (
-    Connection,
-    Event,
-    ExecutionResult,
-    Finished,
-    HostCalls,
-    Output,
-    answer_for,
-)
+from toolcell.sandbox import Event, ExecutionResult, Finished, HostCalls, Output
+from toolcell.sandbox.spi import Connection, answer_for
 
 from ..wire.codec import read_error, read_event, read_result
 from ..wire.link import Exchange, Kind, Link

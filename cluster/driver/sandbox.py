@@ -16,15 +16,8 @@ import anyio
 
 from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 from toolcell.core.detached import Detachable
-from toolcell.sandbox import (
-    Event,
-    ExecutionResult,
-    Network,
-    PoolStats,
-    RunRequest,
-    Sandbox,
-    SandboxConfig,
-)
+from toolcell.sandbox import Event, ExecutionResult, Network, Sandbox, SandboxConfig
+from toolcell.sandbox.spi import PoolStats, RunRequest
 
 from ..directory.records import Directory
 from ..wire.codec import pack_model
@@ -37,7 +30,7 @@ from .runs import ask, is_node_lost, next_part, run_at, stream_on
 from .session import ClusterSession
 
 if TYPE_CHECKING:
-    from toolcell.sandbox import OnStep
+    from toolcell.sandbox.spi import OnStep
 
 _MAX_CONCURRENCY = 4096
 

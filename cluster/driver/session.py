@@ -18,17 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from anyio import TemporaryDirectory, to_thread
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import (
-    CellUsage,
-    Event,
-    ExecutionResult,
-    FileInfo,
-    Limits,
-    Network,
-    RunRequest,
-    SandboxSession,
-    folder_prefix,
-)
+from toolcell.sandbox import Event, ExecutionResult, Limits, Network, SandboxSession
+from toolcell.sandbox.spi import CellUsage, FileInfo, RunRequest, folder_prefix
 
 from ..wire.codec import pack_model, read_limits, read_network
 from ..wire.exchange_stream import ExchangeStream
@@ -45,7 +36,7 @@ from .watch import ClusterWatch
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
-    from toolcell.sandbox import OnStep
+    from toolcell.sandbox.spi import OnStep
 
 _MAX_READ_BYTES = 256 * 1024 * 1024
 _MAX_DOWNLOAD_BYTES = 1024 * 1024 * 1024

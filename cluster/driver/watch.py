@@ -10,7 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from toolcell.core import ToolcellError
-from toolcell.sandbox import FileChange
+from toolcell.sandbox.spi import FileChange
 
 from ..wire.link import Exchange
 from .protocol_errors import closing_link_on_error

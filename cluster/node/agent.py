@@ -16,7 +16,8 @@ import anyio.to_thread
 
 from toolcell.core import ConfigError, InvalidInputError, SandboxUnavailableError
 from toolcell.core.detached import Detachable
-from toolcell.sandbox import Sandbox, sweep_folders
+from toolcell.sandbox import Sandbox
+from toolcell.sandbox.spi import sweep_folders
 
 from ..directory.connect import meet
 from ..directory.records import NodeRecord

@@ -11,7 +11,8 @@ from typing import Any
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
-from toolcell.sandbox import HostCalls, pause_deadline
+from toolcell.sandbox import HostCalls
+from toolcell.sandbox.spi import pause_deadline
 
 from ..wire.link import Exchange
 from ..wire.message import Message

@@ -8,7 +8,8 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import Network, SandboxConfig, SandboxProcess, SandboxSession
+from toolcell.sandbox import Network, SandboxConfig, SandboxSession
+from toolcell.sandbox.spi import SandboxProcess
 
 from ..wire.codec import pack_model, pack_result, read_network
 from ..wire.exchange_stream import ExchangeStream, relay

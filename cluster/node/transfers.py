@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from toolcell.sandbox import SandboxConfig, SandboxSession, folder_prefix
+from toolcell.sandbox import SandboxConfig, SandboxSession
+from toolcell.sandbox.spi import folder_prefix
 
 from ..wire.folders import pack_folder, unpack_folder
 from ..wire.link import Exchange

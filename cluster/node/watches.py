@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 
-from toolcell.sandbox import SandboxWatch
+from toolcell.sandbox.spi import SandboxWatch
 
 from ..wire.link import Exchange
 from ..wire.tasks import tasks_beside

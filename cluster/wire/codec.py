@@ -18,20 +18,18 @@ from toolcell.core import (
 )
 from toolcell.sandbox import (
     Artifact,
-    ArtifactMade,
     Connected,
-    Connection,
     Displayed,
     Event,
     ExecutionResult,
     Finished,
     Limits,
     Network,
-    OpaqueValue,
     Output,
     Stderr,
     Stdout,
 )
+from toolcell.sandbox.spi import ArtifactMade, Connection, OpaqueValue
 
 from .message import Message, WireError
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from toolcell.sandbox import RunRequest, SandboxConfig
+from toolcell.sandbox import SandboxConfig
+from toolcell.sandbox.spi import RunRequest
 
 PROTOCOL = 3
 """The version of the messages; both ends must have the same."""

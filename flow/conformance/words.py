@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from toolcell.core import CheckpointError, InvalidInputError, ThreadBusyError
-from toolcell.tools import check_checkpointer
+from toolcell.tools.spi import check_checkpointer
 
 from .values import OpenOne, checkpoint, commit, head, numbered, refused, require
 

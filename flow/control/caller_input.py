@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError
-from toolcell.guard import is_same_name
+from toolcell.guard.spi import is_same_name
 
 from ..execution.answers import (
     answered,

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from toolcell.core import AuditError, InvalidInputError, StoreUnavailableError, ToolCall
-from toolcell.guard import ActionGuard, ApprovalOutcome, CallFacts
+from toolcell.guard import ActionGuard, CallFacts
+from toolcell.guard.spi import ApprovalOutcome
 
 from ..stores.reading import read_answer
 from ..stores.records import Answered

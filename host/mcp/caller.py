@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from toolcell.core import GuardDeniedError, ToolcellError
 from toolcell.guard import ApprovalRequest, Approve, Redactor, Reject, ShownRequest
-from toolcell.tools import is_nested_call
+from toolcell.tools.spi import is_nested_call
 
 from ..runtime.host import Host
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import anyio
 from mcp.server.session import ServerSession
 
-from toolcell.tools import Progress
+from toolcell.tools.spi import Progress
 
 PERIOD_SECONDS = 1.0
 """Seconds of silence after which a client is sent a keep-alive report."""

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from toolcell.core import AuditError, InvalidInputError
 from toolcell.guard import AuditHead, AuditLog
-from toolcell.tools import CodeSessions
+from toolcell.tools.spi import CodeSessions
 
 from .heads import HeadFile, KeptHead
 from .live_calls import LiveCall, LiveCalls, check_stoppable

@@ -9,7 +9,8 @@ from time import time
 from typing import Literal
 
 from toolcell.core import ToolcellError
-from toolcell.guard import AuditHead, AuditLog, AuditReport
+from toolcell.guard import AuditHead, AuditLog
+from toolcell.guard.spi import AuditReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

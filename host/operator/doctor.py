@@ -9,7 +9,8 @@ from time import time
 
 import anyio
 
-from toolcell.sandbox import DoctorReport, SandboxConfig, diagnose
+from toolcell.sandbox import SandboxConfig
+from toolcell.sandbox.spi import DoctorReport, diagnose
 
 FRESH_SECONDS = 60.0
 """Seconds in which the doctor looks once. When asked again within them the last report

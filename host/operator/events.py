@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 
 from toolcell.core import ToolStatus
 from toolcell.core.models import FrozenModel
-from toolcell.tools import SessionEnd
+from toolcell.tools.spi import SessionEnd
 
 
 class Event(FrozenModel):

@@ -12,14 +12,8 @@ from pathlib import Path
 import anyio.to_thread
 
 from toolcell.core import ToolCall, ToolcellError
-from toolcell.guard import (
-    ActionGuard,
-    AuditEntry,
-    CallFacts,
-    Decision,
-    Redactor,
-    audit_of_call,
-)
+from toolcell.guard import ActionGuard, CallFacts, Decision, Redactor
+from toolcell.guard.spi import AuditEntry, audit_of_call
 from toolcell.tools import Records, Tool, ToolExecutionRecord, ToolRegistry
 
 _CLOCKS_APART = timedelta(seconds=5)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from toolcell.guard import ActionGuard, CallFacts, LimitState
+from toolcell.guard import ActionGuard, CallFacts
+from toolcell.guard.spi import LimitState
 from toolcell.tools import ToolRegistry
 
 RemainingLimits = dict[str, dict[str, int | str]]

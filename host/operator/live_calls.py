@@ -10,12 +10,8 @@ import anyio
 
 from toolcell.core import InvalidInputError, ToolCall, ToolStatus
 from toolcell.guard import Redactor
-from toolcell.tools import (
-    CallCancelledError,
-    CallStage,
-    CallWatch,
-    CallWatcher,
-)
+from toolcell.tools import CallWatcher
+from toolcell.tools.spi import CallCancelledError, CallStage, CallWatch
 
 from .events import (
     CallEnded,

@@ -11,7 +11,7 @@ import anyio.lowlevel
 
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxManager
-from toolcell.tools import CodeSession, CodeSessions
+from toolcell.tools.spi import CodeSession, CodeSessions
 
 from .events import (
     EVENTS,

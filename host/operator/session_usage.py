@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import anyio
 
-from toolcell.sandbox import CellUsage
-from toolcell.tools import CodeSession, CodeSessions
+from toolcell.sandbox.spi import CellUsage
+from toolcell.tools.spi import CodeSession, CodeSessions
 
 MEASURE_SECONDS = 1.0
 """Seconds in which all sessions of a list are measured; default 1. When it is reached

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import anyio
 
-from toolcell.guard import LimitState, Redactor
-from toolcell.sandbox import CellUsage
-from toolcell.tools import CodeSession, NumberedRecord
+from toolcell.guard import Redactor
+from toolcell.guard.spi import LimitState
+from toolcell.sandbox.spi import CellUsage
+from toolcell.tools.spi import CodeSession, NumberedRecord
 
 from ..operator.live_calls import LiveCall
 from . import bodies

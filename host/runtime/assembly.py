@@ -32,17 +32,19 @@ from toolcell.guard import (
 from toolcell.sandbox import Sandbox, SandboxManager
 from toolcell.tools import (
     CodeExecutor,
-    CodeSessions,
     ConcurrentExecutor,
-    MemoryIdempotency,
-    MemoryRecords,
-    ObservedRecords,
     Records,
     SQLiteIdempotency,
     SQLiteRecords,
     ToolRegistry,
 )
 from toolcell.tools.builtin import code_tools, workspace_tools
+from toolcell.tools.spi import (
+    CodeSessions,
+    MemoryIdempotency,
+    MemoryRecords,
+    ObservedRecords,
+)
 
 from ..config.host_config import HostConfig
 from ..config.secrets import read_secret

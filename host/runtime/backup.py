@@ -23,7 +23,8 @@ from typing import Annotated, BinaryIO, Literal
 from pydantic import Field
 
 from toolcell.core import AuditError, ConfigError
-from toolcell.guard import AuditPart, audit_parts
+from toolcell.guard import audit_parts
+from toolcell.guard.spi import AuditPart
 
 from ..config.base import Model
 from ..config.host_config import HostConfig

@@ -19,13 +19,8 @@ from ..config.secrets import read_secret
 from ..operator.notices import Notices
 
 if TYPE_CHECKING:
-    from toolcell.cluster import (
-        ClusterAdmin,
-        ClusterSandbox,
-        NodeAgent,
-        RayDirectory,
-        RedisDirectory,
-    )
+    from toolcell.cluster import ClusterSandbox, NodeAgent, RayDirectory, RedisDirectory
+    from toolcell.cluster.spi import ClusterAdmin
     from toolcell.sandbox import Sandbox, SandboxConfig
 
 _LOOK_SECONDS = 0.5
@@ -99,7 +94,7 @@ class ClusterParts:
 
     def admin(self) -> ClusterAdmin:
         """Return what looks at the nodes."""
-        from toolcell.cluster import ClusterAdmin
+        from toolcell.cluster.spi import ClusterAdmin
 
         return ClusterAdmin(self.directory, token=self.token)
 

@@ -13,7 +13,8 @@ from .imported import imported
 from .policy_names import check_agent
 
 if TYPE_CHECKING:
-    from toolcell.flow import Checkpointer, Flow
+    from toolcell.flow import Flow
+    from toolcell.flow.spi import Checkpointer
     from toolcell.tools import ToolExecutor
 
     from ..config.host_config import HostConfig

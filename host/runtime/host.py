@@ -13,13 +13,8 @@ from toolcell.core import InvalidInputError, ToolCall, ToolResult
 from toolcell.core.detached import Detachable
 from toolcell.guard import ActionGuard, Approvals, AuditLog, Redactor
 from toolcell.sandbox import Sandbox
-from toolcell.tools import (
-    CodeSessions,
-    ConcurrentExecutor,
-    RunContext,
-    Tool,
-    ToolRegistry,
-)
+from toolcell.tools import ConcurrentExecutor, RunContext, Tool, ToolRegistry
+from toolcell.tools.spi import CodeSessions
 
 from ..config.host_config import HostConfig
 from ..operator.live_calls import LiveCalls

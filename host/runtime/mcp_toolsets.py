@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolcell.core import ConfigError
-from toolcell.tools import MCPCommand, MCPEndpoint, MCPPins, MCPToolset
+from toolcell.tools import MCPCommand, MCPToolset
+from toolcell.tools.spi import MCPEndpoint, MCPPins
 
 from ..config.host_config import HostConfig
 from ..config.mcp_servers import MCPServerConfig

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolcell.core import ConfigError
-from toolcell.tools import OpenAPIPins, OpenAPIToolset
+from toolcell.tools import OpenAPIToolset
+from toolcell.tools.spi import OpenAPIPins
 
 from ..config.host_config import HostConfig
 

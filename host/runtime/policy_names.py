@@ -7,7 +7,8 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from toolcell.core import InvalidInputError, PolicyError
-from toolcell.guard import AgentPolicy, Budget, RateLimit, Rule
+from toolcell.guard import AgentPolicy, Budget
+from toolcell.guard.spi import RateLimit, Rule
 
 
 def check_names(policies: Collection[AgentPolicy], tools: Collection[str]) -> None:

@@ -47,7 +47,7 @@ def print_json(value: object) -> None:
 
 def print_value(result: ExecutionResult) -> None:
     """Print the value of a program's last expression, if any, as Python would."""
-    from toolcell.sandbox import OpaqueValue
+    from toolcell.sandbox.spi import OpaqueValue
 
     value = result.value
     if isinstance(value, OpaqueValue):

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from toolcell.core.text.printable import escaped_json
-from toolcell.guard import ApprovalRecord, Redactor, ShownRequest
+from toolcell.guard import Redactor, ShownRequest
+from toolcell.guard.spi import ApprovalRecord
 
 from ..config.webhooks import WebhookConfig, WebhookEvent
 

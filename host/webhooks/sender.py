@@ -25,7 +25,8 @@ from pydantic import SecretStr
 from toolcell.core import StoreUnavailableError, ToolError
 from toolcell.core.egress import EgressRules
 from toolcell.core.http_exchange import NoAnswerError, Request, exchange
-from toolcell.guard import ApprovalRecord, Approvals, Redactor
+from toolcell.guard import Approvals, Redactor
+from toolcell.guard.spi import ApprovalRecord
 
 from ..config.webhooks import WebhookConfig, WebhookEvent
 from .messages import event_of, message

@@ -12,7 +12,8 @@ from anyio import to_thread
 
 from toolcell.guard import ActionGuard, AgentPolicy, RedisStore
 from toolcell.sandbox import Limits
-from toolcell.tools import CodeExecutor, CodeResult, ToolRegistry, tool
+from toolcell.tools import CodeExecutor, ToolRegistry, tool
+from toolcell.tools.spi import CodeResult
 
 from ..conftest import SUBPROCESS
 from ..support.cluster.local import local_cluster

@@ -16,8 +16,9 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.cluster import ClusterSandbox, NodeRecord
+from toolcell.cluster import ClusterSandbox
 from toolcell.cluster.driver import nodes as nodes_module
+from toolcell.cluster.spi import NodeRecord
 from toolcell.core import CellLostError, SandboxUnavailableError
 
 from ..support.cluster.null_nodes import (

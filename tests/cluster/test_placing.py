@@ -12,15 +12,10 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.cluster import (
-    ClusterAdmin,
-    ClusterSandbox,
-    FixedNodes,
-    NodeAgent,
-    new_token,
-)
+from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent, new_token
 from toolcell.cluster.node import agent as agent_module
 from toolcell.cluster.node.health import TRY_SECONDS
+from toolcell.cluster.spi import ClusterAdmin
 from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 from toolcell.sandbox import ExecutionResult, Finished, HostCalls, SandboxManager
 

@@ -11,14 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from toolcell.cluster import (
-    ClusterAdmin,
-    ClusterSandbox,
-    FixedNodes,
-    NodeAgent,
-    NodeRecord,
-    new_token,
-)
+from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent, new_token
+from toolcell.cluster.spi import ClusterAdmin, NodeRecord
 from toolcell.core import PackageError
 from toolcell.sandbox import PackageRules, SandboxConfig, SandboxManager
 

@@ -13,15 +13,8 @@ from toolcell.cluster.driver.requests import RemoteRun
 from toolcell.cluster.node.visitor import options_of
 from toolcell.cluster.wire.message import Message
 from toolcell.cluster.wire.protocol import HEARD
-from toolcell.sandbox import (
-    HostCalls,
-    Job,
-    Limits,
-    Network,
-    RunRequest,
-    Sandbox,
-    SandboxSession,
-)
+from toolcell.sandbox import HostCalls, Job, Limits, Network, Sandbox, SandboxSession
+from toolcell.sandbox.spi import RunRequest
 
 
 async def answer(name: str, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from toolcell.sandbox import (
     Sandbox,
     SandboxSession,
     Stdout,
-    pause_deadline,
 )
+from toolcell.sandbox.spi import pause_deadline
 
 from ..support.cells.leak_check import at_rest
 from ..support.cluster.patience import givers

@@ -29,15 +29,8 @@ from toolcell.core import (
     ToolTimeoutError,
     ToolValidationError,
 )
-from toolcell.tools import (
-    JSONSchemaTool,
-    Tool,
-    ToolContext,
-    check_checkpointer,
-    check_model,
-    check_tool,
-    tool,
-)
+from toolcell.tools import JSONSchemaTool, Tool, ToolContext, tool
+from toolcell.tools.spi import check_checkpointer, check_model, check_tool
 
 from ..support.paths import ROOT
 

@@ -13,7 +13,7 @@ from typing import get_args
 import griffe
 import pytest
 
-from toolcell.guard import Reason
+from toolcell.guard.spi import Reason
 
 from ..support.paths import ROOT
 

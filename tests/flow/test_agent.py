@@ -32,8 +32,8 @@ from toolcell.flow import (
     add_messages,
     agent_turn,
     interrupt,
-    resume_with,
 )
+from toolcell.flow.spi import resume_with
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
@@ -46,9 +46,9 @@ from toolcell.tools import (
     RetryPolicy,
     ToolContext,
     ToolRegistry,
-    check_model,
     tool,
 )
+from toolcell.tools.spi import check_model
 
 from ..support.flow.graphs import Log, flow, said
 from ..support.sample_tools import add, crash, echo, executor

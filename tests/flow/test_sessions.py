@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
-from toolcell.flow import (
-    Flow,
-    FlowResult,
-    NodeContext,
-    SQLiteCheckpointer,
-    interrupt,
-    resume_with,
-)
+from toolcell.flow import Flow, FlowResult, NodeContext, SQLiteCheckpointer, interrupt
+from toolcell.flow.spi import resume_with
 from toolcell.host import Host, HostConfig
 
 from ..support.flow.graphs import Log, chain, said

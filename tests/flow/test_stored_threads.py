@@ -15,11 +15,11 @@ from toolcell.flow import (
     END,
     Command,
     SQLiteCheckpointer,
-    StoredThread,
     StoredThreads,
     goto,
     interrupt,
 )
+from toolcell.flow.spi import StoredThread
 
 from ..support.flow.graphs import Log, flow, said
 

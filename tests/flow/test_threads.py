@@ -20,17 +20,15 @@ from toolcell.core import (
 )
 from toolcell.flow import (
     START,
-    CheckpointInfo,
     Flow,
     Graph,
     MemoryCheckpointer,
     NodeContext,
-    ThreadInfo,
     add_messages,
     goto,
     interrupt,
-    resume_with,
 )
+from toolcell.flow.spi import CheckpointInfo, ThreadInfo, resume_with
 
 from ..support.flow.graphs import Log, flow, said
 from ..support.sample_tools import add, executor

@@ -11,7 +11,8 @@ import pytest
 
 from toolcell.core import ToolError
 from toolcell.core.egress import EgressRules
-from toolcell.guard import Condition, Redactor
+from toolcell.guard import Redactor
+from toolcell.guard.spi import Condition
 
 SIZE = 48_000
 EXPONENT = 1.2

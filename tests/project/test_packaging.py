@@ -253,6 +253,7 @@ def test_the_stubs_of_faces_are_as_generated(monkeypatch: pytest.MonkeyPatch) ->
     names = [
         f"toolcell/{face.replace('.', '/')}/__init__.pyi" for face in generate.FACES
     ]
+    names += [f"toolcell/{spi.replace('.', '/')}.pyi" for spi in generate.SPI]
     wanted: dict[str, str] = generate.stubs()
 
     assert {name: (folder / name).read_text() for name in names} == {

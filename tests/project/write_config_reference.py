@@ -16,7 +16,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from toolcell.guard import AgentPolicy, Budget, Condition, RateLimit, Rule
+from toolcell.guard import AgentPolicy, Budget
+from toolcell.guard.spi import Condition, RateLimit, Rule
 from toolcell.host import HostConfig
 from toolcell.sandbox import Limits
 from toolcell.sandbox.config.settings import LIMITS

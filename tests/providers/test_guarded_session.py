@@ -13,16 +13,16 @@ from toolcell.core import CellLostError, GuardDeniedError
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
-    ApprovalReply,
     ApprovalRequest,
     Approvals,
     Approve,
     Budget,
 )
+from toolcell.guard.spi import ApprovalReply
 from toolcell.providers.cells.guarded_session import GuardedSession
 from toolcell.providers.cells.thread_session import ThreadSession
 from toolcell.sandbox import ExecutionResult, SandboxConfig, Usage
-from toolcell.tools import MemoryRecords
+from toolcell.tools.spi import MemoryRecords
 
 from ..conftest import SUBPROCESS
 

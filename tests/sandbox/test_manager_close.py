@@ -11,15 +11,9 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError, SandboxUnavailableError
-from toolcell.sandbox import (
-    Connection,
-    Event,
-    Finished,
-    Network,
-    SandboxManager,
-    Stdout,
-)
+from toolcell.sandbox import Event, Finished, Network, SandboxManager, Stdout
 from toolcell.sandbox.client.cell import Cell
+from toolcell.sandbox.spi import Connection
 
 from ..conftest import SUBPROCESS, BackendRow
 from ..support.polling import until

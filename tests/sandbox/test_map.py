@@ -13,14 +13,8 @@ import anyio.lowlevel
 import pytest
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
-from toolcell.sandbox import (
-    BatchResults,
-    HostCalls,
-    Job,
-    JobResult,
-    Limits,
-    SandboxManager,
-)
+from toolcell.sandbox import HostCalls, Job, JobResult, Limits, SandboxManager
+from toolcell.sandbox.spi import BatchResults
 
 from ..conftest import SUBPROCESS, BackendRow, run_apart
 from ..support.polling import until

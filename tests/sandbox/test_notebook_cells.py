@@ -8,11 +8,11 @@ from toolcell.core import InvalidInputError
 from toolcell.sandbox import (
     CodePolicy,
     Limits,
-    OpaqueValue,
     SandboxConfig,
     SandboxManager,
     notebook_program,
 )
+from toolcell.sandbox.spi import OpaqueValue
 
 pytestmark = pytest.mark.anyio
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from inspect import signature
 
-from toolcell.sandbox import (
-    Process,
-    Sandbox,
-    SandboxManager,
-    SandboxProcess,
-    SandboxSession,
-)
+from toolcell.sandbox import Process, Sandbox, SandboxManager, SandboxSession
+from toolcell.sandbox.spi import SandboxProcess
 
 
 def as_process(process: Process) -> SandboxProcess:

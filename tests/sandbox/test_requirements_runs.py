@@ -21,13 +21,8 @@ from pydantic import BaseModel
 from toolcell import core
 from toolcell import sandbox as room
 from toolcell.core import ConfigError, InvalidInputError, SandboxUnavailableError
-from toolcell.sandbox import (
-    ExecutionResult,
-    Limits,
-    OpaqueValue,
-    SandboxConfig,
-    SandboxManager,
-)
+from toolcell.sandbox import ExecutionResult, Limits, SandboxConfig, SandboxManager
+from toolcell.sandbox.spi import OpaqueValue
 
 from ..conftest import IMAGE, BackendRow
 from ..support.paths import ROOT

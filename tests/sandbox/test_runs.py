@@ -16,10 +16,10 @@ from toolcell.sandbox import (
     CodePolicy,
     ExecutionResult,
     Limits,
-    OpaqueValue,
     SandboxManager,
     Session,
 )
+from toolcell.sandbox.spi import OpaqueValue
 
 from ..conftest import BackendRow
 
@@ -237,7 +237,7 @@ def _fail(text: str) -> None:
 
 
 def test_a_function_that_cannot_travel_is_refused() -> None:
-    from toolcell.sandbox import call_program
+    from toolcell.sandbox.spi import call_program
 
     lock = threading.Lock()
 

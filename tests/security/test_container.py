@@ -13,9 +13,10 @@ import docker
 import pytest
 
 from toolcell.core import ConfigError
-from toolcell.sandbox import SandboxConfig, SandboxManager, Session, build_image
+from toolcell.sandbox import SandboxConfig, SandboxManager, Session
 from toolcell.sandbox.backends.container_spec import OWNER_LABEL
 from toolcell.sandbox.machine import process_identity
+from toolcell.sandbox.spi import build_image
 
 from ..conftest import BackendRow, missing, why_no_docker
 from ..support.attacks.table import attempt, program, value_of

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import ExecutionResult, OpaqueValue, SandboxManager, Session
+from toolcell.sandbox import ExecutionResult, SandboxManager, Session
 from toolcell.sandbox.cell.wire.frames import FrameDecoder, FrameError, encode
 from toolcell.sandbox.client.channel import Channel
+from toolcell.sandbox.spi import OpaqueValue
 
 from ..conftest import BackendRow
 from ..support.child import Child

@@ -17,16 +17,11 @@ import anyio
 import pytest
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
-from toolcell.sandbox import (
-    CodePolicy,
-    Limits,
-    OpaqueValue,
-    SandboxConfig,
-    SandboxManager,
-)
+from toolcell.sandbox import CodePolicy, Limits, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends.namespaces import SubprocessBackend
 from toolcell.sandbox.backends.restricted import ProcessBackend
 from toolcell.sandbox.client.channel import Channel
+from toolcell.sandbox.spi import OpaqueValue
 
 from ..support.attacks.table import program
 

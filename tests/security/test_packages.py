@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from toolcell.core import ConfigError, PackageError, SandboxUnavailableError
-from toolcell.sandbox import Mount, SandboxManager, list_packages
+from toolcell.sandbox import Mount, SandboxManager
 from toolcell.sandbox.packages import layer_files, layer_store
+from toolcell.sandbox.spi import list_packages
 
 from ..conftest import SUBPROCESS, BackendRow
 from ..support.attacks.programs import writes

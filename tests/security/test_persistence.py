@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from toolcell.core import SandboxError
-from toolcell.sandbox import SandboxManager, clean
+from toolcell.sandbox import SandboxManager
 from toolcell.sandbox.backends.container_spec import MACHINE_LABEL, OWNER_LABEL
 from toolcell.sandbox.machine import process_identity
+from toolcell.sandbox.spi import clean
 
 from ..conftest import IMAGE, BackendRow, missing, why_no_docker
 from ..support.attacks.table import attempt, program

@@ -11,13 +11,8 @@ from pydantic import JsonValue
 
 from toolcell.core import ToolcellError
 from toolcell.core.text.overwritten import without_overwritten
-from toolcell.sandbox import (
-    Artifact,
-    ExecutionResult,
-    OpaqueValue,
-    Sandbox,
-    SandboxSession,
-)
+from toolcell.sandbox import Artifact, ExecutionResult, Sandbox, SandboxSession
+from toolcell.sandbox.spi import OpaqueValue
 
 from ..code.executor import CodeExecutor, CodeResult
 from ..code.program_calls import is_nested_call

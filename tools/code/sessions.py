@@ -19,7 +19,7 @@ from toolcell.sandbox import Sandbox, SandboxSession
 from .session_costs import LOOK_SECONDS, SessionCosts
 
 if TYPE_CHECKING:
-    from toolcell.sandbox import CellUsage
+    from toolcell.sandbox.spi import CellUsage
 
 SessionEnd = Literal[
     "closed", "idle", "lifetime", "budget", "reclaimed", "lost", "shutdown"

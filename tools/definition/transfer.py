@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from toolcell.core import ConfigError, InvalidInputError
 from toolcell.guard import Redactor
-from toolcell.sandbox import CallProgram, call_program
+from toolcell.sandbox.spi import CallProgram, call_program
 
 _PIECE = 4_000
 """Characters of a text that are searched for secrets in one step."""

@@ -11,7 +11,8 @@ from decimal import Decimal
 import anyio
 
 from toolcell.core import Part
-from toolcell.sandbox import ExecutionResult, pause_deadline
+from toolcell.sandbox import ExecutionResult
+from toolcell.sandbox.spi import pause_deadline
 
 from .threads import ThreadJob
 

@@ -20,7 +20,8 @@ from toolcell.core import (
     ToolNotFoundError,
     ToolTimeoutError,
 )
-from toolcell.sandbox import ExecutionResult, Limits, Network, OpaqueValue, Sandbox
+from toolcell.sandbox import ExecutionResult, Limits, Network, Sandbox
+from toolcell.sandbox.spi import OpaqueValue
 
 from ..definition.context import ToolContext
 from ..definition.function_tool import FunctionTool

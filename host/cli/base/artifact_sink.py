@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from toolcell.sandbox import Artifact, save_artifact
+from toolcell.sandbox import Artifact
+from toolcell.sandbox.spi import save_artifact
 
 
 class FolderArtifacts:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from ...terminal.signals import signals_wait
 
 if TYPE_CHECKING:
-    from toolcell.sandbox import EarlyLauncher, SandboxConfig
+    from toolcell.sandbox import SandboxConfig
+    from toolcell.sandbox.spi import EarlyLauncher
 
 _STARTERS = ("run", "doctor")
 """The commands that use a launcher, and run no code of their user in this process."""
@@ -42,7 +43,7 @@ def head_start(arguments: Sequence[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _started_launcher() -> Iterator[None]:
     from toolcell.core import SandboxUnavailableError
-    from toolcell.sandbox import early_launcher
+    from toolcell.sandbox.spi import early_launcher
 
     with contextlib.ExitStack() as stack:
         # The command itself says why, if it needs one.

@@ -28,7 +28,7 @@ def pulls_missing_image(error: ToolcellError) -> bool:
     typer.echo(f"toolcell: {error.message}", err=True)
     if not typer.confirm(f"pull {image} now?", default=True, err=True):
         return False
-    from toolcell.sandbox import pull_image
+    from toolcell.sandbox.spi import pull_image
 
     from ...terminal.progress import progress
 

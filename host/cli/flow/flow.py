@@ -20,7 +20,8 @@ from .run import add_running_commands
 from .store import with_threads
 
 if TYPE_CHECKING:
-    from toolcell.flow import CheckpointInfo, StoredThread, StoredThreads, ThreadInfo
+    from toolcell.flow import StoredThreads
+    from toolcell.flow.spi import CheckpointInfo, StoredThread, ThreadInfo
     from toolcell.guard import Redactor
 
 flow = typer.Typer(

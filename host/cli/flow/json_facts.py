@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from toolcell.flow import CheckpointInfo, FlowResult, StoredThread, ThreadInfo
+    from toolcell.flow import FlowResult
+    from toolcell.flow.spi import CheckpointInfo, StoredThread, ThreadInfo
     from toolcell.guard import Redactor
 
 

@@ -21,7 +21,8 @@ from ...terminal.signals import run_async
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
-    from toolcell.guard import Approvals, Approve, Reject, ShownRequest, Withdrawn
+    from toolcell.guard import Approvals, Approve, Reject, ShownRequest
+    from toolcell.guard.spi import Withdrawn
 
 approvals = typer.Typer(
     help="Show and answer calls that wait for a person.", no_args_is_help=True

@@ -55,7 +55,8 @@ def check(
     remarked upon. Of a configuration, names of tools, modules and
     secrets are looked up as well.
     """
-    from toolcell.guard import ActionGuard, load_policies, policy_remarks
+    from toolcell.guard import ActionGuard, load_policies
+    from toolcell.guard.spi import policy_remarks
 
     from ...config.host_config import HostConfig
 

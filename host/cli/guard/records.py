@@ -14,7 +14,7 @@ from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 from ..base.times import Since, Until, read_time
 
 if TYPE_CHECKING:
-    from toolcell.tools import NumberedRecord
+    from toolcell.tools.spi import NumberedRecord
 
 _SHOWN = ("started_at", "agent_id", "tool_name", "status", "reason", "duration_ms")
 

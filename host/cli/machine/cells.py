@@ -23,7 +23,7 @@ def doctor(
     runtime: Annotated[str | None, typer.Option(help="The runtime to try.")] = None,
 ) -> None:
     """Try every layer of isolation; say how to get what is missing."""
-    from toolcell.sandbox import diagnose
+    from toolcell.sandbox.spi import diagnose
 
     from ..base.cell_options import config_of
     from ..base.head_start import set_up
@@ -61,7 +61,7 @@ def clean(
 
     Exits with 1 if something could not be removed.
     """
-    from toolcell.sandbox import clean as sweep
+    from toolcell.sandbox.spi import clean as sweep
 
     cleaned = run_async(sweep)
     if as_json:

@@ -17,7 +17,7 @@ from ...terminal.signals import run_async
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
-    from toolcell.cluster import Directory, NodeStatus
+    from toolcell.cluster.spi import Directory, NodeStatus
 
     from ...config.host_config import HostConfig
     from ...runtime.cluster import ClusterParts

@@ -33,7 +33,7 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build an image with the Docker engine."""
-    from toolcell.sandbox import build_image
+    from toolcell.sandbox.spi import build_image
 
     arguments = dict(_split(text) for text in arg or [])
     with progress(f"building {name}", quiet=as_json) as on_step:
@@ -62,7 +62,7 @@ def pull(
     as_json: AsJson = False,
 ) -> None:
     """Fetch an image ahead of need; print its name with a digest."""
-    from toolcell.sandbox import pull_image
+    from toolcell.sandbox.spi import pull_image
 
     with progress(f"pulling {image}", quiet=as_json) as on_step:
         pinned = pull_image(image, on_step=on_step)
@@ -75,7 +75,7 @@ def pull(
 @images.command(name="list")
 def list_(as_json: AsJson = False) -> None:
     """Show the images of the engine and what they cost on its disk."""
-    from toolcell.sandbox import list_images
+    from toolcell.sandbox.spi import list_images
 
     found = list_images()
     if as_json:
@@ -101,7 +101,7 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove images that toolcell built: superseded ones, or all."""
-    from toolcell.sandbox import prune_images
+    from toolcell.sandbox.spi import prune_images
 
     removed = prune_images(everything=everything)
     if as_json:

@@ -15,7 +15,7 @@ from ...terminal.output import print_json
 from ..base.options import AsJson
 
 if TYPE_CHECKING:
-    from toolcell.sandbox import PackageLayer
+    from toolcell.sandbox.spi import PackageLayer
 
 packages = typer.Typer(
     help="List and prune installed sets of packages.", no_args_is_help=True
@@ -29,7 +29,7 @@ _Folder = Annotated[
 @packages.command(name="list")
 def list_(folder: _Folder = None, as_json: AsJson = False) -> None:
     """Show what is installed, for which interpreter, and its size."""
-    from toolcell.sandbox import list_packages
+    from toolcell.sandbox.spi import list_packages
 
     found = list_packages(folder)
     if as_json:
@@ -48,7 +48,7 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove sets that nobody has open or has used lately."""
-    from toolcell.sandbox import prune_packages
+    from toolcell.sandbox.spi import prune_packages
 
     removed = prune_packages(days, folder)
     if as_json:

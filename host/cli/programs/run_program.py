@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toolcell.core import InvalidInputError
-from toolcell.sandbox import (
-    SandboxConfig,
-    SandboxManager,
-    save_artifact,
-)
+from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.sandbox.spi import save_artifact
 
 from ...terminal.output import print_json, print_notice, print_value
 from ...terminal.progress import progress

@@ -25,12 +25,8 @@ from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from toolcell.tools import (
-        ForeignDefinition,
-        MCPToolset,
-        OpenAPIToolset,
-        PinChange,
-    )
+    from toolcell.tools import MCPToolset, OpenAPIToolset
+    from toolcell.tools.spi import ForeignDefinition, PinChange
 
     from ...config.host_config import HostConfig
 
@@ -102,7 +98,7 @@ def _confirmed(*, as_json: bool) -> bool:
 
 def _loaded_pins(settings: HostConfig) -> dict[Path, Any]:
     """Return the pins by their files."""
-    from toolcell.tools import MCPPins, OpenAPIPins
+    from toolcell.tools.spi import MCPPins, OpenAPIPins
 
     return {
         settings.tools.openapi_pins: OpenAPIPins.load(settings.tools.openapi_pins),

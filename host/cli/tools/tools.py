@@ -16,7 +16,8 @@ from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath, ToolName
 from .pin import pin
 
 if TYPE_CHECKING:
-    from toolcell.tools import Snapshot, Tool
+    from toolcell.tools import Tool
+    from toolcell.tools.spi import Snapshot
 
 tools = typer.Typer(
     help="List, show and pin the tools of a host.", no_args_is_help=True

@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 import anyio.to_thread
 
 from toolcell.core import InvalidInputError
-from toolcell.guard import ApprovalReply, ApprovalRequest, Approvals, Approve
+from toolcell.guard import ApprovalRequest, Approvals, Approve
+from toolcell.guard.spi import ApprovalReply
 
 from .people import People, Person, Role
 from .people_file import PeopleFile

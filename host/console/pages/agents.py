@@ -10,7 +10,7 @@ from urllib.parse import quote
 import anyio.to_thread
 from starlette.responses import Response
 
-from toolcell.tools import UsageHour
+from toolcell.tools.spi import UsageHour
 
 from ...operator.limits import agent_limits
 from ..web.visit import NotDoneError, Visit

@@ -8,7 +8,8 @@ from pathlib import Path
 import anyio.to_thread
 from starlette.responses import Response
 
-from toolcell.guard import AuditEntry, AuditLog, audit_page
+from toolcell.guard import AuditLog
+from toolcell.guard.spi import AuditEntry, audit_page
 
 from ...operator.acts import keep_head
 from ...operator.audit_check import AuditCheck

@@ -6,7 +6,7 @@ from time import time
 
 from starlette.responses import Response
 
-from toolcell.guard import StandingGrant
+from toolcell.guard.spi import StandingGrant
 
 from ..web.visit import NotDoneError, Visit
 from .shown import show_request

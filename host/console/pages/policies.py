@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from toolcell.core import InvalidInputError, ToolCall, ToolError
 from toolcell.core.text.strict_json import read_json
-from toolcell.tools import ForeignDefinition, MCPPins, OpenAPIPins
+from toolcell.tools.spi import ForeignDefinition, MCPPins, OpenAPIPins
 
 from ...config.tools import ToolsConfig
 from ...operator.explanations import explain

@@ -10,13 +10,8 @@ from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
 from toolcell.core.text.strict_json import read_json
-from toolcell.guard import (
-    ApprovalRecord,
-    ApprovalRequest,
-    Approve,
-    Grant,
-    Reject,
-)
+from toolcell.guard import ApprovalRequest, Approve, Grant, Reject
+from toolcell.guard.spi import ApprovalRecord
 
 from ..accounts.people import Role
 from ..web.visit import NotDoneError, Visit

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from toolcell.core import InvalidInputError
 from toolcell.core.text.printable import escaped
 from toolcell.guard import Redactor
-from toolcell.tools import NumberedRecord
+from toolcell.tools.spi import NumberedRecord
 
 from ...http.streams import event_stream
 from ...operator.acts import cancel_call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 from starlette.responses import Response
 
-from toolcell.tools import CodeSession, CodeSessions
+from toolcell.tools.spi import CodeSession, CodeSessions
 
 from ...operator.acts import close_session, interrupt_session
 from ...operator.session_usage import measured

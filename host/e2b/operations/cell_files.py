@@ -15,7 +15,8 @@ from typing import Any
 
 import anyio
 
-from toolcell.sandbox import ExecutionResult, SandboxProcess, SandboxSession
+from toolcell.sandbox import ExecutionResult, SandboxSession
+from toolcell.sandbox.spi import SandboxProcess
 
 from ..protocol.errors import APIError
 

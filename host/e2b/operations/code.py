@@ -12,7 +12,8 @@ from functools import partial
 
 from pydantic import Field, SecretStr
 
-from toolcell.sandbox import Event, Finished, Language
+from toolcell.sandbox import Event, Finished
+from toolcell.sandbox.spi import Language
 
 from ..protocol.errors import APIError
 from ..state.sandbox import CodeContext, Sandbox

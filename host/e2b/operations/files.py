@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from toolcell.sandbox import SandboxProcess
+from toolcell.sandbox.spi import SandboxProcess
 
 from ..protocol.errors import APIError
 from ..state.sandbox import Sandbox, Watcher

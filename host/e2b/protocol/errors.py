@@ -13,7 +13,7 @@ from toolcell.core import (
     StoreUnavailableError,
     ToolcellError,
 )
-from toolcell.tools import CallCancelledError
+from toolcell.tools.spi import CallCancelledError
 
 from ...http.bodies import BodyError
 

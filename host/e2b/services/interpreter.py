@@ -18,11 +18,11 @@ from toolcell.sandbox import (
     Displayed,
     ExecutionResult,
     Finished,
-    OpaqueValue,
     Output,
     Stderr,
     Stdout,
 )
+from toolcell.sandbox.spi import OpaqueValue
 
 from ...http.bodies import Bounds
 from ...http.streams import Streamed

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolcell.sandbox import FileChange
+from toolcell.sandbox.spi import FileChange
 
 from ...http.bodies import Bounds
 from ..operations.act import Acts

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import anyio
 import anyio.abc
 
-from toolcell.sandbox import SandboxProcess, SandboxSession, SandboxWatch
-from toolcell.tools import SessionEnd
+from toolcell.sandbox import SandboxSession
+from toolcell.sandbox.spi import SandboxProcess, SandboxWatch
+from toolcell.tools.spi import SessionEnd
 
 from ...http.tokens import Token
 from ..protocol.errors import gone

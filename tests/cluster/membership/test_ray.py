@@ -20,7 +20,8 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from toolcell.cluster import ClusterAdmin, ClusterSandbox, RayDirectory
+from toolcell.cluster import ClusterSandbox, RayDirectory
+from toolcell.cluster.spi import ClusterAdmin
 from toolcell.core import CellLostError, ConfigError, SandboxUnavailableError
 from toolcell.host import HostConfig
 from toolcell.host.cli.machine.kuberay_manifest import kuberay_manifest

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent, NodeRecord
+from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent
+from toolcell.cluster.spi import NodeRecord
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import Sandbox
 

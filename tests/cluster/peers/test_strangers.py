@@ -15,13 +15,13 @@ from toolcell.cluster import (
     ClusterSandbox,
     FixedNodes,
     NodeAgent,
-    NodeRecord,
     RedisDirectory,
     new_token,
 )
 from toolcell.cluster.directory.records import read_signed, sign
 from toolcell.cluster.node import agent as agent_module
 from toolcell.cluster.node.agent import MAX_STRANGERS
+from toolcell.cluster.spi import NodeRecord
 from toolcell.cluster.wire import link as link_module
 from toolcell.cluster.wire.handshake import driver_context, meet_node, new_identity
 from toolcell.cluster.wire.link import MAX_UNREAD_BYTES, Kind

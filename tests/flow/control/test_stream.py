@@ -21,8 +21,6 @@ from toolcell.flow import (
     CallEnded,
     Emitted,
     Ended,
-    EventStream,
-    FlowEvent,
     FlowLimits,
     Interrupted,
     MemoryCheckpointer,
@@ -33,7 +31,8 @@ from toolcell.flow import (
     TaskStarted,
     interrupt,
 )
-from toolcell.flow import Checkpointer as AnyCheckpointer
+from toolcell.flow.spi import Checkpointer as AnyCheckpointer
+from toolcell.flow.spi import EventStream, FlowEvent
 from toolcell.tools import tool
 
 from ...support.flow.graphs import Log, flow, said

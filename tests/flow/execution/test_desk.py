@@ -26,8 +26,6 @@ from toolcell.flow import (
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
-    ApprovalOutcome,
-    ApprovalReply,
     ApprovalRequest,
     Approvals,
     ApprovalStore,
@@ -35,6 +33,7 @@ from toolcell.guard import (
     Grant,
     Reject,
 )
+from toolcell.guard.spi import ApprovalOutcome, ApprovalReply
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
 from ...support.flow.graphs import Log, chain, said

@@ -15,9 +15,9 @@ from toolcell.flow import (
     Flow,
     Graph,
     InterruptHandler,
-    InterruptValue,
     interrupt,
 )
+from toolcell.flow.spi import InterruptValue
 
 from ...support.flow.graphs import Log, flow, only, said
 

@@ -11,17 +11,12 @@ import pytest
 from anyio.to_thread import run_sync
 
 from toolcell.core import InterruptDeniedError, InvalidInputError
-from toolcell.flow import (
-    START,
-    Flow,
-    Graph,
+from toolcell.flow import START, Flow, Graph, MemoryCheckpointer, NodeContext, interrupt
+from toolcell.flow.spi import (
     GraphInterrupted,
     InterruptException,
     InterruptState,
     InterruptValue,
-    MemoryCheckpointer,
-    NodeContext,
-    interrupt,
     resume_with,
 )
 from toolcell.tools import tool

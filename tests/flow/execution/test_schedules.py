@@ -21,9 +21,9 @@ from toolcell.flow import (
     SendResult,
     goto,
     interrupt,
-    resume_with,
     scatter,
 )
+from toolcell.flow.spi import resume_with
 from toolcell.tools import tool
 
 from ...support.flow.graphs import Log, said

@@ -21,7 +21,6 @@ from toolcell.flow import (
     START,
     Command,
     Continue,
-    End,
     Flow,
     FlowLimits,
     Graph,
@@ -32,6 +31,7 @@ from toolcell.flow import (
     end,
     goto,
 )
+from toolcell.flow.spi import End
 
 from ...support.flow.graphs import Log, chain, flow, said
 

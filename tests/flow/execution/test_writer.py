@@ -12,9 +12,10 @@ import pytest
 from pydantic import BaseModel
 
 from toolcell.core import StoreUnavailableError
-from toolcell.flow import START, Checkpointer, Flow, Graph, MemoryCheckpointer, scatter
+from toolcell.flow import START, Flow, Graph, MemoryCheckpointer, scatter
 from toolcell.flow.execution.journal import TaskJournal
 from toolcell.flow.execution.writer import JournalWriter
+from toolcell.flow.spi import Checkpointer
 from toolcell.flow.stores.base import Lease
 from toolcell.flow.stores.records import Checkpoint, Finish, Head
 

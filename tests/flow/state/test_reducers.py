@@ -13,14 +13,11 @@ from pydantic import Field
 from toolcell.core import GraphError, Message, Role
 from toolcell.flow import (
     REMOVE_ALL_MESSAGES,
-    Reducer,
     add_messages,
     add_numbers,
     append_list,
-    apply_reducers,
     deep_merge_dict,
     first_value,
-    get_reducer,
     last_value,
     max_value,
     merge_dict,
@@ -30,6 +27,7 @@ from toolcell.flow import (
     set_union,
     unique_append_list,
 )
+from toolcell.flow.spi import Reducer, apply_reducers, get_reducer
 
 
 @reducer

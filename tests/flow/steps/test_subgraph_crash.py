@@ -13,11 +13,11 @@ from toolcell.flow import (
     Flow,
     FlowResult,
     Graph,
-    InterruptValue,
     MemoryCheckpointer,
     NodeContext,
     interrupt,
 )
+from toolcell.flow.spi import InterruptValue
 from toolcell.tools import tool
 
 from ...support.flow.graphs import Log, chain, said

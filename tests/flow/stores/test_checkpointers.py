@@ -23,9 +23,10 @@ from toolcell.core import (
     StoreUnavailableError,
     ThreadBusyError,
 )
-from toolcell.flow import Checkpointer, SQLiteCheckpointer, interrupt
+from toolcell.flow import SQLiteCheckpointer, interrupt
+from toolcell.flow.spi import Checkpointer
 from toolcell.flow.stores.reading import read_journal
-from toolcell.tools import check_checkpointer
+from toolcell.tools.spi import check_checkpointer
 
 from ...support.child import Child
 from ...support.flow.graphs import Log, flow, said

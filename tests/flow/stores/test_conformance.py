@@ -11,13 +11,9 @@ from typing import Any
 import pytest
 
 from toolcell.core import CheckpointerCapabilities
-from toolcell.flow import (
-    FLOW_CHECKPOINTER_CHECKS,
-    MemoryCheckpointer,
-    SQLiteCheckpointer,
-    check_flow_checkpointer,
-)
+from toolcell.flow import MemoryCheckpointer, SQLiteCheckpointer
 from toolcell.flow.conformance.threads import check_an_owner_that_is_gone_is_replaced
+from toolcell.flow.spi import FLOW_CHECKPOINTER_CHECKS, check_flow_checkpointer
 from toolcell.flow.stores.base import Lease, Stored
 from toolcell.flow.stores.records import Head
 from toolcell.flow.stores.tables import Tables

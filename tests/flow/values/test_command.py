@@ -8,18 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from toolcell.core import InvalidInputError
-from toolcell.flow import (
-    END,
-    Command,
-    Continue,
-    End,
-    Send,
-    end,
-    goto,
-    is_command,
-    normalize_node_output,
-    resume_with,
-)
+from toolcell.flow import END, Command, Continue, Send, end, goto
+from toolcell.flow.spi import End, is_command, normalize_node_output, resume_with
 
 
 class State(BaseModel):

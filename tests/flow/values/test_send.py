@@ -13,13 +13,15 @@ from toolcell.flow import (
     SendBatch,
     SendResult,
     aggregate_send_results,
+    scatter,
+    send,
+)
+from toolcell.flow.spi import (
     broadcast,
     extract_send_results,
     is_send,
     is_send_list,
     normalize_sends,
-    scatter,
-    send,
 )
 
 

@@ -15,15 +15,14 @@ from toolcell.core import GuardDeniedError, ToolCall
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
-    ApprovalRecord,
     ApprovalRequest,
     Approvals,
     ApprovalStore,
     Approve,
     CallFacts,
-    RateLimit,
     Reject,
 )
+from toolcell.guard.spi import ApprovalRecord, RateLimit
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("T18")]
 

@@ -13,11 +13,10 @@ from toolcell.guard import (
     AgentPolicy,
     Budget,
     CallFacts,
-    LimitState,
     MemoryStore,
-    RateLimit,
     SQLiteStore,
 )
+from toolcell.guard.spi import LimitState, RateLimit
 
 pytestmark = pytest.mark.anyio
 DAY = 86_400

@@ -12,7 +12,6 @@ import pytest
 
 from toolcell.core import ConfigError, StoreUnavailableError, ToolCall
 from toolcell.guard import (
-    ApprovalOutcome,
     ApprovalRequest,
     Approvals,
     ApprovalStore,
@@ -20,6 +19,7 @@ from toolcell.guard import (
     CallFacts,
     Decision,
 )
+from toolcell.guard.spi import ApprovalOutcome
 
 from ...conftest import run_apart
 

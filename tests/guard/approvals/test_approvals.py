@@ -13,7 +13,6 @@ import pytest
 
 from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 from toolcell.guard import (
-    ApprovalOutcome,
     ApprovalRequest,
     Approvals,
     ApprovalStore,
@@ -26,6 +25,7 @@ from toolcell.guard import (
     ShownRequest,
     verify_audit,
 )
+from toolcell.guard.spi import ApprovalOutcome
 
 from ...support.corpora import naughty_strings
 

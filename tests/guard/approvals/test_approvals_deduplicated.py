@@ -11,7 +11,6 @@ import pytest
 
 from toolcell.core import ToolCall
 from toolcell.guard import (
-    ApprovalOutcome,
     ApprovalRequest,
     Approvals,
     ApprovalStore,
@@ -19,6 +18,7 @@ from toolcell.guard import (
     CallFacts,
     Decision,
 )
+from toolcell.guard.spi import ApprovalOutcome
 
 pytestmark = pytest.mark.anyio
 

@@ -25,9 +25,9 @@ from toolcell.guard import (
     CallFacts,
     Grant,
     Reject,
-    Rule,
     ShownRequest,
 )
+from toolcell.guard.spi import Rule
 
 from ...support.concurrent_processes import all_at_once, start
 from ...support.guard.builders import FakeClock, call, refusal

@@ -18,15 +18,8 @@ from toolcell.core import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from toolcell.guard import (
-    ApprovalStore,
-    Approve,
-    AuditLog,
-    Grant,
-    Reject,
-    Rule,
-    Withdrawn,
-)
+from toolcell.guard import ApprovalStore, Approve, AuditLog, Grant, Reject
+from toolcell.guard.spi import Rule, Withdrawn
 
 from ...conftest import run_apart
 from ...support.concurrent_processes import all_at_once, start

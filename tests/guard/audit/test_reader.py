@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from toolcell.core import AuditError
-from toolcell.guard import AuditHead, AuditLog, audit_of_call, audit_page, verify_audit
+from toolcell.guard import AuditHead, AuditLog, verify_audit
 from toolcell.guard.audit import parts
 from toolcell.guard.audit.parts import AuditPart
+from toolcell.guard.spi import audit_of_call, audit_page
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from toolcell.core import PolicyError
-from toolcell.guard import ActionGuard, AgentPolicy, Condition
+from toolcell.guard import ActionGuard, AgentPolicy
+from toolcell.guard.spi import Condition
 
 from ...support.corpora import records
 from ...support.guard.builders import FREE, call, refusal

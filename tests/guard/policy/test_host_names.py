@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from toolcell.guard import Condition
+from toolcell.guard.spi import Condition
 
 pytestmark = pytest.mark.promise("A20")
 

@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 
 from toolcell.core import InvalidInputError, PolicyError, ToolCall
-from toolcell.guard import (
-    ActionGuard,
-    AgentPolicy,
-    Budget,
-    CallFacts,
-    Condition,
-    RateLimit,
-    Rule,
-)
+from toolcell.guard import ActionGuard, AgentPolicy, Budget, CallFacts
+from toolcell.guard.spi import Condition, RateLimit, Rule
 
 from ...support.guard.builders import FREE, call, facts, refusal, spend
 

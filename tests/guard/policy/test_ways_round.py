@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from toolcell.core import PolicyError
-from toolcell.guard import ActionGuard, AgentPolicy, Condition, policy_remarks
+from toolcell.guard import ActionGuard, AgentPolicy
 from toolcell.guard.policy.readings import MAX_TEXT, visible
+from toolcell.guard.spi import Condition, policy_remarks
 
 from ...support.guard.builders import FREE, call
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import toolcell.sandbox
+import toolcell.sandbox.spi
 from toolcell.core import SandboxUnavailableError
 from toolcell.host.cli import commands
 
@@ -25,7 +25,7 @@ class Command:
         self.pulled: list[str] = []
         self.here = False
         self._patch = monkeypatch
-        monkeypatch.setattr(toolcell.sandbox, "pull_image", self._pull)
+        monkeypatch.setattr(toolcell.sandbox.spi, "pull_image", self._pull)
         monkeypatch.setattr(commands, "make_app", lambda _: self._app)
 
     def _pull(self, image: str, **_: Any) -> str:

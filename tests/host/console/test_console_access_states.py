@@ -13,7 +13,8 @@ import httpx2
 import pytest
 
 from toolcell.host.console.pages.inbox import MAX_LISTED
-from toolcell.tools import MCPDefinition, MCPPins, tool
+from toolcell.tools import tool
+from toolcell.tools.spi import MCPDefinition, MCPPins
 
 from ...support.child import Child
 from ...support.console.access import barriers

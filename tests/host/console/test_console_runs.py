@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toolcell.core import ToolResult
-from toolcell.guard import audit_page
+from toolcell.guard.spi import audit_page
 from toolcell.host.operator.live_calls import LiveCall
 
 from ...support.console.client import Client, signed_in

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.guard import audit_page, verify_audit
+from toolcell.guard import verify_audit
+from toolcell.guard.spi import audit_page
 
 from ...support.console.client import Client
 from ...support.console.served import Service, served

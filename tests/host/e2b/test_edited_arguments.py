@@ -31,7 +31,8 @@ from toolcell.host.e2b.state.sandbox import (
     Watcher,
 )
 from toolcell.host.http.tokens import Token
-from toolcell.sandbox import CellUsage, Limits, Network
+from toolcell.sandbox import Limits, Network
+from toolcell.sandbox.spi import CellUsage
 from toolcell.tools import SequentialExecutor, ToolExecutionRecord, ToolRegistry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("R4"), pytest.mark.promise("R12")]

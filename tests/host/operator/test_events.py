@@ -16,7 +16,8 @@ import anyio.to_thread
 import pytest
 
 from toolcell.core import CellLostError, SandboxUnavailableError
-from toolcell.guard import AgentPolicy, Approve, Reject, Rule
+from toolcell.guard import AgentPolicy, Approve, Reject
+from toolcell.guard.spi import Rule
 from toolcell.host import Host, HostConfig
 from toolcell.host.e2b.state.sandbox import Lifecycle, Sandbox
 from toolcell.host.e2b.state.sandboxes import Sandboxes

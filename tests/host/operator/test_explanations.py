@@ -11,8 +11,10 @@ from toolcell.host import Host, HostConfig
 from toolcell.host.operator.doctor import Doctor
 from toolcell.host.operator.explanations import CallTree, call_tree, why
 from toolcell.host.operator.limits import agent_limits
-from toolcell.sandbox import DoctorReport, SandboxConfig
-from toolcell.tools import MemoryRecords, RunContext, ToolExecutionRecord
+from toolcell.sandbox import SandboxConfig
+from toolcell.sandbox.spi import DoctorReport
+from toolcell.tools import RunContext, ToolExecutionRecord
+from toolcell.tools.spi import MemoryRecords
 
 pytestmark = pytest.mark.anyio
 CONFIG = """

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from toolcell.core import AuditError, InvalidInputError, ToolResult
-from toolcell.guard import audit_page
+from toolcell.guard.spi import audit_page
 from toolcell.host import Host, HostConfig
 from toolcell.host.operator import acts
 from toolcell.host.operator.events import CallEvent, Event

@@ -12,7 +12,7 @@ import pytest
 
 from toolcell.host.operator.session_usage import measured
 from toolcell.sandbox import SandboxConfig, SandboxManager
-from toolcell.tools import CodeSession, CodeSessions
+from toolcell.tools.spi import CodeSession, CodeSessions
 
 pytestmark = pytest.mark.anyio
 

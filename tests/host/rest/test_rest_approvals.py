@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.guard import AgentPolicy, Approve, Rule
+from toolcell.guard import AgentPolicy, Approve
+from toolcell.guard.spi import Rule
 
 from .served_rest import served, take
 

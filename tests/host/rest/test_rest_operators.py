@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.guard import audit_page
+from toolcell.guard.spi import audit_page
 from toolcell.host.http.tokens import TokenStore
 
 from .served_rest import SUM, Service, served, take

@@ -16,7 +16,8 @@ from anyio.abc import TaskStatus
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.host import Host, HostConfig
 from toolcell.sandbox import SandboxConfig, SandboxManager
-from toolcell.tools import CodeSessions, Progress, RunContext
+from toolcell.tools import RunContext
+from toolcell.tools.spi import CodeSessions, Progress
 
 from ...support.polling import until
 

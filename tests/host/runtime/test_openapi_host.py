@@ -11,7 +11,7 @@ import pytest
 
 from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
-from toolcell.tools import OpenAPIPins
+from toolcell.tools.spi import OpenAPIPins
 
 from ...support.paths import ROOT
 from ...support.toolcell_command import toolcell

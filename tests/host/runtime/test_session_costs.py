@@ -12,8 +12,9 @@ import pytest
 from toolcell.core import ToolCall
 from toolcell.guard import CallFacts
 from toolcell.host import Host, HostConfig
-from toolcell.tools import CodeSession, RunContext
+from toolcell.tools import RunContext
 from toolcell.tools.execution.operation import NO_COST
+from toolcell.tools.spi import CodeSession
 
 from ...support.polling import PATIENCE
 

@@ -19,12 +19,11 @@ from toolcell.guard import ActionGuard, AgentPolicy
 from toolcell.tools import (
     ConcurrentExecutor,
     MCPCommand,
-    MCPDefinition,
-    MCPPins,
     MCPToolset,
     ToolRegistry,
     tool,
 )
+from toolcell.tools.spi import MCPDefinition, MCPPins
 
 from ...support.corpora import naughty_strings
 from ...support.mcp.servers import SERVER, Scripted, definition, processes_of

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from toolcell.core import ConfigError, ToolExecutionError, ToolResult
-from toolcell.tools import MCPEndpoint, MCPToolset
+from toolcell.tools import MCPToolset
 from toolcell.tools.mcp_client.http_bodies import read_events
 from toolcell.tools.mcp_client.message_limits import Pace
+from toolcell.tools.spi import MCPEndpoint
 
 from ...support.mcp.servers import be_patient, definition
 from ...support.polling import until

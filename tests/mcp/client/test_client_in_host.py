@@ -12,7 +12,7 @@ import pytest
 
 from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
-from toolcell.tools import MCPDefinition, MCPPins
+from toolcell.tools.spi import MCPDefinition, MCPPins
 
 from ...support.mcp.servers import SERVER, Scripted, definition, processes_of
 from ...support.paths import ROOT

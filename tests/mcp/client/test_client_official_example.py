@@ -12,14 +12,8 @@ import anyio
 import pytest
 
 from toolcell.core import ToolResult
-from toolcell.tools import (
-    MCPCommand,
-    MCPEndpoint,
-    MCPPins,
-    MCPToolset,
-    Progress,
-    RunContext,
-)
+from toolcell.tools import MCPCommand, MCPToolset, RunContext
+from toolcell.tools.spi import MCPEndpoint, MCPPins, Progress
 
 from ...conftest import missing
 from ...support.cells.npm_programs import NotInstalledError, node, node_folder

@@ -19,14 +19,12 @@ from toolcell.guard import ActionGuard, AgentPolicy
 from toolcell.tools import (
     ConcurrentExecutor,
     MCPCommand,
-    MCPDefinition,
-    MCPPins,
     MCPToolset,
-    Progress,
     RetryPolicy,
     RunContext,
     ToolRegistry,
 )
+from toolcell.tools.spi import MCPDefinition, MCPPins, Progress
 
 from ...support.mcp.servers import Scripted, be_patient, definition, processes_of
 from ...support.polling import until
@@ -365,7 +363,8 @@ anyio.run(main)
 def test_the_library_is_loaded_when_a_server_is_needed() -> None:
     script = """
 import sys
-from toolcell.tools import MCPCommand, MCPPins, MCPToolset
+from toolcell.tools import MCPCommand, MCPToolset
+from toolcell.tools.spi import MCPPins
 MCPToolset("test", MCPCommand(command="x"), pins=MCPPins())
 print([name for name in sys.modules if name.partition(".")[0] in ("mcp", "httpx2")])
 """

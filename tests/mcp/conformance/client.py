@@ -10,7 +10,8 @@ from typing import Any
 
 import anyio
 
-from toolcell.tools import ConcurrentExecutor, MCPEndpoint, MCPToolset, ToolRegistry
+from toolcell.tools import ConcurrentExecutor, MCPToolset, ToolRegistry
+from toolcell.tools.spi import MCPEndpoint
 
 VALUES: dict[str, Any] = {"number": 5, "integer": 5, "string": "x", "boolean": True}
 

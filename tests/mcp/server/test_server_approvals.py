@@ -9,7 +9,8 @@ import pytest
 from mcp import MCPError
 from mcp_types import CallToolRequestParams, ElicitResult, ErrorData
 
-from toolcell.guard import AgentPolicy, Approve, Rule
+from toolcell.guard import AgentPolicy, Approve
+from toolcell.guard.spi import Rule
 from toolcell.host.mcp.caller import ANSWER_KEY, Caller, take_answer
 
 from ...support.mcp.served_hosts import (

@@ -18,18 +18,15 @@ import docker
 import pytest
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
-from toolcell.sandbox import (
-    Limits,
-    PackageRules,
-    SandboxConfig,
-    SandboxManager,
+from toolcell.sandbox import Limits, PackageRules, SandboxConfig, SandboxManager
+from toolcell.sandbox.admin.images import LABEL
+from toolcell.sandbox.spi import (
     build_image,
     image_names,
     list_images,
     prune_images,
     pull_image,
 )
-from toolcell.sandbox.admin.images import LABEL
 
 from ...conftest import DOCKER, IMAGE, SUBPROCESS, missing, run_apart, why_no_docker
 from ...support.toolcell_command import toolcell

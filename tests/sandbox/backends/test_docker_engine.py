@@ -14,9 +14,10 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError, SandboxUnavailableError
-from toolcell.sandbox import Network, SandboxManager, build_image
+from toolcell.sandbox import Network, SandboxManager
 from toolcell.sandbox.backends.container_spec import OWNER_LABEL
 from toolcell.sandbox.machine import process_identity
+from toolcell.sandbox.spi import build_image
 
 from ...conftest import DOCKER, ENGINE_SOCKET, IMAGE, missing, why_no_docker
 from ...support.cells.web_server import serving

@@ -13,12 +13,13 @@ import anyio
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import SandboxConfig, SandboxManager, clean, diagnose
+from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.sandbox.backends import (
     docker,
     docker_engine,
     limit_probe,
 )
+from toolcell.sandbox.spi import clean, diagnose
 
 from ...support.cells.engine_stand_in import StandIn, engine
 from ...support.child import Child

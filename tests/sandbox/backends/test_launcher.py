@@ -14,11 +14,12 @@ import anyio
 import pytest
 
 from toolcell.core import ConfigError, SandboxUnavailableError
-from toolcell.sandbox import Limits, Mount, SandboxManager, early_launcher
+from toolcell.sandbox import Limits, Mount, SandboxManager
 from toolcell.sandbox.backends import launcher
 from toolcell.sandbox.backends.cell_bundle import interpreter
 from toolcell.sandbox.machine import host_cgroups
 from toolcell.sandbox.scheduling import pool
+from toolcell.sandbox.spi import early_launcher
 
 from ...conftest import SUBPROCESS
 from ...support.polling import until

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import clean, folder_prefix
 from toolcell.sandbox.backends.docker_hosts import HostsFile
 from toolcell.sandbox.cell.launcher.cgroups import GroupMaker
 from toolcell.sandbox.machine import host_cgroups, process_identity
+from toolcell.sandbox.spi import clean, folder_prefix
 
 from ...conftest import missing
 from ...support.cells.leftovers import host_groups, name_groups_apart

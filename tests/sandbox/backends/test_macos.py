@@ -23,7 +23,8 @@ from ...support.pretended_macos import PRETENDED_MACOS
 
 BEHAVIOUR = """
 import json, posixpath
-from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager, diagnose
+from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager
+from toolcell.sandbox.spi import diagnose
 
 async def main():
     said = {}

@@ -8,7 +8,8 @@ import os
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import SandboxConfig, SandboxManager, diagnose
+from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.sandbox.spi import diagnose
 
 pytestmark = pytest.mark.anyio
 DEAD_ENGINE = "unix:///nowhere/docker.sock"

@@ -12,13 +12,8 @@ import pytest
 
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.host import Host
-from toolcell.sandbox import (
-    SandboxConfig,
-    SandboxManager,
-    diagnose,
-    list_images,
-    run,
-)
+from toolcell.sandbox import SandboxConfig, SandboxManager, run
+from toolcell.sandbox.spi import diagnose, list_images
 
 from ...conftest import apart, missing, why_no_docker
 from ...support.toolcell_command import TOOLCELL, toolcell

@@ -16,12 +16,12 @@ from toolcell.core import InvalidInputError
 from toolcell.sandbox import (
     ExecutionResult,
     Limits,
-    OpaqueValue,
     SandboxConfig,
     SandboxManager,
     Stdout,
 )
 from toolcell.sandbox.machine import host_cgroups
+from toolcell.sandbox.spi import OpaqueValue
 
 from ...conftest import SUBPROCESS, BackendRow
 from ...support.cells.node_cells import node, options

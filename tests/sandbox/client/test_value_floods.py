@@ -8,10 +8,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from toolcell.sandbox import OpaqueValue, SandboxManager
+from toolcell.sandbox import SandboxManager
 from toolcell.sandbox.cell.wire.contract import MAX_RESULT_VALUES
 from toolcell.sandbox.cell.wire.frames import strict_json
 from toolcell.sandbox.client.run_report import RunReport
+from toolcell.sandbox.spi import OpaqueValue
 
 from ...conftest import SUBPROCESS
 from ...support.cells.node_cells import node

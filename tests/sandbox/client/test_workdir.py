@@ -18,7 +18,6 @@ import pytest
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import (
     Artifact,
-    ArtifactMade,
     Event,
     ExecutionResult,
     Finished,
@@ -26,8 +25,8 @@ from toolcell.sandbox import (
     SandboxManager,
     Stderr,
     Stdout,
-    save_artifact,
 )
+from toolcell.sandbox.spi import ArtifactMade, save_artifact
 
 from ...conftest import BackendRow
 from ...support.corpora import records

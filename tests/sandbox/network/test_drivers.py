@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from toolcell.sandbox import Connection, Limits, Mount, Network, SandboxManager
+from toolcell.sandbox import Limits, Mount, Network, SandboxManager
 from toolcell.sandbox.config.host_rules import hosts_file, loopback_addresses
+from toolcell.sandbox.spi import Connection
 
 from ...conftest import BackendRow
 from ...support.cells.web_server import NAME, serving

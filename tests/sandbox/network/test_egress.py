@@ -19,7 +19,6 @@ from toolcell.core import (
 )
 from toolcell.sandbox import (
     Connected,
-    Connection,
     Finished,
     HostCalls,
     Limits,
@@ -30,6 +29,7 @@ from toolcell.sandbox import (
 )
 from toolcell.sandbox.backends.restricted import ProcessBackend
 from toolcell.sandbox.backends.selection import check_network
+from toolcell.sandbox.spi import Connection
 from toolcell.tools import ConcurrentExecutor, ToolRegistry
 from toolcell.tools.builtin import code_tools
 

@@ -20,15 +20,10 @@ from toolcell.core import (
     PackageError,
     SandboxUnavailableError,
 )
-from toolcell.sandbox import (
-    PackageRules,
-    SandboxConfig,
-    SandboxManager,
-    list_packages,
-    prune_packages,
-)
+from toolcell.sandbox import PackageRules, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends.selection import check_packages
 from toolcell.sandbox.packages import layer_files, uv
+from toolcell.sandbox.spi import list_packages, prune_packages
 
 from ...conftest import SUBPROCESS, BackendRow
 from ...support.cells.package_index import Index, filled

@@ -12,15 +12,8 @@ import anyio
 import pytest
 
 from toolcell.core import PackageError
-from toolcell.sandbox import (
-    Mount,
-    Network,
-    PackageRules,
-    SandboxConfig,
-    SandboxManager,
-    list_packages,
-    prune_packages,
-)
+from toolcell.sandbox import Mount, Network, PackageRules, SandboxConfig, SandboxManager
+from toolcell.sandbox.spi import list_packages, prune_packages
 
 from ...conftest import SUBPROCESS, BackendRow, missing
 from ...support.attacks.programs import host_addresses

@@ -9,13 +9,8 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import (
-    Sandbox,
-    SandboxManager,
-    SandboxProcess,
-    SandboxSession,
-    Session,
-)
+from toolcell.sandbox import Sandbox, SandboxManager, SandboxSession, Session
+from toolcell.sandbox.spi import SandboxProcess
 
 from ...conftest import BackendRow
 

@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import Sandbox, SandboxManager, SandboxSession, SandboxWatch
+from toolcell.sandbox import Sandbox, SandboxManager, SandboxSession
+from toolcell.sandbox.spi import SandboxWatch
 
 from ...conftest import BackendRow
 

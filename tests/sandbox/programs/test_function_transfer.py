@@ -19,7 +19,8 @@ import pytest
 from pydantic import SecretStr
 
 from toolcell.core import CallFailedError, ConfigError, InvalidInputError, ToolCall
-from toolcell.sandbox import SandboxManager, call_program
+from toolcell.sandbox import SandboxManager
+from toolcell.sandbox.spi import call_program
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
 from ...support.corpora import naughty_strings

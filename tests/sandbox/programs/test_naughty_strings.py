@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from toolcell.core.text.printable import escaped
-from toolcell.sandbox import ExecutionResult, OpaqueValue, SandboxManager, Session
+from toolcell.sandbox import ExecutionResult, SandboxManager, Session
 from toolcell.sandbox.cell.wire.frames import FrameError, strict_json
+from toolcell.sandbox.spi import OpaqueValue
 
 from ...conftest import BackendRow
 from ...support.cells.engine_stand_in import is_asked

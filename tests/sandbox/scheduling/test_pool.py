@@ -14,11 +14,12 @@ import pytest
 from pydantic import ValidationError
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, diagnose
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 from toolcell.sandbox.scheduling import pool as pool_module
 from toolcell.sandbox.scheduling.cell_news import CellNews
 from toolcell.sandbox.scheduling.fair_queue import FairQueue
 from toolcell.sandbox.scheduling.pool import Pool
+from toolcell.sandbox.spi import diagnose
 
 from ...conftest import DOCKER, IMAGE, SUBPROCESS, BackendRow, missing, why_no_docker
 from ...support.polling import until

@@ -8,7 +8,7 @@ import io
 import tarfile
 from pathlib import Path
 
-from toolcell.sandbox import build_image
+from toolcell.sandbox.spi import build_image
 
 from ...conftest import IMAGE, BackendRow, missing
 

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.cluster import NodeRecord
 from toolcell.cluster.node import agent as agent_module
 from toolcell.cluster.node.visitor import Visitor
+from toolcell.cluster.spi import NodeRecord
 from toolcell.cluster.wire.link import Exchange, Kind
 from toolcell.cluster.wire.message import Message
 

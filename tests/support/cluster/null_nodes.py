@@ -9,7 +9,8 @@ from typing import Any, cast
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
-from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent, NodeRecord
+from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent
+from toolcell.cluster.spi import NodeRecord
 from toolcell.sandbox import ExecutionResult, Sandbox, SandboxConfig
 
 from ..polling import until

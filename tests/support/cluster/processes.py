@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toolcell.cluster import NodeRecord, RedisDirectory, new_token
+from toolcell.cluster import RedisDirectory, new_token
+from toolcell.cluster.spi import NodeRecord
 
 HERE = Path(__file__).parent
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from anyio import to_thread
 
-from toolcell.cluster import NodeRecord
+from toolcell.cluster.spi import NodeRecord
 from toolcell.core import SandboxUnavailableError
 
 from ...conftest import missing

@@ -7,16 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel
 
-from toolcell.flow import (
-    END,
-    START,
-    Flow,
-    FlowResult,
-    Graph,
-    InterruptValue,
-    add_numbers,
-    append_list,
-)
+from toolcell.flow import END, START, Flow, FlowResult, Graph, add_numbers, append_list
+from toolcell.flow.spi import InterruptValue
 
 
 class Log(BaseModel):

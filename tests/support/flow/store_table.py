@@ -10,13 +10,8 @@ from contextlib import (
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from toolcell.flow import (
-    Checkpointer,
-    MemoryCheckpointer,
-    RedisCheckpointer,
-    SQLiteCheckpointer,
-    adapt,
-)
+from toolcell.flow import MemoryCheckpointer, RedisCheckpointer, SQLiteCheckpointer
+from toolcell.flow.spi import Checkpointer, adapt
 
 from ..guard.redis_server import RedisServer
 from ..guard.worker import PATIENCE

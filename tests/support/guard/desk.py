@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 
 from toolcell.core import InvalidInputError
-from toolcell.guard import (
-    ActionGuard,
-    AgentPolicy,
-    ApprovalReply,
-    Approvals,
-    ApprovalStore,
-    CallFacts,
-    Rule,
-)
+from toolcell.guard import ActionGuard, AgentPolicy, Approvals, ApprovalStore, CallFacts
+from toolcell.guard.spi import ApprovalReply, Rule
 
 from .builders import call, refusal
 

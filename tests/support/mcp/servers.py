@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toolcell.tools import MCPCommand, MCPPins, MCPToolset
+from toolcell.tools import MCPCommand, MCPToolset
+from toolcell.tools.spi import MCPPins
 
 from ..polling import until
 from ..process_tree import alive

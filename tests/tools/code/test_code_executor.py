@@ -21,13 +21,13 @@ from toolcell.guard import (
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 from toolcell.tools import (
     CodeExecutor,
-    CodeResult,
     RunContext,
     SequentialExecutor,
     ToolContext,
     ToolRegistry,
     tool,
 )
+from toolcell.tools.spi import CodeResult
 
 pytestmark = [
     pytest.mark.anyio,

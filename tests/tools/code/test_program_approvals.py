@@ -19,8 +19,9 @@ from toolcell.guard import (
     Approve,
     Reject,
 )
-from toolcell.sandbox import HostCalls, Limits, SandboxManager, pause_deadline
+from toolcell.sandbox import HostCalls, Limits, SandboxManager
 from toolcell.sandbox.client.host_calls import CallServer
+from toolcell.sandbox.spi import pause_deadline
 from toolcell.tools import (
     CodeExecutor,
     ConcurrentExecutor,

@@ -11,7 +11,8 @@ import pytest
 from pydantic import AfterValidator, AliasChoices, AliasPath, Field, PlainSerializer
 
 from toolcell.core import ConfigError
-from toolcell.tools import FunctionTool, ToolRegistry
+from toolcell.tools import ToolRegistry
+from toolcell.tools.spi import FunctionTool
 
 
 class _Word(enum.StrEnum):

@@ -12,7 +12,8 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from toolcell.core import ToolValidationError
-from toolcell.tools import FunctionTool, JSONSchemaTool
+from toolcell.tools import JSONSchemaTool
+from toolcell.tools.spi import FunctionTool
 
 
 class Leaf(BaseModel):

@@ -19,8 +19,9 @@ from toolcell.core import (
     ToolExecutionError,
     ToolTimeoutError,
 )
-from toolcell.tools import Progress, ToolContext, ToolRegistry, tool
+from toolcell.tools import ToolContext, ToolRegistry, tool
 from toolcell.tools.definition.context import MAX_PART_CHARACTERS, MAX_PARTS
+from toolcell.tools.spi import Progress
 
 pytestmark = pytest.mark.anyio
 

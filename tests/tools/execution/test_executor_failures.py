@@ -479,7 +479,7 @@ def test_a_guard_is_named_even_if_it_is_none() -> None:
 
 
 async def test_a_fault_of_the_records_is_one_calls_fault() -> None:
-    from toolcell.tools import MemoryRecords
+    from toolcell.tools.spi import MemoryRecords
 
     class Broken(MemoryRecords):
         def add(self, record: ToolExecutionRecord) -> None:

@@ -25,9 +25,6 @@ from toolcell.tools import (
     CircuitBreaker,
     ConcurrentExecutor,
     Hook,
-    Invocation,
-    MemoryIdempotency,
-    Proceed,
     RetryPolicy,
     RunContext,
     SQLiteIdempotency,
@@ -35,6 +32,7 @@ from toolcell.tools import (
     ToolRegistry,
     tool,
 )
+from toolcell.tools.spi import Invocation, MemoryIdempotency, Proceed
 
 from ...support.sample_tools import Gates, blocked
 

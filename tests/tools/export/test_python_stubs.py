@@ -10,7 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from toolcell.core import ConfigError
-from toolcell.guard import ActionGuard, AgentPolicy, Rule
+from toolcell.guard import ActionGuard, AgentPolicy
+from toolcell.guard.spi import Rule
 from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.tools import (
     CodeExecutor,

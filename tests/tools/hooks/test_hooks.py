@@ -20,16 +20,14 @@ from toolcell.sandbox import SandboxManager
 from toolcell.tools import (
     CacheHook,
     ConcurrentExecutor,
-    FolderResultStore,
     Hook,
-    Invocation,
     LoggingHook,
-    Proceed,
     RedactionHook,
     ResultSizeHook,
     ToolRegistry,
     tool,
 )
+from toolcell.tools.spi import FolderResultStore, Invocation, Proceed
 
 from ...conftest import BackendRow
 

@@ -9,17 +9,15 @@ from pydantic import JsonValue
 from toolcell.core import ToolCall
 from toolcell.sandbox import SandboxManager
 from toolcell.tools import (
-    CallCancelledError,
     ConcurrentExecutor,
     Hook,
-    Invocation,
-    Proceed,
     RetryPolicy,
     RunContext,
     ToolRegistry,
     tool,
 )
 from toolcell.tools.builtin import code_tools
+from toolcell.tools.spi import CallCancelledError, Invocation, Proceed
 
 from ...conftest import BackendRow
 

@@ -10,12 +10,8 @@ from typing import Any
 import pytest
 
 from toolcell.core import ConfigError, ToolResult
-from toolcell.tools import (
-    ConcurrentExecutor,
-    OpenAPIPins,
-    OpenAPIToolset,
-    ToolRegistry,
-)
+from toolcell.tools import ConcurrentExecutor, OpenAPIToolset, ToolRegistry
+from toolcell.tools.spi import OpenAPIPins
 
 from ...support.web.api import NETWORKS, WebAPI, operation, web_api
 

@@ -11,8 +11,9 @@ import pytest
 from pydantic import BaseModel
 
 from toolcell.core import ConfigError, ToolValidationError
-from toolcell.tools import OpenAPIDefinition, OpenAPIToolset
+from toolcell.tools import OpenAPIToolset
 from toolcell.tools.openapi.document import MAX_DOCUMENT_BYTES, read_document
+from toolcell.tools.spi import OpenAPIDefinition
 
 from ...support.web.api import document, given, operation
 

@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from toolcell.core import DuplicateToolError, ToolNotFoundError
-from toolcell.tools import FunctionTool, Tool, ToolRegistry
+from toolcell.tools import Tool, ToolRegistry
+from toolcell.tools.spi import FunctionTool
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,8 @@ from toolcell.core import (
     ToolExecutionError,
     ToolResult,
 )
-from toolcell.tools import Idempotency, MemoryIdempotency, SQLiteIdempotency
+from toolcell.tools import Idempotency, SQLiteIdempotency
+from toolcell.tools.spi import MemoryIdempotency
 from toolcell.tools.stores import sqlite_idempotency
 from toolcell.tools.stores.idempotency import CallBody
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from toolcell.tools import MemoryRecords, Records, SQLiteRecords, ToolExecutionRecord
+from toolcell.tools import Records, SQLiteRecords, ToolExecutionRecord
+from toolcell.tools.spi import MemoryRecords
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

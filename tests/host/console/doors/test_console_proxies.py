@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from toolcell.core import ConfigError
-from toolcell.guard import audit_page
+from toolcell.guard.spi import audit_page
 from toolcell.host.console.accounts.sessions import MAX_FAILURES
 
 from ....support.console.issuer import SECRET, oidc_table, served_issuer

@@ -1,0 +1,47 @@
+"""What other rooms and extensions need of this one: these names are no promise."""
+
+from .approvals.records import ApprovalRecord, ApprovalState
+from .approvals.types import (
+    ApprovalHandler,
+    ApprovalOutcome,
+    ApprovalReply,
+    StandingGrant,
+    is_same_name,
+)
+from .approvals.withdrawal import Withdrawn
+from .audit.chain import AuditProblem, AuditReport
+from .audit.parts import AuditPart
+from .audit.reader import AuditEntry, audit_of_call, audit_page
+from .policy.conditions import Condition
+from .policy.policy import Rule
+from .policy.rate_limit import RateLimit
+from .policy.remarks import policy_remarks
+from .values.amounts import Unit
+from .values.clock import Clock
+from .values.decision import Reason
+from .values.limit_state import LimitState
+
+__all__ = [
+    "ApprovalHandler",
+    "ApprovalOutcome",
+    "ApprovalRecord",
+    "ApprovalReply",
+    "ApprovalState",
+    "AuditEntry",
+    "AuditPart",
+    "AuditProblem",
+    "AuditReport",
+    "Clock",
+    "Condition",
+    "LimitState",
+    "RateLimit",
+    "Reason",
+    "Rule",
+    "StandingGrant",
+    "Unit",
+    "Withdrawn",
+    "audit_of_call",
+    "audit_page",
+    "is_same_name",
+    "policy_remarks",
+]

@@ -1,0 +1,138 @@
+"""What other rooms and extensions need of this one: these names are no promise."""
+
+import typing
+
+from toolcell.core.lazy_face import lazy_face as _lazy_face
+
+if typing.TYPE_CHECKING:
+    from .admin.cleanup import Cleaned, clean
+    from .admin.doctor import DoctorCheck, DoctorReport, diagnose
+    from .admin.images import (
+        ImageInfo,
+        build_image,
+        image_names,
+        list_images,
+        prune_images,
+        pull_image,
+    )
+    from .backends.launcher_start import EarlyLauncher, early_launcher
+    from .client.artifact_file import save_artifact
+    from .client.host_calls import answer_for, pause_deadline
+    from .client.types import Freshness, Language, OnDisplay, OnOutput
+    from .client.workdir import FileInfo
+    from .config.settings import Enforcer, IsolationLevel
+    from .machine.own_folders import folder_prefix, sweep_folders
+    from .network.types import OnConnection, Resolver
+    from .packages.distributions import OnStep
+    from .packages.layer_store import PackageLayer, list_packages, prune_packages
+    from .processes.interface import SandboxProcess, SandboxWatch
+    from .processes.usage import CellUsage
+    from .processes.watches import FileChange, FileWatch
+    from .programs.function_program import CallProgram, call_program, returned
+    from .programs.program import RunRequest, check_request
+    from .results.events import ArtifactMade
+    from .results.output import Preview
+    from .results.result import (
+        Connection,
+        ExceptionInfo,
+        Isolation,
+        OpaqueValue,
+        Truncated,
+    )
+    from .runs.batch import Batch, BatchResults, OnProgress
+    from .scheduling.fair_queue import FairQueue
+    from .scheduling.pool import PoolStats
+    from .synchronous import SyncSession
+
+__all__ = [
+    "ArtifactMade",
+    "Batch",
+    "BatchResults",
+    "CallProgram",
+    "CellUsage",
+    "Cleaned",
+    "Connection",
+    "DoctorCheck",
+    "DoctorReport",
+    "EarlyLauncher",
+    "Enforcer",
+    "ExceptionInfo",
+    "FairQueue",
+    "FileChange",
+    "FileInfo",
+    "FileWatch",
+    "Freshness",
+    "ImageInfo",
+    "Isolation",
+    "IsolationLevel",
+    "Language",
+    "OnConnection",
+    "OnDisplay",
+    "OnOutput",
+    "OnProgress",
+    "OnStep",
+    "OpaqueValue",
+    "PackageLayer",
+    "PoolStats",
+    "Preview",
+    "Resolver",
+    "RunRequest",
+    "SandboxProcess",
+    "SandboxWatch",
+    "SyncSession",
+    "Truncated",
+    "answer_for",
+    "build_image",
+    "call_program",
+    "check_request",
+    "clean",
+    "diagnose",
+    "early_launcher",
+    "folder_prefix",
+    "image_names",
+    "list_images",
+    "list_packages",
+    "pause_deadline",
+    "prune_images",
+    "prune_packages",
+    "pull_image",
+    "returned",
+    "save_artifact",
+    "sweep_folders",
+]
+
+__getattr__ = _lazy_face(
+    __name__,
+    {
+        ".admin.cleanup": "Cleaned clean",
+        ".admin.doctor": "DoctorCheck DoctorReport diagnose",
+        ".admin.images": """
+            ImageInfo build_image image_names list_images prune_images
+            pull_image
+        """,
+        ".backends.launcher_start": "EarlyLauncher early_launcher",
+        ".client.artifact_file": "save_artifact",
+        ".client.host_calls": "answer_for pause_deadline",
+        ".client.types": "Freshness Language OnDisplay OnOutput",
+        ".client.workdir": "FileInfo",
+        ".config.settings": "Enforcer IsolationLevel",
+        ".machine.own_folders": "folder_prefix sweep_folders",
+        ".network.types": "OnConnection Resolver",
+        ".packages.distributions": "OnStep",
+        ".packages.layer_store": "PackageLayer list_packages prune_packages",
+        ".processes.interface": "SandboxProcess SandboxWatch",
+        ".processes.usage": "CellUsage",
+        ".processes.watches": "FileChange FileWatch",
+        ".programs.function_program": "CallProgram call_program returned",
+        ".programs.program": "RunRequest check_request",
+        ".results.events": "ArtifactMade",
+        ".results.output": "Preview",
+        ".results.result": """
+            Connection ExceptionInfo Isolation OpaqueValue Truncated
+        """,
+        ".runs.batch": "Batch BatchResults OnProgress",
+        ".scheduling.fair_queue": "FairQueue",
+        ".scheduling.pool": "PoolStats",
+        ".synchronous": "SyncSession",
+    },
+)

@@ -1,0 +1,64 @@
+"""What other rooms and extensions need of this one: these names are no promise."""
+
+from .code.executor import CodeResult
+from .code.program_calls import ProgramCall, is_nested_call
+from .code.sessions import CodeSession, CodeSessions, SessionEnd
+from .conformance import check_checkpointer, check_model, check_tool
+from .definition.context import ArtifactSink, Progress
+from .definition.function_tool import FunctionTool
+from .definition.options import ToolOptions
+from .execution.executor import Call
+from .execution.result_stream import ResultStream
+from .foreign.definition import ForeignDefinition
+from .foreign.pins import PinChange
+from .hooks.hook import CallCancelledError, Invocation, Proceed
+from .hooks.result_size import FolderResultStore
+from .hooks.watcher import CallStage, CallWatch
+from .mcp_client.definition import MCPDefinition
+from .mcp_client.http import MCPEndpoint
+from .mcp_client.pins import MCPPins
+from .openapi.definition import OpenAPIDefinition, OpenAPIPins
+from .registry.registry import Reload
+from .registry.snapshot import Snapshot, Visible
+from .stores.idempotency import MemoryIdempotency
+from .stores.observed_records import ObservedRecords
+from .stores.records import MemoryRecords, NumberedRecord, UsageHour
+
+__all__ = [
+    "ArtifactSink",
+    "Call",
+    "CallCancelledError",
+    "CallStage",
+    "CallWatch",
+    "CodeResult",
+    "CodeSession",
+    "CodeSessions",
+    "FolderResultStore",
+    "ForeignDefinition",
+    "FunctionTool",
+    "Invocation",
+    "MCPDefinition",
+    "MCPEndpoint",
+    "MCPPins",
+    "MemoryIdempotency",
+    "MemoryRecords",
+    "NumberedRecord",
+    "ObservedRecords",
+    "OpenAPIDefinition",
+    "OpenAPIPins",
+    "PinChange",
+    "Proceed",
+    "ProgramCall",
+    "Progress",
+    "Reload",
+    "ResultStream",
+    "SessionEnd",
+    "Snapshot",
+    "ToolOptions",
+    "UsageHour",
+    "Visible",
+    "check_checkpointer",
+    "check_model",
+    "check_tool",
+    "is_nested_call",
+]

@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from cluster.spi import *

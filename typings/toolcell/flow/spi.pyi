@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from flow.spi import *

@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from sandbox.spi import *
