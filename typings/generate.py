@@ -26,10 +26,15 @@ def stubs() -> dict[str, str]:
     """Return the text of each stub by its path below this folder."""
     found = {}
     for module in sorted(_with_parents({*FACES, *SPI, *_imported()})):
-        source = ROOT.joinpath(*module.split("."))
-        end = "/__init__.pyi" if source.is_dir() else ".pyi"
-        found[f"toolcell/{module.replace('.', '/')}{end}"] = _text(module)
+        found[path_of(module)] = _text(module)
     return found
+
+
+def path_of(module: str) -> str:
+    """Return the path of a module's stub below this folder."""
+    source = ROOT.joinpath(*module.split("."))
+    end = "/__init__.pyi" if source.is_dir() else ".pyi"
+    return f"toolcell/{module.replace('.', '/')}{end}"
 
 
 def _text(module: str) -> str:

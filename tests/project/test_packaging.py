@@ -250,10 +250,7 @@ def test_the_stubs_of_faces_are_as_generated(monkeypatch: pytest.MonkeyPatch) ->
     folder = ROOT / "typings"
     monkeypatch.syspath_prepend(str(folder))
     generate = importlib.import_module("generate")
-    names = [
-        f"toolcell/{face.replace('.', '/')}/__init__.pyi" for face in generate.FACES
-    ]
-    names += [f"toolcell/{spi.replace('.', '/')}.pyi" for spi in generate.SPI]
+    names = [*map(generate.path_of, [*generate.FACES, *generate.SPI])]
     wanted: dict[str, str] = generate.stubs()
 
     assert {name: (folder / name).read_text() for name in names} == {
