@@ -2,7 +2,7 @@
 
 from .code.executor import CodeExecutor
 from .definition.context import ToolContext
-from .definition.function_tool import tool
+from .definition.function_tool import FunctionTool, tool
 from .definition.json_schema_tool import JSONSchemaTool
 from .definition.tool import Tool
 from .definition.validation import Arguments
@@ -33,6 +33,7 @@ __all__ = [
     "CircuitBreaker",
     "CodeExecutor",
     "ConcurrentExecutor",
+    "FunctionTool",
     "Hook",
     "Idempotency",
     "JSONSchemaTool",

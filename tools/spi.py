@@ -5,7 +5,6 @@ from .code.program_calls import ProgramCall, is_nested_call
 from .code.sessions import CodeSession, CodeSessions, SessionEnd
 from .conformance import check_checkpointer, check_model, check_tool
 from .definition.context import ArtifactSink, Progress
-from .definition.function_tool import FunctionTool
 from .definition.options import ToolOptions
 from .execution.executor import Call
 from .execution.result_stream import ResultStream
@@ -35,7 +34,6 @@ __all__ = [
     "CodeSessions",
     "FolderResultStore",
     "ForeignDefinition",
-    "FunctionTool",
     "Invocation",
     "MCPDefinition",
     "MCPEndpoint",

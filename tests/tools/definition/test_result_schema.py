@@ -12,8 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from toolcell.core import ConfigError
-from toolcell.tools import ToolRegistry, to_mcp
-from toolcell.tools.spi import FunctionTool
+from toolcell.tools import FunctionTool, ToolRegistry, to_mcp
 
 from ...support.mcp.served_hosts import client_of, served
 

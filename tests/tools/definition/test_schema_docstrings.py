@@ -8,8 +8,7 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from toolcell.tools import to_mcp, tool
-from toolcell.tools.spi import FunctionTool
+from toolcell.tools import FunctionTool, to_mcp, tool
 
 GOOGLE = """Book a room
     in a city.

@@ -11,8 +11,7 @@ import pytest
 from pydantic import AfterValidator, AliasChoices, AliasPath, Field, PlainSerializer
 
 from toolcell.core import ConfigError
-from toolcell.tools import ToolRegistry
-from toolcell.tools.spi import FunctionTool
+from toolcell.tools import FunctionTool, ToolRegistry
 
 
 class _Word(enum.StrEnum):

@@ -12,8 +12,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from toolcell.core import ToolValidationError
-from toolcell.tools import JSONSchemaTool
-from toolcell.tools.spi import FunctionTool
+from toolcell.tools import FunctionTool, JSONSchemaTool
 
 
 class Leaf(BaseModel):

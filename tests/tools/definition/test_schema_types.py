@@ -22,8 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from typing_extensions import TypedDict
 
 from toolcell.core import ConfigError, ToolValidationError
-from toolcell.tools import Tool, tool
-from toolcell.tools.spi import FunctionTool
+from toolcell.tools import FunctionTool, Tool, tool
 
 pytestmark = pytest.mark.promise(
     "A-07 A-20 GA-06 GA-07 GA-08 GA-09 GA-11 GA-20 GA-21 GA-23 LT-45 LT-46 LT-49 "

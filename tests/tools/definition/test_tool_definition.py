@@ -11,8 +11,7 @@ from typing import Any, assert_type
 import pytest
 
 from toolcell.core import ConfigError, ToolValidationError
-from toolcell.tools import Tool, ToolRegistry, tool
-from toolcell.tools.spi import FunctionTool
+from toolcell.tools import FunctionTool, Tool, ToolRegistry, tool
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from toolcell.core import ConfigError, DuplicateToolError, ToolError, ToolNotFoundError
-from toolcell.tools import JSONSchemaTool, Tool, ToolRegistry, tool
-from toolcell.tools.spi import FunctionTool
+from toolcell.tools import FunctionTool, JSONSchemaTool, Tool, ToolRegistry, tool
 
 
 def named(name: str, **options: Any) -> FunctionTool[[int], int]:

@@ -10,8 +10,7 @@ import anyio
 import pytest
 
 from toolcell.core import DuplicateToolError, ToolNotFoundError
-from toolcell.tools import Tool, ToolRegistry
-from toolcell.tools.spi import FunctionTool
+from toolcell.tools import FunctionTool, Tool, ToolRegistry
 
 pytestmark = pytest.mark.anyio
 
