@@ -19,8 +19,8 @@ class ServerConfig(Model):
     """The servers of `toolcell serve`."""
 
     apis: Annotated[tuple[API, ...], Field(min_length=1)] = ("mcp",)
-    """What `toolcell serve --http` serves at its address: `mcp` at `/mcp`, `rest` at
-    `/v1`, and `e2b`, whose requests name a sandbox or have another path."""
+    """The APIs of `toolcell serve --http`: `mcp` at `/mcp`, `rest` at `/v1`, and `e2b`,
+    whose requests name a sandbox or have another path."""
 
     agent_id: _NonEmptyText | None = None
     """The agent that calls over standard input and output. None: name one with

@@ -42,6 +42,27 @@ async def test_messages_of_many_values_are_refused_unparsed(tmp_path: Path) -> N
     assert b"invalid_argument" in told["deep"].content
 
 
+async def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
+    twice = b'{"path": "/", "path": "/etc"}'
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        json = {"content-type": "application/json"}
+        stat = await service.http.post(
+            "/filesystem.Filesystem/Stat",
+            content=twice,
+            headers={**sandbox.headers, **json},
+        )
+        create = await service.http.post(
+            "/sandboxes",
+            content=b'{"metadata": {"a": "1", "a": "2"}}',
+            headers={**service.key(), **json},
+        )
+
+    assert (stat.status_code, create.status_code) == (400, 400)
+    assert "a key is given twice" in stat.text
+    assert "a key is given twice" in create.text
+
+
 def framed(text: bytes) -> bytes:
     return b"\0" + len(text).to_bytes(4, "big") + text
 
