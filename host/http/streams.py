@@ -53,7 +53,6 @@ class Streamed(Response):
         self._filler = filler
         self._filler_seconds = filler_seconds
         self._take_seconds = take_seconds
-        # A part costs one turn of the loop; `send_in_time` takes it.
         self._sending = anyio.Lock(fast_acquire=True)
         self._sent = anyio.current_time()
 
@@ -64,8 +63,6 @@ class Streamed(Response):
             if taking.cancelled_caught:
                 # To close it would wait for the client to read.
                 scope["state"]["abort"]()
-            # Between many parts the loop hears that the client has left.
-            await anyio.lowlevel.checkpoint()
 
         try:
             async with anyio.create_task_group() as tasks:
@@ -85,6 +82,8 @@ class Streamed(Response):
         async with aclosing(self._parts) as parts:
             async for part in parts:
                 await self._send_part(part, send)
+        # If the parts broke the connection off, there is no end to send.
+        await anyio.lowlevel.checkpoint()
         async with self._sending:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -93,6 +92,8 @@ class Streamed(Response):
             body = {"type": "http.response.body", "body": part, "more_body": True}
             await send(body)
             self._sent = anyio.current_time()
+        # Between many parts the loop hears that the client has left.
+        await anyio.lowlevel.checkpoint()
 
     async def _fill(self, filler: bytes, send: Send) -> None:
         while True:
