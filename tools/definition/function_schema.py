@@ -194,6 +194,11 @@ class FunctionSchema:
                 f"{name} takes a secret from the model",
                 hint="read secrets with ToolContext.get_config",
             )
+        if _is_twice_base64(self.parameters):
+            raise ConfigError(
+                f"{name} takes base64 of base64",
+                hint="annotate with `bytes`, which is written as base64",
+            )
         self._has_sets = '"uniqueItems":true' in text
         self._has_bytes = '"contentEncoding":"base64"' in text
         self._plain = _is_plain(self._adapter.core_schema)
@@ -347,6 +352,18 @@ def _allows_0_or_1(schema: Any) -> bool:
     if any(isinstance(each, int) and each in (0, 1) for each in allowed):
         return True
     return any(map(_allows_0_or_1, schema.values()))
+
+
+def _is_twice_base64(schema: Any) -> bool:
+    """Tell whether a type such as `Base64Bytes` decodes what was decoded before it."""
+    if isinstance(schema, list):
+        return any(map(_is_twice_base64, schema))
+    if not isinstance(schema, dict):
+        return False
+    twice = str(schema.get("format", "")).startswith("base64")
+    if twice and "contentEncoding" in schema:
+        return True
+    return any(map(_is_twice_base64, schema.values()))
 
 
 def _ordered(value: Any) -> Any:

@@ -23,6 +23,9 @@ MAX_NAME_CHARACTERS = 64
 MAX_DESCRIPTION_CHARACTERS = 4096
 """Length of a description; a longer one is refused."""
 
+ARGUMENT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""The names of arguments that all providers take."""
+
 _ToolName = Annotated[
     str,
     StringConstraints(

@@ -19,7 +19,7 @@ from .context import ToolContext
 from .docstrings import description_of, read_call, read_docstring
 from .function_schema import FunctionSchema
 from .json_schema import WrittenSchema
-from .options import CheckedOptions, check_options
+from .options import ARGUMENT_NAME, CheckedOptions, check_options
 from .result_schema import result_schema
 from .signature import docstring_of, local_names, name_of
 from .transfer import check_transferable
@@ -230,6 +230,8 @@ class Tool(ABC):
                 found.append(f"parameter {name} is not described")
             if not set(about) - {"description", "default"}:
                 found.append(f"parameter {name} has no type")
+            if not ARGUMENT_NAME.fullmatch(name):
+                found.append(f"the Messages API refuses the name of parameter {name}")
         return tuple(found)
 
     def validate(self, arguments: Mapping[str, Any]) -> Arguments:

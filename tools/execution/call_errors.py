@@ -68,6 +68,14 @@ def record_lost(cause: BaseException) -> ToolExecutionError:
     return error
 
 
+def not_json(tool: str) -> ToolExecutionError:
+    """Return the error of a call whose tool returned what no JSON can carry."""
+    return ToolExecutionError(
+        f"{tool} returned what is not JSON: NaN, an infinity or half a surrogate pair",
+        hint="its function has to return numbers and texts that JSON has",
+    )
+
+
 def not_made(executor: object) -> ToolExecutionError:
     """Return the error of a call that an executor left out."""
     return ToolExecutionError(

@@ -11,7 +11,13 @@ from typing import Any
 import anyio
 from pydantic import JsonValue
 
-from toolcell.core import ToolCall, ToolcellError, ToolResult, ToolStatus
+from toolcell.core import (
+    InvalidInputError,
+    ToolCall,
+    ToolcellError,
+    ToolResult,
+    ToolStatus,
+)
 from toolcell.guard import ActionGuard
 
 from ..definition.previews import preview_of
@@ -30,6 +36,7 @@ from .call_errors import (
     is_in_doubt,
     is_worth_retrying,
     masked,
+    not_json,
     record_lost,
 )
 from .call_state import pause_deadlines
@@ -327,7 +334,12 @@ class Pipeline:
             proceed = self._hook_chain() if self._components.hooks else self._run_tool
             content = await proceed()
             state = self._attempt.state
-            done = ToolResult.returned(self._call, content, state.usage, state.parts)
+            try:
+                done = ToolResult.returned(
+                    self._call, content, state.usage, state.parts
+                )
+            except InvalidInputError as error:
+                raise not_json(self._tool.name) from error
             return done, None
         except ToolcellError as error:
             return self._attempt.failed(error, failure_status(error)), error

@@ -235,7 +235,9 @@ def as_json(name: str, value: Any) -> JsonValue:
             )
         return value  # type: ignore[no-any-return]
     try:
-        content: JsonValue = to_jsonable_python(value, inf_nan_mode="constants")
+        content: JsonValue = to_jsonable_python(
+            value, inf_nan_mode="constants", bytes_mode="base64"
+        )
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         raise ToolExecutionError(
             f"{name} returned what is not JSON ({type(value).__name__})",

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..definition.options import provider_name
 from ..definition.tool import Tool
+from .anthropic_schema import anthropic_schema
 from .openai_strict import strict_schema
 
 
@@ -38,11 +39,19 @@ def to_openai(tool: Tool, *, strict: bool = False) -> dict[str, Any]:
 
 
 def to_anthropic(tool: Tool) -> dict[str, Any]:
-    """Return an entry of `tools` of the Messages API."""
+    """Return an entry of `tools` of the Messages API.
+
+    That API takes no `anyOf`, `oneOf` or `allOf` at the root of a schema: their
+    properties are shown as properties of the root, and the tool's own validation still
+    holds the rest.
+
+    Raises:
+        ConfigError: A property has a name that the API refuses, with the whole request.
+    """
     return {
         "name": provider_name(tool.name),
         "description": tool.description,
-        "input_schema": _with_examples(tool),
+        "input_schema": anthropic_schema(tool.name, _with_examples(tool)),
     }
 
 

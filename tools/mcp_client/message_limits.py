@@ -10,6 +10,8 @@ import anyio
 
 from toolcell.core.text.json_size import count_values
 
+from .results import with_known_blocks
+
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectSendStream
     from mcp.client._transport import ReadStream, TransportStreams
@@ -143,7 +145,7 @@ async def _pump(
     to_session: MemoryObjectSendStream[Incoming],
     budget: MessageBudget,
 ) -> None:
-    from mcp.types import JSONRPCNotification
+    from mcp.types import JSONRPCNotification, JSONRPCResponse
 
     unreadable = 0
     # The session closes its end when it is over.
@@ -164,6 +166,10 @@ async def _pump(
                 if isinstance(message, JSONRPCNotification):
                     if message.method not in _HEARD:
                         continue
+                elif isinstance(message, JSONRPCResponse):
+                    content = message.result.get("content")
+                    if isinstance(content, list):
+                        message.result["content"] = with_known_blocks(content)
                 await to_session.send(each)
             if to_session.statistics().open_receive_streams:
                 raise ConnectionLost("ended the connection")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from toolcell.core import InvalidInputError, ToolExecutionError
+from toolcell.core import ImagePart, InvalidInputError, ToolExecutionError
 from toolcell.core.text.printable import escaped
 
 from ..definition.context import ToolContext
@@ -30,6 +31,11 @@ MAX_PROGRESS_CHARACTERS = 256
 """Characters of a progress message. When it is reached the text is cut."""
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
+_PICTURES: tuple[tuple[bytes, Literal["image/png", "image/jpeg"]], ...] = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+)
+_UNKNOWN = {"type": "text", "text": "[a block of content that MCP does not know]"}
 _UNNAMED = "application/octet-stream"
 _Block = dict[str, JsonValue]
 
@@ -42,6 +48,7 @@ def content_of(
     A single text is returned as it is. A structured answer replaces the texts beside
     it, which repeat it. Everything else is a list of blocks, each with its `type`;
     images, sounds and other data become artifacts if the host stores them, else base64.
+    Models see PNG and JPEG as pictures.
 
     Raises:
         ToolExecutionError: The tool failed, or its answer does not fit its definition.
@@ -104,13 +111,47 @@ def _data(
     media = _media(media_type)
     block: _Block = {"type": kind, "media_type": media}
     try:
-        data = base64.b64decode(text, validate=True)
+        # Some send a URL of data, or break the lines.
+        bare = text.rpartition(";base64,")[2] if text.startswith("data:") else text
+        data = base64.b64decode("".join(bare.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise unknown_outcome(f"{name} is data that is not base64") from None
-    if context.artifacts is None:
-        return block | {"data": text}
-    reference = context.save_artifact(name, data, media)
-    return block | {"artifact": reference, "bytes": len(data)}
+        return block | {"unreadable": "it is not base64"}
+    is_shown = kind == "image" and _show(data, context)
+    if context.artifacts is not None:
+        reference = context.save_artifact(name, data, media)
+        return block | {"artifact": reference, "bytes": len(data)}
+    if is_shown:
+        return block | {"shown": True, "bytes": len(data)}
+    return block | {"data": base64.b64encode(data).decode()}
+
+
+def _show(data: bytes, context: ToolContext) -> bool:
+    """Show the model a picture; its bytes say what it is, and not its server."""
+    for magic, mime in _PICTURES:
+        if data.startswith(magic):
+            text = base64.b64encode(data).decode()
+            return context.show(ImagePart(mime=mime, data=text))
+    return False
+
+
+def with_known_blocks(content: list[Any]) -> list[Any]:
+    """Return blocks of an answer; one that MCP does not know is a text about it."""
+    return [block if _is_known(block) else _UNKNOWN for block in content]
+
+
+def _is_known(block: Any) -> bool:
+    try:
+        _block_adapter().validate_python(block)
+    except ValidationError:
+        return False
+    return True
+
+
+@functools.cache
+def _block_adapter() -> TypeAdapter[Any]:
+    from mcp.types import ContentBlock
+
+    return TypeAdapter(ContentBlock)
 
 
 def _media(media_type: str | None) -> str:

@@ -14,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -215,3 +216,101 @@ def test_exports_follow_the_agent() -> None:
     view = registry.snapshot().for_agent("add")
 
     assert [to_mcp(each)["name"] for each in view] == ["add"]
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+def written(parameters: dict[str, Any]) -> Tool:
+    return JSONSchemaTool(
+        lambda arguments: arguments,
+        name="written",
+        description="Do it.",
+        parameters=parameters,
+    )
+
+
+@pytest.mark.promise("T16")
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "object", "properties": {"a": {"type": "string"}}},
+        {"type": "object"},
+        {
+            "type": "object",
+            "properties": {
+                "at": {"type": "object", "properties": {"x": {"type": "integer"}}}
+            },
+        },
+    ],
+)
+def test_an_object_that_says_nothing_of_other_keys_has_none(
+    parameters: dict[str, Any],
+) -> None:
+    schema = strict(written(parameters))["function"]["parameters"]
+
+    assert schema["additionalProperties"] is False
+    for inner in schema["properties"].values():
+        assert inner.get("additionalProperties", False) is False
+
+
+@pytest.mark.promise("T16")
+@pytest.mark.parametrize(
+    "inner", [{"type": "object"}, {"type": "object", "additionalProperties": True}]
+)
+def test_an_object_of_any_keys_is_still_refused(inner: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="an open object"):
+        strict(written({"type": "object", "properties": {"any": inner}}))
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+
+
+@pytest.mark.promise("T16")
+def test_what_stands_beside_a_reference_stays() -> None:
+    @tool
+    def paint(
+        pet: Annotated[Cat | Dog, Field(discriminator="kind")],
+        colour: Annotated[Colour, Field(description="Which one.")] = Colour.RED,
+    ) -> None:
+        """Paint."""
+
+    properties = strict(paint)["function"]["parameters"]["properties"]
+    assert properties["colour"]["enum"] == ["red"]
+    assert properties["colour"]["description"] == 'Which one. Default: "red".'
+    assert len(properties["pet"]["anyOf"]) == 2
+
+
+@pytest.mark.promise("T17")
+def test_what_the_messages_api_refuses_is_not_sent() -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"all": {"type": "string"}},
+        "anyOf": [
+            {"properties": {"id": {"type": "integer"}}, "required": ["id"]},
+            {"$ref": "#/$defs/Named"},
+        ],
+        "$defs": {
+            "Named": {"allOf": [{"properties": {"name": {"type": "string"}}}]},
+        },
+    }
+    schema = to_anthropic(written(parameters))["input_schema"]
+
+    assert not schema.keys() & {"anyOf", "oneOf", "allOf"}
+    assert set(schema["properties"]) == {"all", "id", "name"}
+
+
+@pytest.mark.promise("T17")
+@pytest.mark.parametrize("name", ["filter[x]", "a b", "x" * 65])
+def test_a_property_that_the_messages_api_refuses_is_told(name: str) -> None:
+    made = written({"type": "object", "properties": {name: {"type": "string"}}})
+
+    with pytest.raises(ConfigError, match="no property of such a name"):
+        to_anthropic(made)
+    assert any("Messages API" in each for each in made.remarks())
