@@ -172,7 +172,7 @@ def test_what_was_spawned_is_charged_to_the_next_call() -> None:
     assert charged - at_start >= 0.95 * measured
 
 
-@pytest.mark.finding("R26")
+@pytest.mark.promise("R26")
 def test_a_command_that_is_cut_off_is_charged_what_it_used() -> None:
     policy = AgentPolicy(
         agent_id="sandbox",
