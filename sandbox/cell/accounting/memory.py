@@ -13,6 +13,8 @@ import os
 import re
 import time
 
+from ..workdir.path_steps import acting_as
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Iterable, Protocol
@@ -47,15 +49,20 @@ class ProcessMemory:
     Args:
         processes: Returns their pids.
         folders: File systems in memory that only they use.
+        uid: The user that may look at what these processes have mapped and open, if
+            this one's may not; else None.
     """
 
     def __init__(
-        self, processes: Callable[[], list[str]], folders: Iterable[str]
+        self,
+        processes: Callable[[], list[str]],
+        folders: Iterable[str],
+        uid: int | None,
     ) -> None:
         self._processes = processes
+        self._uid = uid
         self._folders = [path for path in folders if os.path.isdir(path)]
         self._device = _device_of_memory_files()
-        self._baseline = 0
         # By device and inode: files that processes have open, and that have no name.
         self._unnamed: dict[tuple[int, int], int] = {}
         # Processes whose files cannot be seen, and since when.
@@ -63,8 +70,7 @@ class ProcessMemory:
         self._next_unnamed = 0.0
 
     def begin(self) -> None:
-        """Begin a count; this process has the size of its forks, and shares it."""
-        self._baseline = resident_bytes("self")
+        """Begin a count."""
         self._unnamed, self._next_unnamed = {}, 0.0
 
     def count(self, limit: int) -> int:
@@ -74,12 +80,10 @@ class ProcessMemory:
         most = sum(resident.values()) + files
         if most <= limit:
             return most
-        total = files
-        for pid, size in resident.items():
-            share = proportional_bytes(pid)
-            total += max(size - self._baseline, 0) if share is None else share
-        if total > limit and files:
-            return files + sum(map(self._bytes_of_no_file, resident))
+        with acting_as(self._uid):
+            total = files + sum(map(_share, resident))
+            if total > limit and files:
+                return files + sum(map(self._bytes_of_no_file, resident))
         return total
 
     def _file_bytes(self, pids: Iterable[str]) -> int:
@@ -91,12 +95,15 @@ class ProcessMemory:
         if began >= self._next_unnamed:
             self._unnamed, hidden = {}, self._hidden
             self._hidden = {pid: hidden[pid] for pid in pids if pid in hidden}
-            for pid in pids:
-                self._look_for_unnamed(pid)
+            with acting_as(self._uid):
+                for pid in pids:
+                    self._look_for_unnamed(pid)
             ended = time.monotonic()
             pause = (ended - began) / _SHARE_OF_FILES
             self._next_unnamed = ended + min(pause, _FILES_AT_LEAST_SECONDS)
-        return used + sum(self._unnamed.values()) + _system_v_bytes()
+        # Where a cell has no folders of its own, such segments are the machine's.
+        segments = _system_v_bytes() if self._folders else 0
+        return used + sum(self._unnamed.values()) + segments
 
     def _look_for_unnamed(self, pid: str) -> None:
         folder = f"/proc/{pid}/fd"
@@ -127,7 +134,11 @@ class ProcessMemory:
         """Return the share of a process, but for what was counted as a file."""
         devices = {os.stat(path).st_dev for path in self._folders}
         total, counted = 0, False
-        for line in _lines(f"/proc/{pid}/smaps"):
+        lines = _lines(f"/proc/{pid}/smaps")
+        if not lines:
+            # It hides them, or has ended.
+            return resident_bytes(pid)
+        for line in lines:
             if line.startswith(b"Pss:"):
                 total += 0 if counted else int(line.split()[1]) * 1024
             elif found := _MAPPING.match(line):
@@ -158,6 +169,13 @@ def resident_bytes(pid: str) -> int:
     """Return the resident size of a process; 0 if there is none."""
     fields = _read(f"/proc/{pid}/statm").split()
     return int(fields[1]) * _PAGE if fields else 0
+
+
+def _share(pid: str) -> int:
+    """Return the bytes of a process, shared pages in part where the kernel says so."""
+    share = proportional_bytes(pid)
+    # Not by gVisor; and not of a process that has ended meanwhile.
+    return resident_bytes(pid) if share is None else share
 
 
 def proportional_bytes(pid: str) -> int | None:

@@ -78,19 +78,22 @@ class ResourceAccounting:
                     continue
         return files
 
-    def watch_memory(self, setting: dict[str, Any] | None) -> None:
+    def watch_memory(
+        self, setting: dict[str, Any] | None, uid: int | None = None
+    ) -> None:
         """Watch the memory of the cell, as no cgroup holds it.
 
         Args:
             setting: The limit in `bytes`, the `folders` that are file systems in
                 memory of the cell's own, and `own_kernel`: True if no other cell shares
                 the kernel. None: a cgroup holds memory.
+            uid: As for `ProcessMemory`.
         """
         if setting is None or not os.path.isdir("/proc/self"):
             return
         memory: Memory = KernelMemory()
         if not setting["own_kernel"]:
-            memory = ProcessMemory(self._programs, setting["folders"])
+            memory = ProcessMemory(self._programs, setting["folders"], uid)
         self._memory = MemoryWatch(memory, setting["bytes"])
         self._files["oom"] = self._memory.kills_file
 

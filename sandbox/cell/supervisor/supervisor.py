@@ -126,7 +126,9 @@ class Supervisor:
             settings: The confinement of every program of this cell.
         """
         self._protect()
-        self._accounting.watch_memory(settings["memory_watch"])
+        self._accounting.watch_memory(
+            settings["memory_watch"], settings["uid"] if settings["confined"] else None
+        )
         # A sealed process can no longer choose its CPUs.
         confine.narrow_affinity(settings["affinity"])
         if settings["renews"]:

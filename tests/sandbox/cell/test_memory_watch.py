@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import AsyncIterator
 
 import anyio
@@ -19,9 +21,16 @@ CONFINED = BackendRow(
     name="confined",
     options={"backend": "subprocess", "strongest_isolation": "confined"},
 )
+OWN_USER = BackendRow(
+    name="own-user",
+    options={**CONFINED.options, "python": "/usr/bin/python3"},
+)
+"""As root, with an interpreter that other users may run."""
+
 ROWS = [
     pytest.param(SUBPROCESS, id="subprocess"),
     pytest.param(CONFINED, id="confined"),
+    pytest.param(OWN_USER, id="own-user"),
     pytest.param(RUNSC, id="runsc", marks=[pytest.mark.docker, pytest.mark.runsc]),
 ]
 
@@ -36,6 +45,8 @@ def refuse_cgroups() -> dict[str, str]:
 async def unheld(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     """A manager whose cells have no cgroup that holds their memory."""
     row: BackendRow = request.param
+    if row is OWN_USER and os.geteuid() != 0:
+        pytest.skip("only root gives cells users of their own")
     if row is RUNSC and (why := why_no_docker("runsc")):
         missing(why)
     with pytest.MonkeyPatch.context() as patch:
@@ -87,8 +98,10 @@ def mapped(fd):
 kept = mapped(os.memfd_create("m"))
 time.sleep(0.3)
 kept.close()
-kept = mapped(os.open("/dev/shm/m", os.O_RDWR | os.O_CREAT))
+path = f"/dev/shm/m{time.time_ns()}"
+kept = mapped(os.open(path, os.O_RDWR | os.O_CREAT))
 sum(forks(2, lambda: (kept[::4096], time.sleep(0.3))))
+os.unlink(path)
 """,
 }
 
@@ -100,6 +113,23 @@ async def test_what_takes_little_memory_runs(unheld: Sandbox, name: str) -> None
 
     assert result.status == "ok", (result.status, result.stderr)
     assert result.usage.enforced_by["memory_mib"] == "watchdog"
+
+
+async def test_what_others_keep_in_segments_is_theirs(unheld: Sandbox) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.shmat.restype = ctypes.c_void_p
+    size, private, remove = 200 * MIB, 0, 0
+    segment = libc.shmget(private, size, 0o600)
+    assert segment >= 0, os.strerror(ctypes.get_errno())
+    try:
+        address = ctypes.c_void_p(libc.shmat(segment, None, 0))
+        ctypes.memset(address, 1, size)
+        result = await unheld.run("import time\ntime.sleep(0.3)")
+        libc.shmdt(address)
+    finally:
+        libc.shmctl(segment, remove, None)
+
+    assert result.status == "ok"
 
 
 HIDDEN = "import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n"
