@@ -178,7 +178,7 @@ def _terminals() -> dict[str, Any]:
     """Return a mount of pseudo-terminals, few enough to leave others theirs."""
     options = {"type": "devpts", "device": "devpts"}
     # The engine's own mount has as many as the kernel has left.
-    options["o"] = f"nosuid,noexec,{terminals.OPTIONS}"
+    options["o"] = f"nosuid,noexec,{terminals.OPTIONS},{terminals.MOST}"
     return {
         "Type": "volume",
         "Target": terminals.FOLDER,

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
+from ..cell.kernel import gvisor
 from ..machine.leases import lease
 from ..machine.waited_socket import WaitedSocket
 from .launcher_start import StartedLauncher, send_setup, take_launcher
@@ -41,6 +43,11 @@ _HINTS = {
 }
 """Remedies, by a word of the kernel's error."""
 
+_GVISOR_HINT = (
+    "inside a gVisor container cells need a newer runsc (20240729 is new enough); or "
+    "ask for minimum_isolation='process' by name; or run toolcell outside of it and "
+    "its cells in gVisor (runtime='runsc')"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -81,14 +88,14 @@ class LauncherProcess:
 
         Args:
             message: A `LauncherSetup`'s.
-
-        Raises:
-            SandboxUnavailableError: This process has no pidfd.
         """
         send_setup(self._control, message)
 
-    async def wait_ready(self) -> dict[str, Any]:
+    async def wait_ready(self, refused: str) -> dict[str, Any]:
         """Wait until a launcher that was set up has done all that.
+
+        Args:
+            refused: The reason why an earlier one could not, if there was one.
 
         Returns:
             `level`, the isolation of its cells, and `why` it is not a stronger one.
@@ -105,10 +112,11 @@ class LauncherProcess:
                 )
             if "error" not in answer:
                 return answer
+            why = "; ".join(filter(None, (refused, answer["error"])))
             raise SandboxUnavailableError(
-                f"this machine gives no cells: {answer['error']}",
-                hint=_hint(answer["error"]),
-                details={"kernel": answer["error"]},
+                f"this machine gives no cells: {why}",
+                hint=_hint(why),
+                details={"kernel": why},
             )
         self._kill()
         raise SandboxUnavailableError(
@@ -117,7 +125,7 @@ class LauncherProcess:
         )
 
     async def launch(self, kind: dict[str, Any]) -> tuple[socket.socket, int, int]:
-        """Make a cell; return its channel, and the pidfd and pid of its first process.
+        """Make a cell; return its channel, and handle and pid of its first process.
 
         Raises:
             SandboxUnavailableError: The cell could not be made.
@@ -276,7 +284,7 @@ class FirstProcess:
     """The first process of a cell.
 
     Args:
-        pidfd: The process; `kill` closes it.
+        handle: The process, as `cell/launcher/handles.py` has it; `kill` closes it.
         oom_kills: Returns the number of OOM kills in the cell. Once the process has
             ended, the launcher has removed what it left.
         leaves_some: True if it can leave processes, or files.
@@ -284,12 +292,12 @@ class FirstProcess:
 
     def __init__(
         self,
-        pidfd: int,
+        handle: int,
         oom_kills: Callable[[], Awaitable[int]],
         *,
         leaves_some: bool,
     ) -> None:
-        self._pidfd = pidfd
+        self._handle = handle
         self._oom_kills = oom_kills
         self._leaves_some = leaves_some
 
@@ -300,23 +308,30 @@ class FirstProcess:
             return False
 
     async def kill(self) -> None:
-        _kill(self._pidfd)
+        _kill(self._handle)
         with anyio.move_on_after(_KILL_SECONDS) as timeout:
-            await anyio.wait_readable(self._pidfd)
+            await anyio.wait_readable(self._handle)
         if timeout.cancelled_caught:
             _log.error("a cell is lost: it was killed, and the kernel does not end it")
         if self._leaves_some:
             with contextlib.suppress(SandboxUnavailableError):
                 await self._oom_kills()
-        os.close(self._pidfd)
+        os.close(self._handle)
 
 
 def _hint(error: str) -> str:
     """Return what would help against a launcher's error."""
+    if gvisor.is_this_kernel():
+        return _GVISOR_HINT
     found = [text for layer, text in _HINTS.items() if layer in error]
     return "; or ".join([*found, "use Docker, or `toolcell doctor` lists all layers"])
 
 
-def _kill(pidfd: int) -> None:
+def _kill(handle: int) -> None:
+    if stat.S_ISSOCK(os.fstat(handle).st_mode):
+        # The launcher kills it.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(handle, b"!")
+        return
     with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        signal.pidfd_send_signal(handle, signal.SIGKILL)

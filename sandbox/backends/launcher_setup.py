@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from typing import Any, NamedTuple
 
+from ..cell.kernel import gvisor
 from ..cell.wire.contract import CELL_UID, MOUNTS, SHARED_FOLDERS
 from ..config import mount_rules
 from ..config.host_rules import hosts_file
@@ -76,7 +77,9 @@ class LauncherSetup(NamedTuple):
     @property
     def enforced_by(self) -> dict[str, Enforcer]:
         """The enforcer of each limit."""
-        return enforcers(cgroup=LIMITS if self.cgroups else ())
+        # gVisor takes an affinity, and does not hold it.
+        missing = ("cpus",) if gvisor.is_this_kernel() else ()
+        return enforcers(cgroup=LIMITS if self.cgroups else (), missing=missing)
 
     def message(self) -> bytes:
         """Return it as the launcher reads it.
@@ -97,6 +100,7 @@ class LauncherSetup(NamedTuple):
         node = node_binds(config.node)
         binds += node
         setup = {
+            "host": os.getpid(),
             "levels": self.levels,
             "folder": self.folder,
             "node": node[0].source if node else "",

@@ -143,27 +143,16 @@ def take_set_up(
 
 
 def send_setup(control: socket.socket, message: bytes) -> None:
-    """Send a launcher its set-up, and a pidfd of this process.
-
-    Raises:
-        SandboxUnavailableError: This process has no pidfd.
-    """
-    try:
-        own = os.pidfd_open(os.getpid())
-    except OSError as error:
-        raise SandboxUnavailableError(
-            f"this kernel cannot hold the processes of cells: pidfd_open: "
-            f"{error.strerror}",
-            hint="cells of this machine need Linux 5.4 or newer, and gVisor is none: "
-            "inside a gVisor container ask for minimum_isolation='process' by name, or "
-            "run toolcell outside of it and its cells in gVisor (runtime='runsc')",
-            details={"layer": "pidfd", "error": error.strerror},
-        ) from None
+    """Send a launcher its set-up, and a pidfd of this process if there are such."""
+    own: list[int] = []
+    with contextlib.suppress(OSError):
+        own = [os.pidfd_open(os.getpid())]
     try:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(control, [message], [own])
+            socket.send_fds(control, [message], own)
     finally:
-        os.close(own)
+        for fd in own:
+            os.close(fd)
 
 
 def start_launcher(python: str, *, at_once: bool = False) -> StartedLauncher:

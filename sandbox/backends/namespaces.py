@@ -2,9 +2,10 @@
 
 Theory of operation. One launcher process (`cell/launcher/main.py`) per backend makes
 the cells, of namespaces where the kernel gives them, else of Landlock. The host gives
-it a socket for each new cell and gets back a pidfd of the cell's first process. When
-that process is killed the kernel kills the whole PID namespace, and the pidfd becomes
-readable only when nothing of it is left; without one the launcher kills the rest. The
+it a socket for each new cell and gets back a handle of the cell's first process. When
+that process is killed the kernel kills the whole PID namespace, and the handle becomes
+readable only when nothing of it is left; in `confined` cells the launcher kills the
+rest. The
 launcher, and with it every cell, ends when the host ends or the host's end of the
 control socket closes, however that happens.
 """
@@ -23,6 +24,7 @@ import anyio.to_thread
 
 from toolcell.core import ConfigError, SandboxUnavailableError
 
+from ..cell.kernel import gvisor
 from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
@@ -38,6 +40,10 @@ _LAST_PID = "/proc/sys/kernel/ns_last_pid"
 _CONFINED_NOTICE = (
     "cells are 'confined' by Landlock and seccomp: they share the network, the process "
     "numbers and the paths of this machine, and have none of its files"
+)
+_GVISOR_NOTICE = (
+    "this machine is a gVisor container: `cpus` is not held, each process counts the "
+    "memory that it shares, and programs see which connections there are"
 )
 _log = logging.getLogger(__name__)
 
@@ -59,6 +65,7 @@ class SubprocessBackend:
         self._lock = anyio.Lock()
         self._setup = LauncherSetup(config=config, cgroups={})
         self._level: IsolationLevel = "namespaces"
+        self._has_network = True
         self.notices: tuple[str, ...] = ()
         """Facts about the cells that the user should know."""
 
@@ -72,6 +79,7 @@ class SubprocessBackend:
             level=self._level,
             layers=layers,
             enforced_by=self._setup.enforced_by,
+            has_network=self._has_network,
         )
 
     @property
@@ -124,7 +132,7 @@ class SubprocessBackend:
         try:
             if message:
                 launcher.set_up(message)
-            self._note(await launcher.wait_ready())
+            self._note(await launcher.wait_ready(self._setup.refused))
         except BaseException as error:
             await launcher.aclose()
             why = getattr(error, "details", {}).get("kernel", "")
@@ -139,9 +147,11 @@ class SubprocessBackend:
 
     def _note(self, found: dict[str, Any]) -> None:
         """Remember the level of the cells, and what to tell about it."""
-        self._level = found["level"]
+        self._level, self._has_network = found["level"], found["has_network"]
         if why := found["why"] or self._setup.refused:
             self.notices = (f"{_CONFINED_NOTICE} ({why})",)
+        elif gvisor.is_this_kernel():
+            self.notices = (_GVISOR_NOTICE,)
 
     async def show_layer(self, layer: Path, *, finished: bool) -> None:
         """Do nothing: cells see the folder of layers."""
@@ -179,14 +189,14 @@ class SubprocessBackend:
     async def create_cell(self, limits: Limits) -> Cell:
         async with self._lock:
             launcher = await self._living_launcher()
-            sock, pidfd, pid = await launcher.launch(self._setup.kind(limits))
+            sock, handle, pid = await launcher.launch(self._setup.kind(limits))
 
         async def oom_kills() -> int:
             async with self._lock:
                 return await launcher.oom_kills(pid)
 
         leaves_some = self._level == "confined"
-        process = FirstProcess(pidfd, oom_kills, leaves_some=leaves_some)
+        process = FirstProcess(handle, oom_kills, leaves_some=leaves_some)
         # The supervisor has its settings from the launcher.
         return Cell(Channel(sock), process, self.traits, {})
 

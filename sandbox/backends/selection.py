@@ -140,7 +140,7 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
             hint="`toolcell doctor` says how to get namespaces, or use Docker",
         )
     _check_mounts(config, traits.level)
-    check_network(config.network, traits.level)
+    check_network(config.network, traits)
     if config.programs_per_cell > 1 and traits.level == "process":
         raise ConfigError(
             "cells of 'process' isolation run one program each, and "
@@ -177,10 +177,17 @@ def check_packages(config: SandboxConfig, level: IsolationLevel) -> None:
         )
 
 
-def check_network(network: Network, level: IsolationLevel) -> None:
-    """Raise SandboxUnavailableError if cells of a level cannot have a network."""
-    if network.mode == "allow" and level == "process":
+def check_network(network: Network, traits: CellTraits) -> None:
+    """Raise SandboxUnavailableError if the cells of a backend have no network."""
+    if network.mode == "none":
+        return
+    if traits.level == "process":
         raise SandboxUnavailableError(
             "'process' isolation has no network of its own to let anything out of",
             hint="`toolcell doctor` says how to get namespaces, or use Docker",
+        )
+    if not traits.has_network:
+        raise SandboxUnavailableError(
+            "this gVisor container has its host's network, and its namespaces none",
+            hint="start runsc without `--network=host`, or use no `network`",
         )

@@ -109,6 +109,8 @@ class CellTraits(NamedTuple):
     level: IsolationLevel
     layers: tuple[str, ...]
     enforced_by: Mapping[str, Enforcer] = MappingProxyType({})
+    has_network: bool = True
+    """False if programs can be given no network."""
 
 
 class Asked(Protocol):

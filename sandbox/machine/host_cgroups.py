@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ..cell.kernel import gvisor
 from . import process_identity
 
 PREFIX = "toolcell-"
@@ -40,6 +41,8 @@ def parents() -> dict[str, str]:
     Raises:
         OSError: There is none; the message says why.
     """
+    if gvisor.is_this_kernel():
+        raise OSError("cgroups of gVisor take a limit of memory, and do not hold it")
     mounts, own = _mounts(), _own_paths()
     if all(name in mounts for name in _V1_CONTROLLERS):
         found = {

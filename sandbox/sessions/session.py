@@ -160,7 +160,7 @@ class Session(SandboxSession):
                 "network must be a Network", hint="use Network.allow([...])"
             )
         shared = self._shared
-        check_network(network, shared.cell.traits.level)
+        check_network(network, shared.cell.traits)
         shared.network = network
         for egress in shared.proxies:
             await egress.set_network(network)

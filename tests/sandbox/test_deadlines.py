@@ -39,7 +39,7 @@ def processes_of(manager: SandboxManager) -> list[int]:
     """Return the processes of the one cell that is in use."""
     [cell] = manager._active
     process: Any = cell._process
-    info = Path(f"/proc/self/fdinfo/{process._pidfd}").read_text()
+    info = Path(f"/proc/self/fdinfo/{process._handle}").read_text()
     first = int(info.partition("\nPid:")[2].split()[0])
     return [first, *below(first)]
 

@@ -65,7 +65,7 @@ async def test_a_cell_that_reads_nothing_does_not_hold_up_the_close(
             session = await opened.enter_async_context(manager.session())
             await session.run("1")
             process: Any = session._shared.cell._process
-            signal.pidfd_send_signal(process._pidfd, signal.SIGSTOP)
+            signal.pidfd_send_signal(process._handle, signal.SIGSTOP)
             tasks.start_soon(write, session)
             await anyio.wait_all_tasks_blocked()
 

@@ -305,6 +305,25 @@ def install_own() -> None:
     _put_up(prepared_own())
 
 
+def make_up_for_gvisor() -> None:
+    """Refuse this process and its forks what is harmless on Linux alone.
+
+    That are System V objects and queues, of which gVisor does not tell how much memory
+    they have, and signals to the first process, which Linux drops.
+
+    Raises:
+        OSError: The kernel refused the filter, or there is none for this machine.
+    """
+    # This process goes on to signal all others, and to put up another filter.
+    own = ("kill", "prctl")
+    rules = (
+        *(rule(name, ENOSYS) for name in _LASTING_CALLS),
+        rule("kill", EPERM, within(0, 1)),
+        *(each for each in confined_calls.protecting(1) if each.call not in own),
+    )
+    _put_up(of_rules(_machine(), rules, {}))
+
+
 def close(*, lasting: bool = False) -> None:
     """Put `closing_program` on this process, whose parent has the filter of `renews`.
 

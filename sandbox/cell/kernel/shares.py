@@ -8,6 +8,7 @@ it made the namespace bound the second.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 
@@ -85,4 +86,6 @@ def _leave_half() -> None:
 def _lower(kind: int, maximum: int) -> None:
     hard = resource.getrlimit(kind)[1]
     if hard == resource.RLIM_INFINITY or hard > maximum:
-        resource.setrlimit(kind, (maximum, maximum))
+        # gVisor refuses limits of accounts that it does not keep.
+        with contextlib.suppress(ValueError):
+            resource.setrlimit(kind, (maximum, maximum))

@@ -66,6 +66,7 @@ class ConfinedWalls:
     """
 
     level = "confined"
+    has_network = True
 
     def __init__(self, setup: dict[str, Any]) -> None:
         try:

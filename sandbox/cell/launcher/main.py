@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 
-from ..kernel import linux, signals
+from ..kernel import gvisor, linux, signals
 from ..kernel.confine import refuse_cores
 from ..kernel.descriptors import move_fds, receive_fds, send_fds
 from ..program import main as runner
@@ -30,7 +30,9 @@ from ..supervisor import main as supervisor
 from ..supervisor.supervisor import Supervisor
 from ..wire.channel import SupervisorChannel
 from ..wire.frames import encode
+from . import users
 from .cgroups import CellGroup, GroupMaker
+from .handles import Handles
 from .namespaces import NamespaceWalls
 from .open_files import TooFewFilesError, raise_open_files
 from .refused import WallsRefusedError
@@ -50,6 +52,9 @@ _MAX_ENDED = 512
 _MAX_REQUEST = 64 * 1024
 _MAX_SETUP = 256 * 1024
 _IDLE_MS = 20
+_HOST_MS = 1000
+"""Time until this process looks for its host, where the kernel has no pidfd."""
+
 _NEXT_MS = 2
 """Time for the host to ask for another cell, or to close, once a cell has ended."""
 
@@ -57,14 +62,19 @@ _NEXT_MS = 2
 def main(control_fd: int) -> NoReturn:
     """Serve requests until the host closes the control socket."""
     signals.inherit_nothing()
+    if gvisor.is_this_kernel():
+        with contextlib.suppress(OSError):
+            # Who is refused this hears the same of the walls.
+            users.unshare_mounts()
+            gvisor.execute_read_only(0)
     control = socket.socket(fileno=control_fd)
     try:
         message, fds = receive_fds(control, _MAX_SETUP, 1)
-        if not fds:
+        if not message:
             os._exit(70)
         try:
             raise_open_files()
-            launcher = Launcher(control, json.loads(message), fds[0])
+            launcher = Launcher(control, json.loads(message), fds)
         except (MountError, TooFewFilesError) as error:
             control.send(json.dumps({"refused": str(error)}).encode())
             os._exit(70)
@@ -84,16 +94,16 @@ class PreparedCell:
     Args:
         key: Identifies the kind of the cell.
         pid: Its first process, as this process sees it.
-        pidfd: The same process.
+        handle: The same process, for the host.
         start: Takes the channel; without one the cell ends when this closes.
     """
 
-    __slots__ = ("key", "pid", "pidfd", "start")
+    __slots__ = ("handle", "key", "pid", "start")
 
-    def __init__(self, key: str, pid: int, pidfd: int, start: socket.socket) -> None:
+    def __init__(self, key: str, pid: int, handle: int, start: socket.socket) -> None:
         self.key = key
         self.pid = pid
-        self.pidfd = pidfd
+        self.handle = handle
         self.start = start
 
 
@@ -109,7 +119,7 @@ class Launcher:
         control: The control socket.
         setup: The levels to try, the strongest first; what their walls need; cgroups,
             and the kind of the first cell.
-        host: A pidfd of the host process.
+        host: A pidfd of the host process; empty where the kernel has none.
 
     Raises:
         MountError: A path of the host cannot be mounted.
@@ -117,10 +127,12 @@ class Launcher:
     """
 
     def __init__(
-        self, control: socket.socket, setup: dict[str, Any], host: int
+        self, control: socket.socket, setup: dict[str, Any], host: list[int]
     ) -> None:
         self._control = control
-        self._host = host
+        self._host, self._host_pid = host, setup["host"]
+        self._poller = select.poll()
+        self._handles = Handles(self._poller)
         self._groups: dict[int, CellGroup | None] = {}
         self._maker = GroupMaker(setup["cgroups"]) if setup["cgroups"] else None
         # Of ended cells, by their first process; the host asks at once if at all.
@@ -129,8 +141,13 @@ class Launcher:
         self._kind: dict[str, Any] = setup["cell"]
         refuse_cores()
         self._walls, why = _put_up(setup)
-        self.found = {"level": self._walls.level, "why": why}
-        """The level of the cells, and why it is not a stronger one."""
+        self.found = {
+            "level": self._walls.level,
+            "why": why,
+            "has_network": self._walls.has_network,
+        }
+        """The level of the cells, why it is not a stronger one, and if programs can be
+        given a network."""
 
         # Imports and memory that cells share are loaded before the first clone.
         _warm_up(self._kind["settings"]["renews"], self._walls.confined)
@@ -147,20 +164,20 @@ class Launcher:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-        poller = select.poll()
-        poller.register(self._control, select.POLLIN)
-        poller.register(wake_r, select.POLLIN)
-        poller.register(self._host, select.POLLIN)
+        for fd in (self._control.fileno(), wake_r, *self._host):
+            self._poller.register(fd, select.POLLIN)
+        look = None if self._host else _HOST_MS
         # Children may have ended before the signal handler was set.
         self._reap()
         idle = _IDLE_MS
         while True:
-            waits = idle if self._prepared is None else None
-            ready = [fd for fd, _ in poller.poll(waits)]
+            waits = idle if self._prepared is None else look
+            ready = [fd for fd, _ in self._poller.poll(waits)]
             idle = _IDLE_MS
             # A process forked by the host may hold the socket open.
-            if self._host in ready:
+            if self._host_is_gone(ready):
                 break
+            self._handles.serve(ready)
             if self._control.fileno() in ready:
                 if not self._handle_request():
                     break
@@ -175,6 +192,11 @@ class Launcher:
                 with contextlib.suppress(OSError):
                     self._prepared = self._prepare_cell(self._kind)
         self._shut_down()
+
+    def _host_is_gone(self, ready: list[int]) -> bool:
+        if self._host:
+            return self._host[0] in ready
+        return bool(os.getppid() != self._host_pid)
 
     def _handle_request(self) -> bool:
         message, channels = receive_fds(self._control, _MAX_REQUEST, 1)
@@ -191,9 +213,9 @@ class Launcher:
         [channel] = channels
         try:
             prepared = self._hand_over(channel, request["cell"])
-            self._send({**answer, "pid": prepared.pid}, [prepared.pidfd])
+            self._send({**answer, "pid": prepared.pid}, [prepared.handle])
             prepared.start.close()
-            os.close(prepared.pidfd)
+            os.close(prepared.handle)
         except OSError as error:
             self._send({**answer, "error": str(error)}, [])
             return True
@@ -231,7 +253,7 @@ class Launcher:
         if prepared.pid in self._groups:
             os.kill(prepared.pid, signal.SIGKILL)
         prepared.start.close()
-        os.close(prepared.pidfd)
+        os.close(prepared.handle)
 
     def _prepare_cell(self, kind: dict[str, Any]) -> PreparedCell:
         """Make a cell ahead of need.
@@ -259,7 +281,7 @@ class Launcher:
                 group.close()
             self._walls.admit(pid)
             ours.send(b"!")
-            return PreparedCell(_key(kind), pid, linux.pidfd_open(pid), ours)
+            return PreparedCell(_key(kind), pid, self._handles.open(pid), ours)
         except OSError:
             os.kill(pid, signal.SIGKILL)
             raise
@@ -314,6 +336,7 @@ class Launcher:
             # Some walls have this process adopt what cells leave.
             return
         group = self._groups.pop(pid)
+        self._handles.collected(pid)
         self._walls.clear(pid)
         if self._maker is not None and group is not None:
             if kills := group.oom_kills():

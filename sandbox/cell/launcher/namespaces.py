@@ -1,9 +1,9 @@
 """Walls of cells made of namespaces.
 
 Theory of operation. The launcher builds, once, a private read-only root with all that
-an interpreter needs, and moves into it. It clones each cell into new user, mount, pid,
-net, ipc and uts namespaces and maps its uids. The child makes its cgroup the root of
-its cgroup namespace, and mounts its own /proc and scratch space. Where the kernel has
+an interpreter needs, and moves into it. It clones each cell into new user, pid, net,
+ipc and uts namespaces and maps its uids. The child makes its cgroup the root of its
+cgroup namespace, and mounts its own /proc and scratch space. Where the kernel has
 Landlock its processes may reach the paths of its root alone, which is a second wall.
 When the first process is killed the kernel kills the whole PID namespace.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from ..kernel import landlock, linux
+from ..kernel import gvisor, landlock, linux, seccomp
 from ..kernel.shares import Shares
 from . import reach, root_filesystem
 from .refused import WallsRefusedError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _NAMESPACES = (
     linux.CLONE_NEWUSER
-    | linux.CLONE_NEWNS
     | linux.CLONE_NEWPID
     | linux.CLONE_NEWNET
     | linux.CLONE_NEWIPC
@@ -59,6 +58,9 @@ class NamespaceWalls:
         except OSError as error:
             raise WallsRefusedError(error.errno, error.strerror) from None
         self._shares = Shares(self._users.separate)
+        self.has_network = not gvisor.is_this_kernel() or gvisor.has_loopback()
+        """False if cells have no network at all, not even a loopback interface."""
+
         self._first_uid = 0
         root_filesystem.build(
             setup["show"],
@@ -95,15 +97,21 @@ class NamespaceWalls:
         Raises:
             OSError: The kernel refused.
         """
-        # Only now: its root is the cgroup that this process is in at the time.
-        linux.unshare(linux.CLONE_NEWCGROUP)
+        # Only now: its root is the cgroup that this process is in at the time. And
+        # gVisor gives mounts that came with a clone to the user namespace outside.
+        linux.unshare(linux.CLONE_NEWCGROUP | linux.CLONE_NEWNS)
         linux.set_hostname("cell")
         settings = kind["settings"]
         renews = bool(settings["renews"])
         descriptors = root_filesystem.finish(
             self._masks, kind["limits"]["disk_mib"], self._cell_uid, renews=renews
         )
-        linux.bring_up_loopback(descriptors["network"])
+        if gvisor.is_this_kernel():
+            # Its loopback interfaces are up, and its processes open to their user.
+            root_filesystem.hide_first_process()
+            seccomp.make_up_for_gvisor()
+        else:
+            linux.bring_up_loopback(descriptors["network"])
         if self._reach:
             settings = {**settings, "require": [*settings["require"], "landlock"]}
             if renews:

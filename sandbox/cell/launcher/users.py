@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from ..kernel import linux
@@ -29,7 +30,7 @@ class CellUsers:
         # No two living launchers have the same process number.
         self._base = _FIRST_UID + os.getpid() % 65_536 * 2 * _SLOTS
         self._slots = 0
-        self.separate = _unshare_mounts()
+        self.separate = unshare_mounts()
         """True if each cell has two uids of its own; else all are this process's."""
 
     def next_uid(self) -> int:
@@ -52,14 +53,14 @@ class CellUsers:
             _write(f"/proc/{pid}/uid_map", maps)
             _write(f"/proc/{pid}/gid_map", maps)
             return
-        _write(f"/proc/{pid}/setgroups", "deny")
+        _deny_groups(pid)
         _write(f"/proc/{pid}/uid_map", f"{self._cell_uid} {os.geteuid()} 1")
         _write(f"/proc/{pid}/gid_map", f"{self._cell_uid} {os.getegid()} 1")
 
 
-def _unshare_mounts() -> bool:
+def unshare_mounts() -> bool:
     """Enter a mount namespace; True if this process may give cells uids."""
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and _has_all_users():
         try:
             linux.unshare(linux.CLONE_NEWNS)
             return True
@@ -67,10 +68,24 @@ def _unshare_mounts() -> bool:
             pass
     uid, gid = os.geteuid(), os.getegid()
     linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
-    _write("/proc/self/setgroups", "deny")
+    _deny_groups("self")
     _write("/proc/self/uid_map", f"{uid} {uid} 1")
     _write("/proc/self/gid_map", f"{gid} {gid} 1")
     return False
+
+
+def _has_all_users() -> bool:
+    """Return False in a user namespace that lacks the uids of cells."""
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        first, _, count = map(int, file.readline().split())
+    return first + count > _FIRST_UID + 65_536 * 2 * _SLOTS
+
+
+def _deny_groups(process: int | str) -> None:
+    """Have the kernel take a map of groups from a user who could set none."""
+    # gVisor takes it without; whoever does not says so when the map is written.
+    with contextlib.suppress(OSError):
+        _write(f"/proc/{process}/setgroups", "deny")
 
 
 def _write(path: str, text: str) -> None:

@@ -3,5 +3,8 @@
 from __future__ import annotations
 
 FOLDER = "/dev/pts"
-OPTIONS = "newinstance,max=16,mode=0620,ptmxmode=0666"
-"""Mount options of devpts. Without `max` a cell could use up those of the machine."""
+OPTIONS = "newinstance,mode=0620,ptmxmode=0666"
+"""Mount options of devpts."""
+
+MOST = "max=16"
+"""One more, without which a cell could use up the terminals of the machine."""

@@ -22,13 +22,23 @@ def mount(workdir: str, disk_mib: int, uid: int) -> None:
     # A kernel may have no terminals: then the cell has none.
     with contextlib.suppress(OSError):
         flags = linux.MS_NOSUID | linux.MS_NOEXEC
-        folder, options = terminals.FOLDER, terminals.OPTIONS
-        linux.mount("devpts", folder, "devpts", flags, options)
-    size = f"size={disk_mib}m,nr_inodes={disk_mib * _MAX_FILES_PER_MB}"
+        _mount("devpts", terminals.FOLDER, flags, terminals.OPTIONS, terminals.MOST)
+    size, files = f"size={disk_mib}m", f"nr_inodes={disk_mib * _MAX_FILES_PER_MB}"
     own = f"{size},mode=0700,uid={uid},gid={uid}"
-    linux.mount("tmpfs", workdir, "tmpfs", _FLAGS, own)
+    _mount("tmpfs", workdir, _FLAGS, own, files)
     for path in SHARED_FOLDERS:
-        linux.mount("tmpfs", path, "tmpfs", _FLAGS, f"{size},mode=1777")
+        _mount("tmpfs", path, _FLAGS, f"{size},mode=1777", files)
+
+
+def _mount(kind: str, folder: str, flags: int, options: str, most: str) -> None:
+    """Mount with a bound on the number of what it holds, where the kernel has one."""
+    try:
+        linux.mount(kind, folder, kind, flags, f"{options},{most}")
+    except OSError as error:
+        # gVisor has none, and keeps what there is in memory of its own.
+        if error.errno != errno.EINVAL:
+            raise
+        linux.mount(kind, folder, kind, flags, options)
 
 
 def unmount(workdir: str) -> None:

@@ -175,7 +175,7 @@ def test_a_cell_that_does_not_answer_is_not_measured(
     assert sessions is not None
     [held] = sessions.all()
     session: Any = held.session
-    supervisor = session._shared.cell._process._pidfd
+    supervisor = session._shared.cell._process._handle
     signal.pidfd_send_signal(supervisor, signal.SIGSTOP)
     shown = viewer.page("/sessions")
     signal.pidfd_send_signal(supervisor, signal.SIGCONT)

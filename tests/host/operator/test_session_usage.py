@@ -26,7 +26,7 @@ async def sessions() -> AsyncIterator[CodeSessions]:
 
 def stop_supervisor(held: CodeSession) -> None:
     session: Any = held.session
-    signal.pidfd_send_signal(session._shared.cell._process._pidfd, signal.SIGSTOP)
+    signal.pidfd_send_signal(session._shared.cell._process._handle, signal.SIGSTOP)
 
 
 async def until_other_is_measured(sessions: CodeSessions) -> tuple[Any, Any]:

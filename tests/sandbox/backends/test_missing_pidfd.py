@@ -1,48 +1,96 @@
-"""A kernel without pidfd_open, such as gVisor's, of 2022."""
+"""A kernel without pidfd_open, such as gVisor's: sockets hold the processes instead."""
 
 from __future__ import annotations
 
-import errno
-import os
+import json
+import subprocess
+import sys
+from typing import Any
 
 import pytest
 
-from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import SandboxConfig, SandboxManager
-from toolcell.sandbox.spi import diagnose
+from ...support.child import Child
+from ...support.polling import until
+from ...support.process_tree import look
 
-pytestmark = pytest.mark.anyio
-DEAD_ENGINE = "unix:///nowhere/docker.sock"
+pytestmark = [pytest.mark.anyio, pytest.mark.namespaces]
+
+PRELUDE = """
+import json, os, signal, sys, time, anyio
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
+from toolcell.sandbox.cell.kernel import linux, seccomp
+from toolcell.sandbox.cell.kernel.bpf import ENOSYS, rule
+from toolcell.sandbox.cell.kernel.process_tree import children
+
+rules = seccomp.of_rules(os.uname().machine, (rule("pidfd_open", ENOSYS),), {})
+linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+seccomp._put_up(rules)
+config = SandboxConfig(backend="subprocess")
+
+def tell(**said):
+    print(json.dumps(said), flush=True)
+"""
+KILLS = """
+async def main():
+    async with SandboxManager(config) as manager:
+        [launcher] = children(os.getpid())
+        ok = await manager.run("6 * 7")
+        late = await manager.run("while True: pass", limits=Limits(wall_seconds=0.2))
+        async with manager.session() as session:
+            await session.run("1")
+            cells = children(launcher)
+            for pid in cells:
+                # None of them can end by itself.
+                os.kill(pid, signal.SIGSTOP)
+        with anyio.move_on_after(60):
+            while set(cells) <= set(children(launcher)):
+                await anyio.sleep(0.01)
+        left = set(cells) & set(children(launcher))
+        tell(value=ok.value, late=late.status, ended=len(cells) - len(left))
+    tell(left=[pid for pid in cells if os.path.exists(f"/proc/{pid}")])
+anyio.run(main)
+"""
+DIES = """
+async def main():
+    async with SandboxManager(config) as manager:
+        [launcher] = children(os.getpid())
+        async with manager.session() as session:
+            await session.run("1")
+            heir = os.fork()
+            if not heir:
+                time.sleep(600)
+            tell(heir=heir, processes=[launcher, *children(launcher)])
+            os.kill(os.getpid(), signal.SIGKILL)
+anyio.run(main)
+"""
 
 
-@pytest.fixture(autouse=True)
-def no_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(pid: int, flags: int = 0) -> int:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(os, "pidfd_open", refuse)
-
-
-async def test_the_refusal_names_the_layer_and_what_helps() -> None:
-    with pytest.raises(SandboxUnavailableError) as told:
-        async with SandboxManager(SandboxConfig(docker_host=DEAD_ENGINE)):
-            pass
-    report = await diagnose(SandboxConfig(docker_host=DEAD_ENGINE))
-
-    assert "pidfd_open: Function not implemented" in told.value.message
-    assert told.value.hint is not None
-    assert "gVisor" in told.value.hint
-    assert report.level is None
-    assert report.summary.startswith(
-        "programs cannot run here; to have them run: cells"
+def host(code: str) -> Child[str]:
+    """Start a host on a kernel without it."""
+    return Child(
+        [sys.executable, "-c", PRELUDE + code],
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
-async def test_what_is_asked_for_by_name_runs() -> None:
-    config = SandboxConfig(docker_host=DEAD_ENGINE, minimum_isolation="process")
-    async with SandboxManager(config) as manager:
-        result = await manager.run("6 * 7")
+async def test_cells_run_and_are_killed() -> None:
+    with host(KILLS) as process:
+        output, _ = process.communicate(timeout=300)
 
-    assert result.value == 42
-    assert result.isolation is not None
-    assert result.isolation.level == "process"
+    said: dict[str, Any] = {}
+    for line in output.splitlines():
+        said.update(json.loads(line))
+    assert said == {"value": 42, "late": "timeout", "ended": 1, "left": []}
+
+
+async def test_cells_end_with_a_host_whose_fork_lives() -> None:
+    with host(DIES) as process:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        try:
+            process.wait(300)
+            assert len(said["processes"]) >= 2
+            await until(lambda: not any(map(look, said["processes"])))
+        finally:
+            subprocess.run(["kill", "-9", str(said["heir"])], check=True)

@@ -414,7 +414,7 @@ async def test_a_bad_cell_costs_one_run_only(gone: SandboxManager) -> None:
 
             async def end_the_cell() -> None:
                 await ready.wait()
-                signal.pidfd_send_signal(cell._process._pidfd, signal.SIGKILL)
+                signal.pidfd_send_signal(cell._process._handle, signal.SIGKILL)
 
             tasks.start_soon(end_the_cell)
             with pytest.raises(CellLostError):

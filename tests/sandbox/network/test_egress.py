@@ -479,7 +479,8 @@ async def test_a_run_leaves_no_connection_to_the_next(
 
 async def test_process_isolation_has_no_network() -> None:
     options: Any = {"backend": "subprocess", "minimum_isolation": "process"}
-    level = ProcessBackend(SandboxConfig(**options)).traits.level
-    with pytest.raises(SandboxUnavailableError, match="network"):
-        check_network(Network.allow([]), level)
-    check_network(Network.none, level)
+    traits = ProcessBackend(SandboxConfig(**options)).traits
+    for without in (traits, traits._replace(level="namespaces", has_network=False)):
+        with pytest.raises(SandboxUnavailableError, match="network"):
+            check_network(Network.allow([]), without)
+        check_network(Network.none, without)

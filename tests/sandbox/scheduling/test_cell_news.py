@@ -43,8 +43,8 @@ def facts(reason: str, agent: str | None = None) -> Mapping[str, str | None]:
 
 def end(cell: Any) -> None:
     """End the supervisor of a cell from outside, and all that is below it."""
-    signal.pidfd_send_signal(cell._process._pidfd, signal.SIGKILL)
-    select.select([cell._process._pidfd], [], [])
+    signal.pidfd_send_signal(cell._process._handle, signal.SIGKILL)
+    select.select([cell._process._handle], [], [])
 
 
 async def use(manager: SandboxManager, *, streamed: bool) -> None:

@@ -345,8 +345,8 @@ def ready_cells(manager: SandboxManager) -> list[Any]:
 async def end_from_outside(cell: Any) -> None:
     """Kill a cell as an operator or the kernel would, and wait until it shows."""
     process = cell._process
-    if hasattr(process, "_pidfd"):
-        signal.pidfd_send_signal(process._pidfd, signal.SIGKILL)
+    if hasattr(process, "_handle"):
+        signal.pidfd_send_signal(process._handle, signal.SIGKILL)
     else:
         engine = process._backend._engine.api
         await anyio.to_thread.run_sync(engine.kill, process._container_id)
