@@ -60,6 +60,7 @@ class DiskWatch:
         self._limit = self._allowed = disk_mib << 20
         self._was_full = False
         self._pace = Pace()
+        self._told, self._pace_of_told = 0, Pace(least_seconds=0.0)
 
     def begin(self) -> None:
         """Begin a run. What filled a folder before it may stay, and cannot grow."""
@@ -86,8 +87,15 @@ class DiskWatch:
         return self._used() + size <= self._limit
 
     def used(self) -> int:
-        """Return the bytes of the work dir."""
-        return _measured(os.open(self._folders[0], _FOLDER), 0)
+        """Return the bytes of the work dir, those of before if they take long to count.
+
+        A session is asked for them each second.
+        """
+        if self._pace_of_told.due_in() <= 0:
+            began = time.monotonic()
+            self._told = _measured(os.open(self._folders[0], _FOLDER), 0)
+            self._pace_of_told.looked(began)
+        return self._told
 
     def _used(self) -> int:
         """Return the bytes of the fullest folder."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 
-_LEAST_SECONDS = 0.05
 # Of the time that a look takes, so that looking costs a tenth of a CPU at most.
 _REST = 10
 
 
 class Pace:
-    """Says when the next look is due; the first one is due at once."""
+    """Says when the next look is due; the first one is due at once.
 
-    def __init__(self) -> None:
+    Args:
+        least_seconds: The least time between two looks, by the end of the first.
+    """
+
+    def __init__(self, least_seconds: float = 0.05) -> None:
+        self._least = least_seconds
         self._due = 0.0
 
     def wait(self) -> None:
         """Put the next look off by the least time."""
-        self._due = time.monotonic() + _LEAST_SECONDS
+        self._due = time.monotonic() + self._least
 
     def due_in(self) -> float:
         """Return the seconds until the next look."""
@@ -26,4 +30,4 @@ class Pace:
     def looked(self, began: float) -> None:
         """Plan the next look after one that began at a time of the monotonic clock."""
         now = time.monotonic()
-        self._due = now + max(_LEAST_SECONDS, (now - began) * _REST)
+        self._due = now + max(self._least, (now - began) * _REST)
