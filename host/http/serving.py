@@ -56,15 +56,19 @@ def url_of(listening: socket.socket) -> str:
 
 
 async def until_signal(
-    drain: Callable[[float], Awaitable[object]], seconds: float
+    drain: Callable[[float], Awaitable[object]],
+    seconds: float,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Wait for SIGTERM or SIGINT, and then for the calls that run.
 
     Args:
         drain: Waits for the calls that run, at most for so many seconds.
         seconds: Seconds that they have. A second signal gives them none.
+        on_ready: Called when signals are waited for.
     """
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        on_ready()
         async with anyio.create_task_group() as tasks:
 
             async def drain_and_end(seconds: float) -> None:

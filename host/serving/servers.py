@@ -49,6 +49,7 @@ async def serve_host(
         ConfigError: An address cannot be used, there is no place for tokens or
             people, or authentication is not configured.
     """
+    urls: list[tuple[API, str]] = []
     async with AsyncExitStack() as stack:
         fronts = [
             await stack.enter_async_context(_front(host, address, apis))
@@ -66,8 +67,14 @@ async def serve_host(
                 if api != "e2b":
                     opening = _open(api, host, listening, events)
                     front.apps[api] = await stack.enter_async_context(opening)
-                on_url(api, f"{url}/mcp" if api == "mcp" else url)
-        await until_signal(host.active_calls.drain, host.config.server.drain_seconds)
+                urls.append((api, f"{url}/mcp" if api == "mcp" else url))
+
+        def announce() -> None:
+            for api, url in urls:
+                on_url(api, url)
+
+        seconds = host.config.server.drain_seconds
+        await until_signal(host.active_calls.drain, seconds, announce)
         events.close()
 
 
