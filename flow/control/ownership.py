@@ -34,7 +34,7 @@ _BETWEEN_CLAIMS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the caller of one run or resume asks for."""
+    """The options of the caller of one run or resume."""
 
     tell: Tell | None = None
     """Gets the events of the run; None: nobody reads them."""

@@ -172,7 +172,7 @@ class ExecutionResult(_ResultModel):
 
     @property
     def limit_reached(self) -> str:
-        """What the program used too much of, such as `memory`; empty if nothing."""
+        """The resource that the program used too much of, such as `memory`, or ""."""
         return STATUSES[self.status].limit
 
     @property
