@@ -1,4 +1,4 @@
-"""What other rooms and extensions need of this one: these names are no promise."""
+"""Names for other rooms and extensions; they are no promise."""
 
 from .conformance.suite import FLOW_CHECKPOINTER_CHECKS, check_flow_checkpointer
 from .control.stream import EventStream

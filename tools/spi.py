@@ -1,4 +1,4 @@
-"""What other rooms and extensions need of this one: these names are no promise."""
+"""Names for other rooms and extensions; they are no promise."""
 
 from .code.executor import CodeResult
 from .code.program_calls import ProgramCall, is_nested_call

@@ -1,8 +1,9 @@
-"""A server that is killed under load loses nothing that counts."""
+"""A server that is killed, or told to stop, loses nothing that counts."""
 
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from ...support.cells.leak_check import owner_of
 from ...support.cells.leftovers import groups_of
 from ...support.mcp.served_hosts import (
+    CONFIG,
     MODERN,
     WITH_CODE,
     http_client,
@@ -140,3 +142,41 @@ async def _call(url: str, secret: str, name: str, arguments: dict[str, Any]) -> 
             await client.call_tool(name, arguments)
     except* Exception as group:
         assert group.exceptions
+
+
+async def test_a_process_told_to_stop_ends_its_calls_first(tmp_path: Path) -> None:
+    text = CONFIG.replace('"clock"]', '"clock", "code"]')
+    path = written(tmp_path, text)
+    secret = make_token(tmp_path)
+    running = anyio.Event()
+    results = []
+
+    async def on_progress(progress: float, total: Any, message: Any) -> None:
+        running.set()
+
+    code = (
+        "import time\nfor _ in range(15):\n    print(_, flush=True)\n    time.sleep(.1)"
+    )
+    with http_process(path) as (url, process):
+        async with (
+            http_client(url, secret) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            await client.list_tools()
+
+            async def call() -> None:
+                results.append(
+                    await client.call_tool(
+                        "run_python", {"code": code}, progress_callback=on_progress
+                    )
+                )
+
+            tasks.start_soon(call)
+            await running.wait()
+            process.send_signal(signal.SIGTERM)
+        code_of_exit = await anyio.to_thread.run_sync(process.wait)
+        output = process.communicate()
+
+    assert said(results[0])["status"] == "ok"
+    assert code_of_exit == 0, output
+    assert output == (b"", b"")

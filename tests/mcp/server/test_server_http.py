@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -30,12 +29,10 @@ from ...support.mcp.served_hosts import (
     ServedMCP,
     answering,
     http_client,
-    http_process,
     http_served,
     make_token,
     said,
     settings,
-    written,
 )
 
 pytestmark = pytest.mark.anyio
@@ -463,44 +460,6 @@ def test_a_taken_address_is_told() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match="cannot listen"):
             listen(f"127.0.0.1:{port}")
-
-
-async def test_a_process_told_to_stop_ends_its_calls_first(tmp_path: Path) -> None:
-    text = CONFIG.replace('"clock"]', '"clock", "code"]')
-    path = written(tmp_path, text)
-    secret = make_token(tmp_path)
-    running = anyio.Event()
-    results = []
-
-    async def on_progress(progress: float, total: Any, message: Any) -> None:
-        running.set()
-
-    code = (
-        "import time\nfor _ in range(15):\n    print(_, flush=True)\n    time.sleep(.1)"
-    )
-    with http_process(path) as (url, process):
-        async with (
-            http_client(url, secret) as client,
-            anyio.create_task_group() as tasks,
-        ):
-            await client.list_tools()
-
-            async def call() -> None:
-                results.append(
-                    await client.call_tool(
-                        "run_python", {"code": code}, progress_callback=on_progress
-                    )
-                )
-
-            tasks.start_soon(call)
-            await running.wait()
-            process.send_signal(signal.SIGTERM)
-        code_of_exit = await anyio.to_thread.run_sync(process.wait)
-        output = process.communicate()
-
-    assert said(results[0])["status"] == "ok"
-    assert code_of_exit == 0, output
-    assert output == (b"", b"")
 
 
 @pytest.mark.promise("R67")

@@ -405,28 +405,6 @@ def test_options_that_cannot_be_used_are_refused(server: str, options: Any) -> N
     assert "hunter22" not in str(caught.value)
 
 
-@pytest.mark.promise("T13")
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        ("x: &x {a: 1}\ny:\n  <<: *x\n", "merge key"),
-        ("paths: {}\npaths: {}\n", "a key twice"),
-        ("paths:\n  /a: {}\n  '/a': {}\n", "a key twice"),
-    ],
-)
-def test_yaml_that_loses_parts_in_silence_is_refused(lines: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        read_document(f"openapi: 3.1.0\n{lines}")
-
-
-@pytest.mark.promise("T30")
-def test_a_version_may_be_short() -> None:
-    for text in ("openapi: 3.0\n", "openapi: '3.1'\n", '{"openapi": "3.1"}'):
-        assert read_document(text)
-    with pytest.raises(ConfigError, match="but Swagger"):
-        read_document("swagger: '2.0'\n")
-
-
 @pytest.mark.promise("T14")
 @pytest.mark.parametrize(
     ("url", "is_usable"),
