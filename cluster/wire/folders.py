@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import os
 import stat
-import tarfile
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolcell.core import InvalidInputError
+
+if sys.version_info >= (3, 11, 4):
+    import tarfile
+else:  # Debian 12 has 3.11.2, whose archives know no filters
+    from backports import tarfile  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from _typeshed import StrOrBytesPath
