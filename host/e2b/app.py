@@ -318,7 +318,7 @@ class SandboxAPI:
     def _answer_health(self, target: Target) -> Response:
         """Answer whether a sandbox runs, which wakes none up. Raises APIError."""
         if self._found(target).state != "running":
-            raise gone()
+            raise gone(target.sandbox_id[:64])
         return Response(status_code=204)
 
     async def _owned(self, request: HTTPConnection, target: Target) -> Sandbox:

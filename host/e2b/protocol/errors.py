@@ -55,12 +55,14 @@ class APIError(Exception):
     Args:
         status: The HTTP status.
         message: What went wrong, for people.
+        sandbox_id: The sandbox that it is about, if answers name it.
     """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, sandbox_id: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.sandbox_id = sandbox_id
 
     @property
     def code(self) -> str:
@@ -74,16 +76,17 @@ class APIError(Exception):
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of an answer to a request of the control plane."""
-        return {"code": self.status, "message": self.message}
+        about = {"sandboxId": self.sandbox_id} if self.sandbox_id else {}
+        return {**about, "code": self.status, "message": self.message}
 
     def to_connect(self) -> dict[str, Any]:
         """Return the body of an answer to a remote procedure call."""
         return {"code": self.code, "message": self.message}
 
 
-def gone() -> APIError:
+def gone(sandbox_id: str = "") -> APIError:
     """Return the answer about a sandbox that has ended; clients look for its words."""
-    return APIError(502, "The sandbox was not found")
+    return APIError(502, "The sandbox was not found", sandbox_id)
 
 
 def as_api_error(error: Exception) -> APIError:

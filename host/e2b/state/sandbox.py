@@ -141,7 +141,7 @@ class Sandbox:
     def session(self) -> SandboxSession:
         """Its session. Raises APIError if it has ended."""
         if self.opened is None or self.state == "ended":
-            raise gone()
+            raise gone(self.id)
         return self.opened
 
     @contextmanager
@@ -162,7 +162,7 @@ class Sandbox:
     def work(self) -> anyio.abc.TaskGroup:
         """The tasks that end with it. Raises APIError if it has ended."""
         if self.tasks is None or self.state == "ended":
-            raise gone()
+            raise gone(self.id)
         return self.tasks
 
     @property

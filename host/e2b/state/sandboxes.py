@@ -265,7 +265,7 @@ class Sandboxes:
         """
         found = self._open.get(sandbox_id)
         if found is None or found.token.id != token.id or found.state == "ended":
-            raise gone()
+            raise gone(sandbox_id[:64])
         return found
 
     def find(self, sandbox_id: str) -> Sandbox:
@@ -276,7 +276,7 @@ class Sandboxes:
         """
         found = self._open.get(sandbox_id)
         if found is None or not (found.state == "running" or found.is_asleep):
-            raise gone()
+            raise gone(sandbox_id[:64])
         return found
 
     def all_of(self, token: Token) -> list[Sandbox]:

@@ -71,6 +71,7 @@ async def test_requests_reach_a_server_in_a_sandbox(tmp_path: Path) -> None:
     assert by_path.text.startswith("POST|/a|")
     assert "sandbox" in by_path.headers["content-security-policy"]
     assert (none.status_code, ended.status_code) == (403, 502)
+    assert ended.json()["sandboxId"] == sandbox.id
     assert closed.status_code == 502
     assert "port is not open" in closed.json()["message"]
 
