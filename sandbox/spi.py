@@ -32,6 +32,7 @@ if typing.TYPE_CHECKING:
     from .programs.program import RunRequest, check_request
     from .results.events import ArtifactMade
     from .results.output import Preview
+    from .results.process_end import signal_number
     from .results.result import (
         Connection,
         ExceptionInfo,
@@ -98,6 +99,7 @@ __all__ = [
     "pull_image",
     "returned",
     "save_artifact",
+    "signal_number",
     "sweep_folders",
 ]
 
@@ -127,6 +129,7 @@ __getattr__ = _lazy_face(
         ".programs.program": "RunRequest check_request",
         ".results.events": "ArtifactMade",
         ".results.output": "Preview",
+        ".results.process_end": "signal_number",
         ".results.result": """
             Connection ExceptionInfo Isolation OpaqueValue Truncated
         """,

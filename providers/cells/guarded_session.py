@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from toolcell.sandbox import (
     SandboxConfig,
     Session,
 )
+from toolcell.sandbox.spi import signal_number
 from toolcell.tools import (
     Operation,
     Records,
@@ -336,4 +336,4 @@ def exit_code(result: ExecutionResult) -> int:
     """Return the code that a shell would report: 128 + the number of a signal."""
     if result.exit_code is not None:
         return result.exit_code
-    return 128 + signal.Signals[result.signal or "SIGKILL"].value
+    return 128 + signal_number(result.signal or "SIGKILL")

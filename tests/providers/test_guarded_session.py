@@ -19,7 +19,7 @@ from toolcell.guard import (
     Budget,
 )
 from toolcell.guard.spi import ApprovalReply
-from toolcell.providers.cells.guarded_session import GuardedSession
+from toolcell.providers.cells.guarded_session import GuardedSession, exit_code
 from toolcell.providers.cells.thread_session import ThreadSession
 from toolcell.sandbox import ExecutionResult, SandboxConfig, Usage
 from toolcell.tools.spi import MemoryRecords
@@ -84,6 +84,18 @@ def test_a_changed_call_runs_as_it_was_changed(thread: ThreadSession) -> None:
     result = thread.call(thread.guarded.exec, ["cat", "kept"], cwd="/")
 
     assert result.stdout == "as it was"
+
+
+@pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("40", 168)])
+def test_a_signal_is_told_as_shells_tell_it(name: str, code: int) -> None:
+    session = ThreadSession(SUBPROCESS.config())
+    try:
+        program = f"import os\nos.kill(os.getpid(), {code - 128})"
+        result = session.call(session.guarded.run_python, program)
+    finally:
+        session.close()
+
+    assert (result.signal, exit_code(result)) == (f"SIG{name}", code)
 
 
 def test_a_closed_session_is_lost() -> None:
