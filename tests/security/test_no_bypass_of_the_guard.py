@@ -36,7 +36,8 @@ RUN_TOOLS = {
 }
 DO_NOT = {
     Host: {
-        *("aclose", "approvals", "audit", "executor", "flows", "from_config", "guard"),
+        *("aclose", "active_calls", "approvals", "audit", "executor", "flows"),
+        *("from_config", "guard"),
         *(
             "live_calls",
             "notices",
