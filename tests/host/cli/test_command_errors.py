@@ -13,6 +13,10 @@ from toolcell.host import HostConfig
 from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.promise("N14")
+NO_BACKEND = (
+    "--backend: there is no backend 'dokcer'; there are auto, docker, subprocess, "
+    "process"
+)
 
 
 @pytest.mark.parametrize(
@@ -25,11 +29,11 @@ pytestmark = pytest.mark.promise("N14")
         ),
         (
             ["run", "-", "--backend", "dokcer"],
-            "--backend must be 'auto', 'docker' or 'subprocess'",
+            NO_BACKEND,
         ),
         (
             ["bench", "--backend", "dokcer"],
-            "--backend must be 'auto', 'docker' or 'subprocess'",
+            NO_BACKEND,
         ),
         (
             ["run", "-", "--isolation", "kernle"],
