@@ -71,7 +71,7 @@ def serve(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the clients of MCP, of REST and of sandboxes, from one process.
+    """Serve MCP, REST and sandboxes from one process.
 
     Each address is one more server of the same host. Without an address MCP is served
     on standard input and output.
