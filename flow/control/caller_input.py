@@ -80,6 +80,11 @@ def given_answers(
     if isinstance(answers, Command):
         update = _command_update(graph, answers)
         answers = {_only(view): answers.resume}
+    if not isinstance(answers, Mapping):
+        raise InvalidInputError(
+            "answers are a mapping from the ids of questions",
+            hint="flow.interrupts(thread_id) lists them; Command(resume=...) has none",
+        )
     found = []
     for interrupt_id, value in answers.items():
         question = find_question(view, interrupt_id)

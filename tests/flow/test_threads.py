@@ -89,6 +89,16 @@ async def test_resuming_what_has_ended_says_how_it_stands() -> None:
         await flow_.resume("nobody")
 
 
+@pytest.mark.promise("T32")
+async def test_answers_have_the_ids_of_their_questions() -> None:
+    flow_ = flow(one)
+    await flow_.run({}, "t")
+
+    for answer in (True, "yes", [1]):
+        with pytest.raises(InvalidInputError, match="a mapping from the ids"):
+            await flow_.resume("t", answer)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("thread_id", ["", "x" * 129, "a b", "ä", "a/b"])
 async def test_ids_of_threads_are_plain(thread_id: str) -> None:
     with pytest.raises(InvalidInputError, match="no id of a thread"):
