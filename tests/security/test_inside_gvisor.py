@@ -60,4 +60,5 @@ async def test_memory_is_held_without_the_cgroups_that_hold_nothing() -> None:
         result = await sandbox.run("x = b'x' * (200 << 20)", limits=limits)
 
     assert result.status == "out_of_memory"
+    assert result.isolation is not None
     assert result.isolation.level == "namespaces"
