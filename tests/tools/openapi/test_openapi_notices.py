@@ -170,7 +170,7 @@ async def test_an_operation_that_is_a_reference_is_told(api: WebAPI) -> None:
     toolset = await opened(api, {"/a": {"get": {"$ref": "other.yaml#/get"}}})
 
     assert toolset.tools == []
-    assert toolset.unusable == {"get_a": "it refers to another operation"}
+    assert "refers to another operation" in toolset.unusable["get_a"]
 
 
 async def test_paths_outside_count_for_the_most(api: WebAPI) -> None:
