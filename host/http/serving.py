@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
+import uvicorn
 from starlette.types import ASGIApp
 
 from .listening import uvicorn_server
@@ -41,12 +42,22 @@ async def serving(
         trusted_proxies=trusted_proxies,
     )
     async with anyio.create_task_group() as tasks:
-        # `serve` would catch signals, which are for all servers of the process.
-        tasks.start_soon(server._serve, [listening])
+        tasks.start_soon(_serve, server, listening)
         try:
             yield url_of(listening)
         finally:
             server.should_exit = True
+
+
+async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:
+    try:
+        # `serve` would catch signals, which are for all servers of the process.
+        await server._serve([listening])
+    finally:
+        # Cancelled, uvicorn leaves its socket to the loop, which would take the next
+        # socket of the same number for it, and never look at that one.
+        for each in vars(server).get("servers", ()):
+            each.close()
 
 
 def url_of(listening: socket.socket) -> str:
