@@ -16,7 +16,8 @@ import httpx2
 from toolcell.guard import Approve
 from toolcell.host import Host, HostConfig
 from toolcell.host.e2b.app import SandboxAPI, open_app
-from toolcell.host.http.listening import listen, uvicorn_server
+from toolcell.host.http.listening import listen
+from toolcell.host.http.serving import serving
 from toolcell.host.http.tokens import open_tokens
 from toolcell.tools import ToolExecutionRecord
 
@@ -206,15 +207,11 @@ async def served(
     with open_tokens(config) as tokens:
         keys = {name: tokens.create(name, form="e2b")[1] for name in ("a", "b")}
     with listen("127.0.0.1:0") as listening:
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        limit = config.sandbox_api.max_body_bytes
         async with (
             Host(config, environ=environ) as host,
             open_app(host) as app,
-            anyio.create_task_group() as tasks,
+            serving(app, listening, 64, max_message_bytes=limit) as url,
             httpx2.AsyncClient(base_url=url, timeout=60) as http,
         ):
-            limit = config.sandbox_api.max_body_bytes
-            server = uvicorn_server(app, 64, max_message_bytes=limit)
-            tasks.start_soon(server._serve, [listening])
             yield Service(host, app, url, http, keys)
-            server.should_exit = True
