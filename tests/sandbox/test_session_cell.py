@@ -144,6 +144,7 @@ async def test_a_wrong_argument_costs_no_state(sandbox: SandboxManager) -> None:
     assert (result.value, result.state) == (45, "kept")
 
 
+@pytest.mark.promise("P-34")
 async def test_a_run_narrows_no_limit_that_the_cell_has(
     sandbox: SandboxManager,
 ) -> None:
