@@ -69,6 +69,10 @@ class Sandboxes:
         sandbox = config.sandbox.model_copy(
             update={
                 "work_dir": settings.work_dir,
+                # Weaker cells have no such folder: their work dir is the machine's.
+                "minimum_isolation": "namespaces"
+                if config.sandbox.minimum_isolation in ("process", "confined")
+                else config.sandbox.minimum_isolation,
                 "max_concurrency": settings.max_sandboxes,
                 "session_idle_seconds": longest,
                 # The end of a sandbox may be moved again and again.

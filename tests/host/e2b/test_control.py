@@ -11,6 +11,8 @@ import anyio
 import httpx2
 import pytest
 
+from toolcell.core import SandboxUnavailableError
+
 from .served_sandboxes import Sandbox, served
 
 pytestmark = pytest.mark.anyio
@@ -198,3 +200,11 @@ async def test_metrics_measure_a_sandbox_now(tmp_path: Path) -> None:
     assert 0 < busy["memUsed"] < busy["memTotal"] == shown["memoryMB"] << 20
     assert busy["diskTotal"] == shown["diskSizeMB"] << 20
     assert busy["cpuCount"] == shown["cpuCount"]
+
+
+async def test_cells_without_a_home_of_their_own_are_no_sandboxes(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(SandboxUnavailableError, match="'namespaces' was asked for"):
+        async with served(tmp_path, strongest_isolation="confined"):
+            pass
