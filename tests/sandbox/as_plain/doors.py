@@ -128,7 +128,9 @@ async def by_command(case: Case) -> End:
     arguments = [str(file), "--stdin", "--out", str(out), *options_of(case.row)]
     run = partial(toolcell, "run", *arguments, stdin=case.stdin)
     done = await anyio.to_thread.run_sync(run)
-    told = [line for line in done.stderr.splitlines() if b"toolcell: " not in line]
+    # A line of the command's own follows a program's last one, though it did not end.
+    parts = [line.partition(b"toolcell: ") for line in done.stderr.splitlines()]
+    told = [before for before, ours, _ in parts if before or not ours]
     error = last_line(b"\n".join(told))
     return End(done.stdout, error, done.returncode, files_below(out))
 
