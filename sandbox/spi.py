@@ -20,7 +20,7 @@ if typing.TYPE_CHECKING:
     from .client.host_calls import answer_for, pause_deadline
     from .client.types import Freshness, Language, OnDisplay, OnOutput
     from .client.workdir import FileInfo
-    from .config.settings import Enforcer, IsolationLevel
+    from .config.settings import Enforcer, IsolationLevel, is_weaker
     from .machine.own_folders import folder_prefix, sweep_folders
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep
@@ -91,6 +91,7 @@ __all__ = [
     "early_launcher",
     "folder_prefix",
     "image_names",
+    "is_weaker",
     "list_images",
     "list_packages",
     "pause_deadline",
@@ -117,7 +118,7 @@ __getattr__ = _lazy_face(
         ".client.host_calls": "answer_for pause_deadline",
         ".client.types": "Freshness Language OnDisplay OnOutput",
         ".client.workdir": "FileInfo",
-        ".config.settings": "Enforcer IsolationLevel",
+        ".config.settings": "Enforcer IsolationLevel is_weaker",
         ".machine.own_folders": "folder_prefix sweep_folders",
         ".network.types": "OnConnection Resolver",
         ".packages.distributions": "OnStep",

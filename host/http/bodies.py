@@ -20,8 +20,13 @@ BODY_SECONDS = 30.0
 """Seconds for a whole body to arrive, and seconds without a byte of one that is used as
 it comes. When it is reached the request is answered 408."""
 
-_STATUSES = {"not_json": 400, "late": 408, "too_large": 413, "too_many_values": 413}
-_STATUSES["gone"] = 499
+_STATUSES = {
+    "not_json": 400,
+    "late": 408,
+    "too_large": 413,
+    "too_many_values": 413,
+    "gone": 499,
+}
 _HINTS = {
     "not_json": "send one JSON object in UTF-8, and each key once",
     "too_large": "send less, or let the operator raise the limit",

@@ -14,6 +14,7 @@ from ..config.settings import (
     IsolationLevel,
     Network,
     SandboxConfig,
+    is_weaker,
 )
 
 
@@ -127,7 +128,7 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
         SandboxUnavailableError: It is weaker in another way.
     """
     wanted = config.minimum_isolation
-    if LEVELS.index(traits.level) < LEVELS.index(wanted):
+    if is_weaker(traits.level, wanted):
         raise SandboxUnavailableError(
             f"{traits.backend} gives {traits.level!r} isolation, "
             f"{wanted!r} was asked for",

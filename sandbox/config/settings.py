@@ -322,7 +322,8 @@ _STRONGEST: dict[str, IsolationLevel] = {
 """The strongest isolation of backends that have no image."""
 
 
-def _is_weaker(level: IsolationLevel, wanted: IsolationLevel) -> bool:
+def is_weaker(level: IsolationLevel, wanted: IsolationLevel) -> bool:
+    """Return True if a level isolates less than another."""
     return LEVELS.index(level) < LEVELS.index(wanted)
 
 
@@ -462,7 +463,7 @@ class SandboxConfig(SettingsModel):
         if why := mounts.why_not_work_dir(self.work_dir, binds):
             raise ValueError(why)
         strongest = _STRONGEST.get(self.backend)
-        if strongest and _is_weaker(strongest, self.minimum_isolation):
+        if strongest and is_weaker(strongest, self.minimum_isolation):
             raise ValueError(
                 f"the {self.backend} backend never gives {self.minimum_isolation!r} "
                 "isolation; use backend='docker'"

@@ -2,8 +2,7 @@
 
 The rows are numbered by the reference inventory: GR and RG grampus, GA and RA gaia,
 OR and RO orbiter and exo, LC, LT and RL locus, A admitted limits, X contradictions.
-A test names its rows in its own name; `tests/support/requirement_rows.py` says which
-there are.
+A test names its rows in its mark; `tests/promises.toml` says what each asks for.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from toolcell.core import ConfigError, InvalidInputError, SandboxError, Toolcell
 from toolcell.core.text.counted import counted
 from toolcell.sandbox import Network, SandboxConfig
 from toolcell.sandbox import Sandbox as Cells
+from toolcell.sandbox.spi import is_weaker
 
 from ...config.host_config import HostConfig
 from ...http.tokens import Token
@@ -66,13 +67,14 @@ class Sandboxes:
         self._shared = shared
         self._settings = settings = config.sandbox_api
         longest = float(settings.max_timeout_seconds)
+        isolation = config.sandbox.minimum_isolation
+        if is_weaker(isolation, "namespaces"):
+            # Weaker cells have no such work dir: theirs is a folder of the machine.
+            isolation = "namespaces"
         sandbox = config.sandbox.model_copy(
             update={
                 "work_dir": settings.work_dir,
-                # Weaker cells have no such folder: their work dir is the machine's.
-                "minimum_isolation": "namespaces"
-                if config.sandbox.minimum_isolation in ("process", "confined")
-                else config.sandbox.minimum_isolation,
+                "minimum_isolation": isolation,
                 "max_concurrency": settings.max_sandboxes,
                 "session_idle_seconds": longest,
                 # The end of a sandbox may be moved again and again.
