@@ -19,7 +19,7 @@ from toolcell.sandbox.machine import process_identity
 from toolcell.sandbox.spi import build_image
 
 from ..conftest import BackendRow, missing, why_no_docker
-from ..support.attacks.table import attempt, program, value_of
+from ..support.attacks.as_programs import attempt, program, value_of
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ import pytest
 from toolcell.sandbox import SandboxManager, Session
 
 from ..conftest import BackendRow
+from ..support.attacks.as_programs import attempt, program, value_of
 from ..support.attacks.programs import host_addresses, ways_out
-from ..support.attacks.table import attempt, program, value_of
 from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio

@@ -19,8 +19,8 @@ from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import SandboxConfig, SandboxManager, run
 
 from ..conftest import BackendRow
+from ..support.attacks.as_programs import attempt, program, system_call
 from ..support.attacks.programs import reach_supervisor
-from ..support.attacks.table import attempt, program, system_call
 from ..support.ordinary_user import need_an_ordinary_user
 
 pytestmark = pytest.mark.anyio

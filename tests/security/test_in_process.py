@@ -23,7 +23,7 @@ from toolcell.sandbox.backends.restricted import ProcessBackend
 from toolcell.sandbox.client.channel import Channel
 from toolcell.sandbox.spi import OpaqueValue
 
-from ..support.attacks.table import program
+from ..support.attacks.as_programs import program
 
 pytestmark = pytest.mark.anyio
 

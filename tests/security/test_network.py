@@ -15,8 +15,8 @@ import pytest
 from toolcell.sandbox import ExecutionResult, Limits, Network, SandboxManager, Session
 
 from ..conftest import BackendRow
+from ..support.attacks.as_programs import attempt, program
 from ..support.attacks.programs import host_addresses, ways_out
-from ..support.attacks.table import attempt, program
 from ..support.cells.web_server import NAME, Site, self_signed, serving
 
 pytestmark = pytest.mark.anyio

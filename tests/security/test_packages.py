@@ -17,8 +17,8 @@ from toolcell.sandbox.packages import layer_files, layer_store
 from toolcell.sandbox.spi import list_packages
 
 from ..conftest import SUBPROCESS, BackendRow
+from ..support.attacks.as_programs import attempt, program
 from ..support.attacks.programs import writes
-from ..support.attacks.table import attempt, program
 from ..support.cells.package_index import Index, filled
 from ..support.ordinary_user import (
     ORDINARY_USER,

@@ -21,7 +21,7 @@ from toolcell.sandbox.machine import process_identity
 from toolcell.sandbox.spi import clean
 
 from ..conftest import IMAGE, BackendRow, missing, why_no_docker
-from ..support.attacks.table import attempt, program
+from ..support.attacks.as_programs import attempt, program
 from ..support.cells.leftovers import containers_of, groups_of
 from ..support.child import Child
 from ..support.polling import until

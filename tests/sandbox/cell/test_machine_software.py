@@ -14,7 +14,7 @@ from toolcell.sandbox import Limits, Sandbox, SandboxManager
 from toolcell.sandbox.backends.shown_paths import public_settings
 
 from ...conftest import CONFINED, SUBPROCESS, BackendRow
-from ...support.attacks.table import program
+from ...support.attacks.as_programs import program
 
 pytestmark = pytest.mark.anyio
 

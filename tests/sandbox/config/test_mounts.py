@@ -21,8 +21,8 @@ from toolcell.sandbox import Mount, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends import launcher, launcher_setup
 
 from ...conftest import SUBPROCESS, BackendRow
+from ...support.attacks.as_programs import attempt, program
 from ...support.attacks.programs import writes
-from ...support.attacks.table import attempt, program
 from ...support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
 
 pytestmark = pytest.mark.anyio

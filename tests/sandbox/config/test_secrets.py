@@ -22,7 +22,7 @@ from toolcell.sandbox import Limits, SandboxManager
 from toolcell.sandbox.programs.program import RunRequest, make_program
 
 from ...conftest import BackendRow, why_no_docker
-from ...support.attacks.table import attempt, program
+from ...support.attacks.as_programs import attempt, program
 
 pytestmark = pytest.mark.anyio
 

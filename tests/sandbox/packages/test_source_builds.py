@@ -16,8 +16,8 @@ from toolcell.sandbox import Mount, Network, PackageRules, SandboxConfig, Sandbo
 from toolcell.sandbox.spi import list_packages, prune_packages
 
 from ...conftest import SUBPROCESS, BackendRow, missing
+from ...support.attacks.as_programs import attempt, program
 from ...support.attacks.programs import host_addresses
-from ...support.attacks.table import attempt, program
 from ...support.cells.package_index import BACKEND, Index
 from ...support.toolcell_command import toolcell
 

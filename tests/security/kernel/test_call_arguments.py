@@ -17,7 +17,7 @@ import pytest
 from toolcell.sandbox import Mount, SandboxManager, Session
 
 from ...conftest import BackendRow
-from ...support.attacks.table import attempt, program, system_call, value_of
+from ...support.attacks.as_programs import attempt, program, system_call, value_of
 
 pytestmark = pytest.mark.anyio
 

@@ -15,8 +15,8 @@ from toolcell.sandbox.backends.container_spec import seccomp_profile
 from toolcell.sandbox.cell.kernel.calls import allowed_calls
 
 from ...conftest import BackendRow, missing
+from ...support.attacks.as_programs import attempt, program, system_call, value_of
 from ...support.attacks.programs import reach_supervisor
-from ...support.attacks.table import attempt, program, system_call, value_of
 from ...support.paths import ROOT
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 from toolcell.sandbox import SandboxManager, Session
 
 from ...conftest import BackendRow
-from ...support.attacks.table import program, system_call, value_of
+from ...support.attacks.as_programs import program, system_call, value_of
 
 pytestmark = pytest.mark.anyio
 

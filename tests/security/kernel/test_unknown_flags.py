@@ -18,7 +18,7 @@ from toolcell.sandbox import Sandbox
 from toolcell.sandbox.cell.kernel.calls import allowed_calls
 
 from ...conftest import IMAGE, BackendRow, apart
-from ...support.attacks.table import system_call
+from ...support.attacks.as_programs import system_call
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from .table import attempt, system_call
+from .as_programs import attempt, system_call
 
 
 def host_addresses() -> list[str]:
