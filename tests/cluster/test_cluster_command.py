@@ -123,7 +123,7 @@ async def test_what_the_nodes_say(nodes: Nodes) -> None:
 
 
 @pytest.mark.promise("C3")
-async def test_a_node_waits_for_its_directory_c3(tmp_path: Path) -> None:
+async def test_a_node_waits_for_its_directory(tmp_path: Path) -> None:
     """Redis is started when the node has said that it waits for it."""
     server = RedisServer(tmp_path)
     nodes = Nodes(server.url, tmp_path)

@@ -41,7 +41,7 @@ async def answer(flow_: Flow[Log], thread: str, value: str = "yes") -> None:
 
 
 @pytest.mark.promise("C4")
-async def test_a_thread_that_fits_no_longer_stops_no_other_c4(
+async def test_a_thread_that_fits_no_longer_stops_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryCheckpointer()
@@ -59,7 +59,7 @@ async def test_a_thread_that_fits_no_longer_stops_no_other_c4(
 
 
 @pytest.mark.promise("C5")
-async def test_an_answered_thread_is_found_among_any_number_c5() -> None:
+async def test_an_answered_thread_is_found_among_any_number() -> None:
     flow_ = flow(ask)
     for number in range(150):
         await flow_.run({}, f"t{number}")
@@ -69,7 +69,7 @@ async def test_an_answered_thread_is_found_among_any_number_c5() -> None:
 
 
 @pytest.mark.promise("C5")
-async def test_more_threads_than_the_limit_go_on_the_next_time_c5() -> None:
+async def test_more_threads_than_the_limit_go_on_the_next_time() -> None:
     flow_ = flow(ask)
     for number in range(5):
         await flow_.run({}, f"t{number}")
@@ -79,7 +79,7 @@ async def test_more_threads_than_the_limit_go_on_the_next_time_c5() -> None:
 
 
 @pytest.mark.promise("C5")
-async def test_paused_threads_are_not_read_in_vain_c5() -> None:
+async def test_paused_threads_are_not_read_in_vain() -> None:
     read: list[str] = []
 
     class Watched(MemoryCheckpointer):
@@ -98,7 +98,7 @@ async def test_paused_threads_are_not_read_in_vain_c5() -> None:
 
 
 @pytest.mark.promise("C6")
-async def test_an_answer_after_the_step_is_refused_c6() -> None:
+async def test_an_answer_after_the_step_is_refused() -> None:
     """It was checked while the question was open, and comes when the step is over."""
     store = MemoryCheckpointer()
     flow_ = Flow(chain(ask), checkpointer=store)
@@ -119,7 +119,7 @@ async def test_an_answer_after_the_step_is_refused_c6() -> None:
 
 @pytest.mark.parametrize("damage", [b"\xff", b"{}", b'{"v": 1, "type": "head"}'])
 @pytest.mark.promise("R13")
-async def test_a_damaged_head_is_named_and_stops_no_other_r13(
+async def test_a_damaged_head_is_named_and_stops_no_other(
     damage: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with SQLiteCheckpointer(tmp_path / "t.db") as store:
@@ -143,7 +143,7 @@ async def test_a_damaged_head_is_named_and_stops_no_other_r13(
 
 
 @pytest.mark.promise("R16")
-async def test_numbers_that_could_not_be_read_again_are_refused_r16() -> None:
+async def test_numbers_that_could_not_be_read_again_are_refused() -> None:
     """Python reads no number of more than 4,300 digits."""
     huge = 10**5_000
 

@@ -197,8 +197,9 @@ PLOTS = (
 )
 
 
+@pytest.mark.promise("FP14")
 @pytest.mark.parametrize("ending", ["sys.exit(3)", "1 / 0", "raise SystemExit"])
-async def test_open_figures_are_shown_however_a_program_ends_f14(
+async def test_open_figures_are_shown_however_a_program_ends(
     sandbox: SandboxManager, ending: str
 ) -> None:
     code = f"{PLOTS}plots[1] = Figure(3)\n{ending}\n"
@@ -207,9 +208,8 @@ async def test_open_figures_are_shown_however_a_program_ends_f14(
     assert [each.name for each in result.artifacts] == ["figure-1.png"]
 
 
-async def test_files_of_outputs_replace_no_other_f14_f15(
-    sandbox: SandboxManager,
-) -> None:
+@pytest.mark.promise("FP14", "FP15")
+async def test_files_of_outputs_replace_no_other(sandbox: SandboxManager) -> None:
     """Neither what the program wrote itself, nor what an earlier run did."""
     table = "class T:\n    def _repr_html_(self): return 'ours'\n"
     write = "open('artifacts/{}', 'w').write('its own')\n"

@@ -28,15 +28,17 @@ ENDS = {
 }
 
 
+@pytest.mark.promise("FP5")
 @pytest.mark.parametrize("ending", ENDS)
-async def test_what_was_printed_before_any_end_is_kept_f5(
+async def test_what_was_printed_before_any_end_is_kept(
     sandbox: Sandbox, ending: str
 ) -> None:
     result = await sandbox.run(PRINTS + ending, limits=Limits(cpu_seconds=1))
     assert (result.status, result.stdout) == (ENDS[ending], PRINTED)
 
 
-async def test_a_program_that_runs_out_of_memory_keeps_what_it_printed_f5(
+@pytest.mark.promise("FP5")
+async def test_a_program_that_runs_out_of_memory_keeps_what_it_printed(
     sandbox: Sandbox,
 ) -> None:
     code = PRINTS + "held = []\nwhile True: held.append(bytearray(os.urandom(1 << 20)))"
@@ -45,7 +47,8 @@ async def test_a_program_that_runs_out_of_memory_keeps_what_it_printed_f5(
     assert result.stdout == PRINTED
 
 
-async def test_a_line_costs_no_system_call_f5(sandbox: Sandbox) -> None:
+@pytest.mark.promise("FP5")
+async def test_a_line_costs_no_system_call(sandbox: Sandbox) -> None:
     code = (
         "def calls():\n"
         "    try: file = open('/proc/self/io')\n"
@@ -99,8 +102,9 @@ ORDERS = {
 }
 
 
+@pytest.mark.promise("FP5")
 @pytest.mark.parametrize("name", ORDERS)
-async def test_lines_come_in_the_order_of_their_printing_f5(
+async def test_lines_come_in_the_order_of_their_printing(
     sandbox: Sandbox, name: str
 ) -> None:
     code, order = ORDERS[name]
@@ -108,7 +112,8 @@ async def test_lines_come_in_the_order_of_their_printing_f5(
     assert "".join(result.stdout.split()) == order, result
 
 
-async def test_threads_and_signals_lose_no_line_f6(sandbox: Sandbox) -> None:
+@pytest.mark.promise("FP6")
+async def test_threads_and_signals_lose_no_line(sandbox: Sandbox) -> None:
     code = (
         "import signal, sys, threading\n"
         "sys.setswitchinterval(1e-6)\n"
@@ -128,9 +133,8 @@ async def test_threads_and_signals_lose_no_line_f6(sandbox: Sandbox) -> None:
     assert sorted(lines) == sorted(f"{t} {n}" for t in range(4) for n in range(4000))
 
 
-async def test_a_watcher_sees_lines_while_the_program_works_f5(
-    sandbox: Sandbox,
-) -> None:
+@pytest.mark.promise("FP5")
+async def test_a_watcher_sees_lines_while_the_program_works(sandbox: Sandbox) -> None:
     code = "for n in range(20): print(n)\nwhile not os.path.exists('go'): pass\n"
     async with sandbox.session() as session:
         await session.run("import os")
@@ -172,9 +176,8 @@ async def test_a_program_that_scribbles_over_the_page_harms_itself(
                 break
 
 
-async def test_two_streams_in_one_have_the_order_of_writing_f22(
-    sandbox: Sandbox,
-) -> None:
+@pytest.mark.promise("FP22")
+async def test_two_streams_in_one_have_the_order_of_writing(sandbox: Sandbox) -> None:
     python = (
         "import os, sys\n"
         "for n in range(300):\n"

@@ -53,8 +53,9 @@ SIZES = {
 }
 
 
+@pytest.mark.promise("FP1", "FP17", "FP18")
 @pytest.mark.parametrize("name", ENDS)
-async def test_the_end_of_a_program_f1_f17_f18(sandbox: Sandbox, name: str) -> None:
+async def test_the_end_of_a_program(sandbox: Sandbox, name: str) -> None:
     code, stdout = ENDS[name]
     result = await sandbox.run(code)
     assert (result.stdout, result.exit_code) == (stdout, CODES.get(name, 0))
@@ -76,8 +77,9 @@ CHILDREN = {
 }
 
 
+@pytest.mark.promise("FP2")
 @pytest.mark.parametrize("ending", CHILDREN)
-async def test_a_forked_child_is_never_the_kernel_f2(
+async def test_a_forked_child_is_never_the_kernel(
     sandbox: Sandbox, ending: str
 ) -> None:
     code = FORK.format(ending) + PARENT + "print('child' if pid == 0 else 'parent')\n"
@@ -94,7 +96,8 @@ async def test_a_forked_child_is_never_the_kernel_f2(
         assert (await session.run("[os.getpid(), x]")).value == [before, 2]
 
 
-async def test_exit_leaves_a_session_its_input_f24(sandbox: Sandbox) -> None:
+@pytest.mark.promise("FP24")
+async def test_exit_leaves_a_session_its_input(sandbox: Sandbox) -> None:
     async with sandbox.session() as session:
         left = await session.run("x = 5\nexit()")
         assert (left.status, left.state) == ("exit", "kept")

@@ -18,7 +18,8 @@ if __name__ == "__main__":
 THREAD = "import threading\nthreading.Thread(target=lambda: 1 / 0).start()\n"
 
 
-async def test_a_program_has_its_own_file_f7_f8(sandbox: Sandbox) -> None:
+@pytest.mark.promise("FP7", "FP8")
+async def test_a_program_has_its_own_file(sandbox: Sandbox) -> None:
     code = f"import os\n{THREAD}[__file__, os.listdir(), open(__file__).read()]"
     first = await sandbox.run(code)
     other = {"main.py": "another\nmain\nprogram", "app.py": "# the same name"}
@@ -34,9 +35,8 @@ async def test_a_program_has_its_own_file_f7_f8(sandbox: Sandbox) -> None:
         assert f'File "{file}", line 3' in result.stderr
 
 
-async def test_tracebacks_of_sessions_show_their_own_lines_f7(
-    sandbox: Sandbox,
-) -> None:
+@pytest.mark.promise("FP7")
+async def test_tracebacks_of_sessions_show_their_own_lines(sandbox: Sandbox) -> None:
     async with sandbox.session() as session:
         await session.run("def f(n):\n    y = n\n    return y / 0")
         raised = await session.run("a = 1\nb = 2\nc = 3\nf(3)")
@@ -49,16 +49,16 @@ async def test_tracebacks_of_sessions_show_their_own_lines_f7(
     assert listed == []
 
 
-async def test_new_processes_find_the_functions_of_a_program_f20(
-    sandbox: Sandbox,
-) -> None:
+@pytest.mark.promise("FP20")
+async def test_new_processes_find_the_functions_of_a_program(sandbox: Sandbox) -> None:
     alone = await sandbox.run(SPAWN)
     async with sandbox.session() as session:
         together = await session.run(SPAWN)
     assert alone.stdout == together.stdout == "[1, 4]\n", (alone, together)
 
 
-async def test_a_script_finds_its_folder_f13(sandbox: Sandbox) -> None:
+@pytest.mark.promise("FP13")
+async def test_a_script_finds_its_folder(sandbox: Sandbox) -> None:
     code = 'cd / && cd - >/dev/null; cd "$(dirname "$0")" && cat data; echo "$0"'
     data = {"data": b"here\n"}
     alone = await sandbox.run(code, language="bash", files=data, argv=["a.sh"])
@@ -70,20 +70,23 @@ async def test_a_script_finds_its_folder_f13(sandbox: Sandbox) -> None:
         assert [each.path for each in await session.list_files()] == ["data"]
 
 
-async def test_the_compiler_goes_as_deep_as_plain_f19(sandbox: Sandbox) -> None:
+@pytest.mark.promise("FP19")
+async def test_the_compiler_goes_as_deep_as_plain(sandbox: Sandbox) -> None:
     terms = " + \n".join(map(str, range(1200)))
     result = await sandbox.run(f"s = ({terms})\nprint(s)")
     assert result.stdout == "719400\n"
 
 
-async def test_errors_of_the_compiler_show_their_line_f27(sandbox: Sandbox) -> None:
+@pytest.mark.promise("FP27")
+async def test_errors_of_the_compiler_show_their_line(sandbox: Sandbox) -> None:
     async with sandbox.session() as session:
         for run in (sandbox.run, session.run):
             result = await run("x = 1\nreturn x")
             assert "    return x\n" in result.stderr
 
 
-async def test_streams_are_opened_by_name_f4(sandbox: Sandbox) -> None:
+@pytest.mark.promise("FP4")
+async def test_streams_are_opened_by_name(sandbox: Sandbox) -> None:
     code = "echo a > /dev/stdout; echo b > /dev/stderr; echo c | tee /dev/stderr"
     async with sandbox.session() as session:
         command = await session.exec(code)
@@ -95,7 +98,8 @@ async def test_streams_are_opened_by_name_f4(sandbox: Sandbox) -> None:
             assert (result.stdout, result.stderr) == ("a\nc\n", "b\nc\n")
 
 
-async def test_children_of_python_get_no_flags_of_ours_f11(sandbox: Sandbox) -> None:
+@pytest.mark.promise("FP11")
+async def test_children_of_python_get_no_flags_of_ours(sandbox: Sandbox) -> None:
     code = (
         "import getpass, os, subprocess, sys\nopen('helper.py', 'w').close()\n"
         "flags = subprocess._args_from_interpreter_flags()\n"
@@ -106,7 +110,8 @@ async def test_children_of_python_get_no_flags_of_ours_f11(sandbox: Sandbox) -> 
     assert result.value == [[], "user", "user"], result.stderr
 
 
-async def test_no_byte_is_lost_under_signals_f6(sandbox: Sandbox) -> None:
+@pytest.mark.promise("FP6")
+async def test_no_byte_is_lost_under_signals(sandbox: Sandbox) -> None:
     code = (
         "import signal, sys\nsignal.signal(signal.SIGALRM, lambda *_: None)\n"
         "signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)\n"
@@ -117,7 +122,8 @@ async def test_no_byte_is_lost_under_signals_f6(sandbox: Sandbox) -> None:
     assert len(result.stdout) == 800_000
 
 
-async def test_the_input_of_a_program_is_buffered_f5(sandbox: Sandbox) -> None:
+@pytest.mark.promise("FP5")
+async def test_the_input_of_a_program_is_buffered(sandbox: Sandbox) -> None:
     code = "import sys\n[type(sys.stdin.buffer).__name__, list(sys.stdin.buffer)[-1]]"
     result = await sandbox.run(f"{code[:-1]}.decode()]", stdin=b"a\n\xff\nend")
     assert result.value == ["BufferedReader", "end"]

@@ -274,7 +274,7 @@ async def test_the_directory_takes_signed_records_only(
 
 
 @pytest.mark.promise("R37", "R38")
-async def test_names_of_strangers_hide_no_node_r37_r38(
+async def test_names_of_strangers_hide_no_node(
     processes: ClusterProcesses, nodes: dict[str, NodeProcess]
 ) -> None:
     """They may write to Redis, and have no token."""
@@ -301,7 +301,8 @@ async def test_names_of_strangers_hide_no_node_r37_r38(
     ours.close()
 
 
-async def test_two_nodes_of_one_name_are_refused_ql1(
+@pytest.mark.promise("QL1")
+async def test_two_nodes_of_one_name_are_refused(
     processes: ClusterProcesses, nodes: dict[str, NodeProcess]
 ) -> None:
     directory = processes.directory()

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("lost", range(1, 6))
 @pytest.mark.promise("C2")
-async def test_a_store_that_fails_during_a_call_ends_the_run_c2(lost: int) -> None:
+async def test_a_store_that_fails_during_a_call_ends_the_run(lost: int) -> None:
     """The run ends with the store's one error; the node sees no other."""
     seen: list[BaseException] = []
 
@@ -57,7 +57,7 @@ async def test_a_store_that_fails_during_a_call_ends_the_run_c2(lost: int) -> No
 
 @pytest.mark.parametrize("works", range(3))
 @pytest.mark.promise("C2")
-async def test_many_calls_that_lose_their_store_are_one_error_c2(works: int) -> None:
+async def test_many_calls_that_lose_their_store_are_one_error(works: int) -> None:
     class Failing(MemoryCheckpointer):
         left = works
 

@@ -59,7 +59,8 @@ def test_the_summary_says_where_it_ran(backend: BackendRow) -> None:
     assert "isolation" in last_line
 
 
-def test_streams_that_lead_to_one_place_keep_their_order_f22(tmp_path: Path) -> None:
+@pytest.mark.promise("FP22")
+def test_streams_that_lead_to_one_place_keep_their_order(tmp_path: Path) -> None:
     file = tmp_path / "main.py"
     file.write_text(
         "import sys\nfor n in range(3): print(n); print(-n, file=sys.stderr)"
@@ -74,7 +75,8 @@ def test_streams_that_lead_to_one_place_keep_their_order_f22(tmp_path: Path) -> 
     assert done.stdout.startswith("0\n0\n1\n-1\n2\n-2\ntoolcell: ok")
 
 
-def test_a_file_may_have_a_colon_in_its_name_f27(tmp_path: Path) -> None:
+@pytest.mark.promise("FP27")
+def test_a_file_may_have_a_colon_in_its_name(tmp_path: Path) -> None:
     (tmp_path / "a:b.txt").write_bytes(b"whole")
     (tmp_path / "a").write_bytes(b"part")
     assert read_file(f"{tmp_path}/a:b.txt") == ("a:b.txt", b"whole")

@@ -131,10 +131,8 @@ def test_a_line_that_cannot_be_run_ends_nothing(
 @pytest.mark.parametrize(
     "begin", [b"", b"\xef\xbb\xbf", b"gzip", b"\xef\xbb\xbfgzip", b"pipe"]
 )
-@pytest.mark.promise("JB1")
-def test_programs_come_in_every_usual_form_qp1_qp2_jb1(
-    tmp_path: Path, begin: bytes
-) -> None:
+@pytest.mark.promise("JB1", "QP1", "QP2")
+def test_programs_come_in_every_usual_form(tmp_path: Path, begin: bytes) -> None:
     """With a mark of UTF-8, compressed, through a pipe, and with columns of others."""
     rows = [{"id": n, "prompt": "add", "code": f"1 + {n}"} for n in (1, 2)]
     text = begin.removesuffix(b"gzip").removeprefix(b"pipe")
@@ -160,6 +158,7 @@ def test_programs_come_in_every_usual_form_qp1_qp2_jb1(
     ]
 
 
+@pytest.mark.promise("QP5")
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -170,7 +169,7 @@ def test_programs_come_in_every_usual_form_qp1_qp2_jb1(
         (gzip.compress(b'{"code": "1"}\n' * 99, mtime=0)[:-9], "cannot read"),
     ],
 )
-def test_a_file_of_another_kind_is_refused_as_a_whole_qp5(
+def test_a_file_of_another_kind_is_refused_as_a_whole(
     command: Command, tmp_path: Path, text: bytes, why: str
 ) -> None:
     (tmp_path / "programs.jsonl").write_bytes(text)

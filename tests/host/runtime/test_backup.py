@@ -91,7 +91,7 @@ async def test_a_host_that_runs_is_copied_and_brought_back(tmp_path: Path) -> No
 
 
 @pytest.mark.promise("C10")
-async def test_calls_that_a_backup_knows_are_known_by_their_ids_c10(
+async def test_calls_that_a_backup_knows_are_known_by_their_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call is made after each file; a restore may refuse ids, never forget them."""

@@ -112,7 +112,7 @@ async def test_limits_outlive_the_host(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", ["removed", "emptied"])
 @pytest.mark.promise("C11")
-async def test_lost_counters_are_told_at_the_start_c11(
+async def test_lost_counters_are_told_at_the_start(
     tmp_path: Path, loss: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = written(tmp_path, CONFIG + '[logging]\nformat = "none"\n')

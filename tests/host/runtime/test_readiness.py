@@ -78,7 +78,7 @@ async def test_a_store_that_cannot_be_written_is_told(
 
 
 @pytest.mark.promise("C8")
-async def test_a_full_disk_is_told_c8(tmp_path: Path) -> None:
+async def test_a_full_disk_is_told(tmp_path: Path) -> None:
     """Nothing can be written there, though every file can still be locked."""
     disk = tmp_path / "state"
     disk.mkdir()

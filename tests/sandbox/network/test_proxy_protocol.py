@@ -82,11 +82,10 @@ async def test_http_is_made_anew_without_what_was_for_the_proxy() -> None:
     )
 
 
-async def test_a_plain_web_socket_is_refused_by_name_qn2() -> None:
-    text = (
-        b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\n"
-        b"Upgrade: websocket\r\n\r\n"
-    )
+@pytest.mark.promise("QN2")
+async def test_a_plain_web_socket_is_refused_by_name() -> None:
+    text = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\n"
+    text += b"Upgrade: websocket\r\n\r\n"
     with pytest.raises(RefusedError, match="wss://") as refused:
         await request_of(text)
     assert refused.value.answer.startswith(b"HTTP/1.1 501 ")

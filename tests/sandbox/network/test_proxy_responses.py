@@ -22,10 +22,9 @@ RESPONSES = {
 }
 
 
+@pytest.mark.promise("QN1")
 @pytest.mark.parametrize(("said", "heard"), RESPONSES.items())
-def test_a_response_says_that_its_connection_closes_qn1(
-    said: bytes, heard: bytes
-) -> None:
+def test_a_response_says_that_its_connection_closes(said: bytes, heard: bytes) -> None:
     """A client's pool would use the connection again, and find it closed."""
     for size in (1, 7, 1 << 16):
         head = ResponseHead()

@@ -44,8 +44,9 @@ async def test_an_index_that_does_not_answer(
     assert not list((tmp_path / "building").iterdir())
 
 
+@pytest.mark.promise("QP13")
 @pytest.mark.parametrize("status", [401, 403])
-async def test_an_index_that_refuses_is_no_misspelt_package_qp13(
+async def test_an_index_that_refuses_is_no_misspelt_package(
     tmp_path: Path, status: int
 ) -> None:
     class Refuses(BaseHTTPRequestHandler):

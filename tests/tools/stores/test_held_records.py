@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.promise("C7")
-async def test_calls_stop_before_their_effect_until_records_are_written_c7(
+async def test_calls_stop_before_their_effect_until_records_are_written(
     tmp_path: Path,
 ) -> None:
     effects: list[int] = []
@@ -60,7 +60,7 @@ async def test_calls_stop_before_their_effect_until_records_are_written_c7(
 
 
 @pytest.mark.promise("C8")
-async def test_a_refusal_stays_one_if_its_record_has_to_wait_c8(tmp_path: Path) -> None:
+async def test_a_refusal_stays_one_if_its_record_has_to_wait(tmp_path: Path) -> None:
     """Nothing began, so nobody has to look whether something took effect."""
 
     @tool
