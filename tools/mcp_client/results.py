@@ -7,11 +7,12 @@ import binascii
 import functools
 import math
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from toolcell.core import ImagePart, InvalidInputError, ToolExecutionError
+from toolcell.core.text.picture_type import picture_type
 from toolcell.core.text.printable import escaped
 
 from ..definition.context import ToolContext
@@ -31,10 +32,6 @@ MAX_PROGRESS_CHARACTERS = 256
 """Characters of a progress message. When it is reached the text is cut."""
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
-_PICTURES: tuple[tuple[bytes, Literal["image/png", "image/jpeg"]], ...] = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-)
 _UNKNOWN = {"type": "text", "text": "[a block of content that MCP does not know]"}
 _UNNAMED = "application/octet-stream"
 _Block = dict[str, JsonValue]
@@ -127,11 +124,10 @@ def _data(
 
 def _show(data: bytes, context: ToolContext) -> bool:
     """Show the model a picture; its bytes say what it is, and not its server."""
-    for magic, mime in _PICTURES:
-        if data.startswith(magic):
-            text = base64.b64encode(data).decode()
-            return context.show(ImagePart(mime=mime, data=text))
-    return False
+    mime = picture_type(data)
+    if mime != "image/png" and mime != "image/jpeg":
+        return False
+    return context.show(ImagePart(mime=mime, data=base64.b64encode(data).decode()))
 
 
 def with_known_blocks(content: list[Any]) -> list[Any]:
