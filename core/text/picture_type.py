@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
 
-def picture_type(data: bytes) -> str | None:
+PictureType = Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+
+
+def picture_type(data: bytes) -> PictureType | None:
     """Return the media type that the first bytes show; None for no known picture."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
