@@ -95,7 +95,8 @@ async def test_killed_under_load_nothing_is_spent_twice(tmp_path: Path) -> None:
     with http_process(path) as (url, process):
         servers.append(process.pid)
         await until(lambda: left_by(dead, cells) == [])
-        approve(path, waiting["approval_id"])
+        [request] = json.loads(listed.stdout)
+        approve(path, request)
         async with http_client(url, secret, mode=MODERN) as client:
             approved, again = [
                 said(await client.call_tool("get_today_date", {})) for _ in range(2)
@@ -104,9 +105,7 @@ async def test_killed_under_load_nothing_is_spent_twice(tmp_path: Path) -> None:
         process.terminate()
         assert await anyio.to_thread.run_sync(process.wait) == 0
 
-    assert [each["id"] for each in json.loads(listed.stdout)] == [
-        waiting["approval_id"]
-    ]
+    assert request["id"] == waiting["approval_id"]
     # What was asked before the kill is answered after it, for one call.
     assert "today" in approved, approved
     assert again["reason"] == "approval_unavailable"
@@ -129,10 +128,10 @@ def left_by(owner: str, cells: dict[int, str]) -> list[object]:
     ]
 
 
-def approve(path: Path, request: str) -> None:
-    done = toolcell(
-        *("approvals", "approve", request, "--by", "anna", "--config", str(path))
-    )
+def approve(path: Path, request: dict[str, Any]) -> None:
+    seen = (request["id"], "--seen", request["digest"])
+    config = ("--config", str(path))
+    done = toolcell("approvals", "approve", *seen, "--by", "anna", *config)
     assert done.returncode == 0, done.stderr
 
 
