@@ -80,7 +80,7 @@ def test_every_public_name_has_a_docstring(room: str, rooms: griffe.Object) -> N
     face = {name: target(rooms[room][name]) for name in public(room)}
     promised = {
         method
-        for each in face.values()
+        for each in [*face.values(), *provided(rooms[room])]
         if isinstance(each, griffe.Class) and "Protocol" in map(str, each.bases)
         for method, member in each.members.items()
         if member.docstring
@@ -101,6 +101,13 @@ def bare_methods(found: griffe.Class, promised: set[str]) -> Iterator[str]:
             continue
         if name not in promised and not any(name in base.members for base in bases):
             yield name
+
+
+def provided(room: griffe.Object) -> list[griffe.Object]:
+    """Return what a room gives to others, whose methods its names may fulfil."""
+    if (spi := room.members.get("spi")) is None:
+        return []
+    return [target(spi[name]) for name in public(f"{room.name}.spi")]
 
 
 def target(found: griffe.Object | griffe.Alias) -> griffe.Object:
