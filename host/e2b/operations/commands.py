@@ -108,21 +108,23 @@ async def charged(scene: Scene, sandbox: Sandbox) -> AsyncIterator[None]:
     One that ends without a result is charged what its sandbox has used meanwhile, and
     nobody charges that again.
     """
-    with sandbox.running():
-        try:
-            yield
-        finally:
-            if not scene.operation.is_settled:
-                with anyio.CancelScope(shield=True):
-                    await _charge_without_result(scene.operation, sandbox)
+    sandbox.programs.add(scene.operation)
+    try:
+        yield
+    finally:
+        if not scene.operation.is_settled:
+            with anyio.CancelScope(shield=True):
+                await _charge_without_result(scene.operation, sandbox)
+        sandbox.programs.discard(scene.operation)
 
 
 async def _charge_without_result(operation: Operation, sandbox: Sandbox) -> None:
     usage = operation.usage_by_time()
     # A cell that is gone tells nothing: the time counts.
-    with anyio.move_on_after(_LAST_SECONDS), suppress(APIError, ToolcellError):
-        used = (await sandbox.session.usage()).cpu_ms - sandbox.accounted_ms
-        usage["cpu_ms"] = min(usage["cpu_ms"], math.ceil(max(used, 0.0)))
+    with anyio.move_on_after(_LAST_SECONDS), suppress(ToolcellError):
+        if sandbox.opened is not None:
+            used = (await sandbox.opened.usage()).cpu_ms - sandbox.accounted_ms
+            usage["cpu_ms"] = min(usage["cpu_ms"], math.ceil(max(used, 0.0)))
     sandbox.accounted_ms += usage["cpu_ms"]
     await operation.settle(usage=usage)
 

@@ -35,16 +35,19 @@ async def meter(sandbox: Sandbox, guard: ActionGuard) -> None:
                 sandbox.end("budget")
     finally:
         with anyio.move_on_after(_LAST_SECONDS, shield=True):
+            # Commands end with their sandbox, and charge first.
+            for command in list(sandbox.commands.values()):
+                await command.ended.wait()
             await _charge(sandbox, guard)
 
 
 async def _charge(sandbox: Sandbox, guard: ActionGuard) -> bool:
-    if sandbox.programs or sandbox.opened is None or sandbox.state == "paused":
+    if sandbox.is_busy or sandbox.opened is None or sandbox.state == "paused":
         return True
     try:
         used = (await sandbox.opened.usage()).cpu_ms
         owed = int(used - sandbox.accounted_ms)
-        if owed < 1 or sandbox.programs:
+        if owed < 1 or sandbox.is_busy:
             return True
         sandbox.accounted_ms += owed
         call = ToolCall(id="usage", name="sandbox.command", agent_id=sandbox.agent_id)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -14,6 +13,7 @@ import anyio.abc
 
 from toolcell.sandbox import SandboxSession
 from toolcell.sandbox.spi import SandboxProcess, SandboxWatch
+from toolcell.tools import Operation
 from toolcell.tools.spi import SessionEnd
 
 from ...http.tokens import Token
@@ -120,8 +120,8 @@ class Sandbox:
     accounted_ms: float = 0.0
     """CPU time of all that ran in it, as far as its agent was charged."""
 
-    programs: int = 0
-    """Commands and code that run now; what is held for them covers all in the cell."""
+    programs: set[Operation] = field(default_factory=set)
+    """Commands and code that are open now."""
 
     opened: SandboxSession | None = None
     changed: anyio.Event = field(default_factory=anyio.Event)
@@ -144,14 +144,10 @@ class Sandbox:
             raise gone(self.id)
         return self.opened
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count a program while it runs."""
-        self.programs += 1
-        try:
-            yield
-        finally:
-            self.programs -= 1
+    @property
+    def is_busy(self) -> bool:
+        """True while something is held for a program, which covers all in the cell."""
+        return not all(each.is_settled for each in self.programs)
 
     @property
     def is_alive(self) -> bool:

@@ -340,22 +340,22 @@ async def test_what_has_no_result_is_charged_once(
 
     if is_lost:
         monkeypatch.setattr(Session, "usage", lost)
-    boxes: list[Sandbox] = []
-    monkeypatch.setattr(Sandbox, "running", noting(Sandbox.running, boxes))
+    worlds: list[World] = []
+    monkeypatch.setattr(World, "held", noting(World.held, worlds))
     [act] = [each for each in ACTS if each.name == "sandbox.code"]
     asked = {key: asked for key, (asked, _) in EXAMPLES["CodeArguments"].items()}
     _, record = await outcome(act, asked, None)
 
     assert (record.usage["cpu_ms"] != 0) is is_lost
-    assert boxes[0].accounted_ms == record.usage["cpu_ms"]
+    assert worlds[0].boxes["i1"].accounted_ms == record.usage["cpu_ms"]
 
 
-def noting(method: Any, boxes: list[Sandbox]) -> Any:
+def noting(method: Any, worlds: list[World]) -> Any:
     """Return a method that also notes whose it is."""
 
-    def noted(box: Sandbox) -> Any:
-        boxes.append(box)
-        return method(box)
+    def noted(world: World, *given: Any) -> Any:
+        worlds.append(world)
+        return method(world, *given)
 
     return noted
 
