@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 from toolcell.core import ToolCall
+from toolcell.core.storage.forks import in_each_child
 
 from ..approvals.types import Preview
 from ..stores.base import (
@@ -21,8 +24,25 @@ from ..stores.base import (
 from ..values.call_facts import CallFacts
 from ..values.decision import Decision, Degraded, Ruling
 from .decisions import from_limits, from_rules
-from .hold_ids import hold_id, new_number
 from .quotas import LimitPlan, Lines
+
+_process = secrets.token_hex(8)
+new_number = itertools.count().__next__
+"""Returns a number that no other hold of this process has."""
+
+
+def _renew() -> None:
+    global _process
+    _process = secrets.token_hex(8)
+
+
+in_each_child(_renew)
+
+
+def hold_id(number: int) -> str:
+    """Return a name that no other hold has, from its number in this process."""
+    return f"{_process}-{number}"
+
 
 WhileWaiting = Callable[[], AbstractAsyncContextManager[object]]
 """Returns a context manager that is entered while a call waits for a person."""

@@ -25,7 +25,7 @@ from ..stores.memory import MemoryStore
 from ..values.clock import Clock
 from ..values.decision import Degraded
 from .failure_mode import FailureMode
-from .hold_ids import hold_id, new_number
+from .hold import hold_id, new_number
 from .quotas import Lines
 
 _log = logging.getLogger("toolcell.guard")

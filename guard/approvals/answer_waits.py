@@ -22,7 +22,6 @@ from toolcell.core.task_groups import lone_error_as_it_is
 
 from .look_limit import LAST_PAUSE_SECONDS, ApprovalLookups, until_next_look
 from .outcomes import UNANSWERED, no_answer, outcome_of
-from .shared_question import SharedQuestion
 from .types import (
     ApprovalHandler,
     ApprovalOutcome,
@@ -189,3 +188,23 @@ async def _reply_of(
 def _is_async(handler: ApprovalHandler) -> bool:
     call = getattr(handler, "__call__", None)  # noqa: B004 - of its class
     return any(map(inspect.iscoroutinefunction, (handler, call)))
+
+
+class SharedQuestion:
+    """A request that the handler is asked once, for all calls that wait for it."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self.waiting = 0
+        """The number of calls that wait for the answer."""
+
+        self.is_over = False
+        """True once the handler was asked, and has replied or failed."""
+
+    def take(self) -> bool:
+        """Return True if this caller must ask: nobody asks, or has asked to the end."""
+        return self._turn.acquire(blocking=False)
+
+    def drop(self) -> None:
+        """Let another waiting call ask the handler again."""
+        self._turn.release()

@@ -41,9 +41,8 @@ from .chain import (
     key_bytes,
     verify_audit,
 )
-from .file import AuditFile
+from .file import AuditFile, HeldByOthersError
 from .lock_wait import AuditBusyError
-from .locked_file import HeldByOthersError
 from .redaction import Redactor
 from .shortening import DELETE, shortened
 

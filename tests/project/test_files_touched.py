@@ -15,8 +15,8 @@ from ..support.console.person import Client
 from ..support.console.served import Service, served
 from ..support.traced import Trace
 
-GUARDED_CALL = 40
-APPROVAL = 20
+GUARDED_CALL = 33
+APPROVAL = 18
 """Files of the console and of approvals; the call that goes on touches others."""
 
 

@@ -20,7 +20,7 @@ from ..code.sessions import CodeSession, CodeSessions
 from ..definition.context import ToolContext
 from ..definition.function_tool import tool
 from ..definition.tool import Tool
-from ..execution.call_state import record_usage
+from ..execution.attempt import record_usage
 from ..execution.components import RunContext
 from ..execution.runner import max_cpu_ms, max_run_bytes
 from .outputs import shown_outputs

@@ -22,7 +22,7 @@ from ..code.sessions import CodeSession, CodeSessions
 from ..definition.context import ToolContext
 from ..definition.function_tool import tool
 from ..definition.tool import Tool
-from ..execution.call_state import record_usage
+from ..execution.attempt import record_usage
 
 MAX_LINES = 2_000
 """Lines that `read_file` returns. When it is reached the rest is counted only."""

@@ -21,7 +21,7 @@ from toolcell.sandbox import (
 )
 
 from ..definition.tool import Tool
-from ..execution.call_state import record_usage
+from ..execution.attempt import record_usage
 from ..execution.components import RunContext
 from ..execution.executor import ConcurrentExecutor, ToolExecutor
 from ..export.python_stubs import stub

@@ -14,7 +14,7 @@ from toolcell.core import ToolCall, ToolcellError
 from toolcell.guard import ActionGuard, CallFacts
 from toolcell.sandbox import ExecutionResult, SandboxSession
 
-from ..execution.call_state import current_call
+from ..execution.attempt import current_call
 from ..execution.operation import NO_COST
 
 

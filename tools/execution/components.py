@@ -25,10 +25,8 @@ from ..definition.tool import Tool
 from ..hooks.hook import Hook
 from ..hooks.watcher import CallWatcher
 from ..registry.registry import ToolRegistry
-from ..stores.call_keys import length_prefixed
-from ..stores.held_records import HeldRecords
-from ..stores.idempotency import Idempotency
-from ..stores.records import Records
+from ..stores.idempotency import Idempotency, length_prefixed
+from ..stores.records import HeldRecords, Records
 from .attempt import Attempt
 from .failure_policies import CircuitBreaker, RetryPolicy
 from .runner import ToolRunner

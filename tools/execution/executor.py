@@ -32,12 +32,11 @@ from ..hooks.hook import Hook
 from ..hooks.watcher import CallWatcher
 from ..registry.registry import ToolRegistry
 from ..registry.snapshot import Snapshot
-from ..stores.held_records import HeldRecords
 from ..stores.idempotency import Idempotency, MemoryIdempotency
-from ..stores.records import MemoryRecords, Records
+from ..stores.records import HeldRecords, MemoryRecords, Records
+from .attempt import current_call
 from .batch import BatchCall, run_batch
 from .call_errors import not_made, read_call
-from .call_state import current_call
 from .components import (
     ExecutorComponents,
     ExecutorOptions,

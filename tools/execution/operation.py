@@ -18,9 +18,8 @@ from toolcell.guard import CallFacts, Permit
 from toolcell.sandbox import ExecutionResult
 
 from ..hooks.watcher import NO_WATCH
-from .attempt import Attempt, kind_of
+from .attempt import Attempt, kind_of, pause_deadlines
 from .call_errors import failure_status
-from .call_state import pause_deadlines
 from .components import ExecutorComponents, RunContext
 from .spans import end_span, start_span
 

@@ -26,8 +26,8 @@ from ..definition.validation import Arguments, no_arguments
 from ..hooks.hook import Invocation, Proceed, chained
 from ..hooks.watcher import NO_WATCH, CallWatch, CallWatcher
 from ..registry.snapshot import Snapshot
-from ..stores.call_keys import CallKey, call_keys, end_key
-from .attempt import Attempt, FailureStatus
+from ..stores.idempotency import CallKey, call_keys, end_key
+from .attempt import Attempt, FailureStatus, pause_deadlines
 from .call_errors import (
     cancelled,
     cancelled_itself,
@@ -39,7 +39,6 @@ from .call_errors import (
     not_json,
     record_lost,
 )
-from .call_state import pause_deadlines
 from .components import ExecutorComponents, RunContext
 from .failure_policies import CircuitOutcome, RetryPolicy
 from .runner import as_json

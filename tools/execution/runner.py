@@ -29,8 +29,8 @@ from ..definition.tool import Tool
 from ..definition.transfer import build_cell_call
 from ..definition.validation import Arguments
 from ..registry.registry import ToolRegistry
+from .attempt import CallState, current_call
 from .call_errors import TRY_OTHERS, cancelled_itself
-from .call_state import CallState, current_call
 from .stepping import CALLERS_TASK, AnyCoroutine, ScopeFactory, TaskCancels, run_until
 from .threads import Workers
 

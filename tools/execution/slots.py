@@ -17,7 +17,7 @@ import anyio
 
 from toolcell.core import ConfigError, ToolExecutionError
 
-from .call_state import NO_SLOTS, HeldSlots, current_call
+from .attempt import NO_SLOTS, HeldSlots, current_call
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -17,14 +18,19 @@ from pydantic_core import from_json, to_json
 from toolcell.core import (
     InvalidInputError,
     StoreUnavailableError,
+    ToolCall,
     ToolExecutionError,
     ToolResult,
 )
 from toolcell.core.text.canonical_json import canonical_json
 
+from ..definition.tool import Tool
+from ..definition.validation import Arguments
+
 _FIRST_PAUSE_SECONDS = 0.01
 _MAX_PAUSE_SECONDS = 0.5
 _SHORT_KEY = 200
+_log = logging.getLogger(__name__)
 
 KeyState = Literal["running", "done", "unknown", "gone"]
 """The state of a run; `gone`: it is done, and its result is no longer stored."""
@@ -393,3 +399,51 @@ def _full(most: int, seconds: float) -> StoreUnavailableError:
         hint="call less often, or let the host remember ids in a state folder",
         details={"retry_after": round(max(seconds, 0.0), 3)},
     )
+
+
+CallKey = tuple[str, CallBody]
+"""A key, and the request that is made under it."""
+
+
+def call_keys(
+    call: ToolCall, tool: Tool, arguments: Arguments, run_id: str | None
+) -> list[CallKey]:
+    """Return the keys under which a call runs at most once.
+
+    One is the agent's call id. A tool that is declared idempotent has another one: its
+    arguments, within a run of the agent.
+    """
+    name = call.agent_id or ""
+    agent, version = f"{len(name)}:{name}", f"{tool.name}/{tool.version}"
+    keys = [(f"call/{agent}/{call.id}", CallBody(version, call.arguments, name))]
+    if tool.idempotent:
+        # With defaults: whether they were sent or left out, the call is the same.
+        body = CallBody(version, arguments.json, name)
+        run = length_prefixed(run_id)
+        keys.append((f"arguments/{agent}/{run}/{body.text}", body))
+    return keys
+
+
+def end_key(
+    store: Idempotency,
+    key: str,
+    result: ToolResult | None,
+    in_doubt: bool,
+    repeatable: bool,
+) -> None:
+    """End a key by the result of its run; None: the run was stopped."""
+    try:
+        if result is not None and result.ok:
+            store.finish(key, result)
+        elif in_doubt and not repeatable:
+            store.doubt(key)
+        else:
+            store.forget(key)
+    except StoreUnavailableError as error:
+        # The key stays as claimed, and a later call finds its outcome unknown.
+        _log.warning("an idempotency key was not ended: %s", error)
+
+
+def length_prefixed(name: str | None) -> str:
+    """Return a name that cannot run into what follows it in a key."""
+    return f"{len(name or '')}:{name or ''}"

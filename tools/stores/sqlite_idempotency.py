@@ -13,8 +13,8 @@ from toolcell.core.storage.process_lease import OwnerFile
 
 from .idempotency import CallBody, Idempotency, KeyEntry
 from .sqlite_file import SQLiteFile
-from .uptime import boot_id, uptime
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS idempotency_keys (
     key TEXT PRIMARY KEY,
@@ -33,6 +33,20 @@ CREATE TABLE IF NOT EXISTS idempotency_time (
 CREATE INDEX IF NOT EXISTS idempotency_expiry ON idempotency_keys (expires_at);
 """
 _DROPPED_AT_ONCE = 100
+
+
+def uptime() -> float:
+    """Return the seconds since the machine was started, its sleep included on Linux."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+def boot_id() -> str:
+    """Return a name that differs after each start of the machine; empty if unknown."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
 
 
 class SQLiteIdempotency(Idempotency):

@@ -15,7 +15,7 @@ import pytest
 
 from toolcell.core import AuditError
 from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, verify_audit
-from toolcell.guard.audit import locked_file
+from toolcell.guard.audit import file
 
 from ...support.guard.builders import FREE, call, in_threads, spend
 from ...support.polling import until
@@ -104,7 +104,7 @@ async def test_an_outcome_waits_for_others_even_if_its_call_was_cancelled(
 async def test_who_waited_while_another_gave_up_is_refused_at_once(
     log: AuditLog, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locked_file, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(file, "LOCK_SECONDS", 0.5)
     guard, refused = guard_on(log), []
 
     async def one() -> None:

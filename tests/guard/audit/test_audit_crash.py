@@ -16,7 +16,7 @@ import pytest
 
 from toolcell.core import AuditError
 from toolcell.guard import AuditLog, verify_audit
-from toolcell.guard.audit import locked_file
+from toolcell.guard.audit import file
 
 from ...support.child import Child
 from ...support.guard.patience import PATIENT
@@ -287,7 +287,7 @@ print(refused > 5)
 def test_a_log_that_is_held_refuses_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locked_file, "LOCK_SECONDS", 0.02)
+    monkeypatch.setattr(file, "LOCK_SECONDS", 0.02)
     path = tmp_path / "audit.jsonl"
     with AuditLog(path) as log:
         holder = os.open(path, os.O_RDWR)

@@ -7,7 +7,7 @@ from .worker import PATIENCE
 WAITS = (
     "toolcell.core.storage.sqlite.OPEN_SECONDS",
     "toolcell.guard.approvals.store.BUSY_SECONDS",
-    "toolcell.guard.audit.locked_file.LOCK_SECONDS",
+    "toolcell.guard.audit.file.LOCK_SECONDS",
 )
 """How long files of the guard wait; who holds one may be stopped meanwhile."""
 
