@@ -13,9 +13,10 @@ from pathlib import Path
 
 import anyio
 from harness.measure import Missing, Row, Sample, WrongResult
+from harness.options import Options
 from rich.console import Console
 from rich.table import Table
-from rows.runs import ROWS, Options
+from rows.runs import ROWS
 
 from toolcell.core import ToolcellError
 from toolcell.sandbox import SandboxConfig

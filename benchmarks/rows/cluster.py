@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from baselines.programs import PYTHON
@@ -30,15 +30,13 @@ from harness.measure import (
     against,
     take_turns,
 )
+from harness.options import Options
 from harness.processes import all_settled, descendants
 
 from toolcell.cluster import ClusterSandbox, FixedNodes, new_token
 from toolcell.cluster.spi import NodeRecord
 from toolcell.core import CellLostError
 from toolcell.sandbox import HostCalls, Sandbox, SandboxConfig, SandboxManager
-
-if TYPE_CHECKING:
-    from rows.runs import Options
 
 Work = Callable[[], Awaitable[object]]
 _NODES = Path(__file__).parents[1] / "baselines" / "cluster_nodes.py"

@@ -6,16 +6,13 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from baselines import programs
 from baselines.programs import PYTHON
 from harness.measure import Contender, Row, Sample, WrongResult, against, take_turns
+from harness.options import Options
 
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, SandboxSession
-
-if TYPE_CHECKING:
-    from rows.runs import Options
 
 _FILE_MB = 100
 _TRUE = "/bin/true"

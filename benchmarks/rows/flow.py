@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from harness.measure import (
     Contender,
@@ -28,6 +28,7 @@ from harness.measure import (
     against,
     take_turns,
 )
+from harness.options import Options
 from pydantic import BaseModel, JsonValue
 
 from toolcell.core import ToolCall
@@ -52,9 +53,6 @@ from toolcell.tools import (
     ToolRegistry,
     tool,
 )
-
-if TYPE_CHECKING:
-    from rows.runs import Options
 
 _PYTHON = "TOOLCELL_LANGGRAPH_PYTHON"
 _BASELINES = Path(__file__).parents[1] / "baselines"

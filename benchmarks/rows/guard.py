@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio.to_thread
 from baselines.bare_reserve import BareReserve
@@ -30,6 +30,7 @@ from harness.measure import (
     repeated,
     take_turns,
 )
+from harness.options import Options
 from pydantic import JsonValue
 
 from toolcell.core import GuardDeniedError, ToolCall
@@ -44,9 +45,6 @@ from toolcell.guard import (
     Store,
 )
 from toolcell.tools import ConcurrentExecutor, RunContext, ToolRegistry, tool
-
-if TYPE_CHECKING:
-    from rows.runs import Options
 
 _CROWD = 64
 """Calls at once."""

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from baselines.programs import PYTHON
 from harness.measure import (
@@ -18,13 +17,11 @@ from harness.measure import (
     against,
     take_turns,
 )
+from harness.options import Options
 
 from rows.mcp import bare_stdio
 from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.tools import CodeExecutor, ToolRegistry, tool
-
-if TYPE_CHECKING:
-    from rows.runs import Options
 
 _WORK = f"{CALLS} bridge round trips"
 

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.measure import (
     Contender,
@@ -22,9 +22,7 @@ from harness.measure import (
     repeated,
     take_turns,
 )
-
-if TYPE_CHECKING:
-    from rows.runs import Options
+from harness.options import Options
 
 _GATE = 1.15
 _TOOLCELL = str(Path(sys.executable).with_name("toolcell"))

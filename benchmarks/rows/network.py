@@ -7,16 +7,13 @@ import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 from baselines import programs
 from baselines.programs import PYTHON
 from harness.measure import Contender, Row, Sample, WrongResult, against, take_turns
+from harness.options import Options
 
 from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager, Session
-
-if TYPE_CHECKING:
-    from rows.runs import Options
 
 _BODY_MB = 100
 _REQUESTS = 20

@@ -7,17 +7,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from baselines.programs import HELLO, PYTHON
 from harness import processes
 from harness.measure import Contender, Missing, Row, Sample, WrongResult, take_turns
+from harness.options import Options
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import PackageRules, SandboxConfig, SandboxManager
-
-if TYPE_CHECKING:
-    from rows.runs import Options
 
 _POOL = 8
 _MAX_ADDED_MS = 5

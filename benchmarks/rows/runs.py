@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +22,7 @@ from harness.measure import (
     against,
     take_turns,
 )
+from harness.options import Options, RowMaker
 
 from rows.cluster import CLUSTER_ROWS
 from rows.commands import COMMAND_ROWS
@@ -51,17 +51,6 @@ for i in range(1_000_000):
     total += i * i
 print((time.perf_counter() - started) * 1000)
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the command line asked for."""
-
-    runs: int
-    image: str
-
-
-RowMaker = Callable[[Options], Awaitable[list[Row]]]
 
 
 def _subprocess_config(pool: int = 0, programs_per_cell: int = 1) -> SandboxConfig:

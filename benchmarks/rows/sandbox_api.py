@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from baselines.programs import PYTHON
@@ -25,11 +25,9 @@ from harness.measure import (
     against,
     take_turns,
 )
+from harness.options import Options
 
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
-
-if TYPE_CHECKING:
-    from rows.runs import Options
 
 _TOOLCELL = str(Path(sys.executable).with_name("toolcell"))
 _MEGABYTES = 100

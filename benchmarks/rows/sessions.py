@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import anyio
 from baselines import programs
@@ -25,11 +24,9 @@ from harness.measure import (
     against,
     take_turns,
 )
+from harness.options import Options
 
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
-
-if TYPE_CHECKING:
-    from rows.runs import Options
 
 _MEGABYTE = 1024 * 1024
 _STATE_MB = 200

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from baselines import programs
 from baselines.programs import PYTHON
 from harness.measure import Contender, Row, WrongResult, against, take_turns
+from harness.options import Options
 
 from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager
-
-if TYPE_CHECKING:
-    from rows.runs import Options
 
 _PRINTS = "for i in range(100000): print(i, i * i)\n"
 _READS = "import sys\nlines = 0\nwhile sys.stdin.buffer.readline(): lines += 1\n"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from harness.measure import (
@@ -25,12 +25,10 @@ from harness.measure import (
     against,
     take_turns,
 )
+from harness.options import Options
 
 from toolcell.core import ToolCall
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
-
-if TYPE_CHECKING:
-    from rows.runs import Options
 
 _BATCH = 1_000
 _BATCH_WORK = f"batch of {_BATCH:,} tool calls"

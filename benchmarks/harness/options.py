@@ -1,0 +1,19 @@
+"""The options of a benchmark, which each row gets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from harness.measure import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line asked for."""
+
+    runs: int
+    image: str
+
+
+RowMaker = Callable[[Options], Awaitable[list[Row]]]
