@@ -30,11 +30,17 @@ def mark_slow(item: pytest.Item) -> None:
     """Give the mark `slow` to a listed test, unless it belongs to a slower run."""
     if any(item.iter_markers("docker")) or any(item.iter_markers("full")):
         return
-    path = item.path.relative_to(ROOT)
+    path, put_off = _of_file(item.path)
     names = {item.name, getattr(item, "originalname", item.name)}
-    known = {*map(str, (path, *path.parents)), *(f"{path}::{name}" for name in names)}
-    if known & slow_tests():
+    if put_off or {f"{path}::{name}" for name in names} & slow_tests():
         item.add_marker("slow")
+
+
+@functools.cache
+def _of_file(file: Path) -> tuple[str, bool]:
+    """Return the path of a file as the list has it, and True if all of it is there."""
+    path = file.relative_to(ROOT)
+    return str(path), bool({*map(str, (path, *path.parents))} & slow_tests())
 
 
 def tell_skipped(reporter: pytest.TerminalReporter) -> None:
