@@ -28,8 +28,9 @@ _LONG_TEXT = 65_536
 """Characters of a text that is decoded twice. When it is reached and there is more to
 decode, the text counts as a mention."""
 
-# Possessive: no run of characters is tried from its middle.
-_NAMED = re.compile(r"[\w\ufffd-]++(?:\.[\w\ufffd-]++)*+")
+# No run of characters is tried from its middle. The group is atomic: a possessive
+# one takes a dot too many before Python 3.11.4.
+_NAMED = re.compile(r"[\w\ufffd-]++(?>(?:\.[\w\ufffd-]++)*)")
 _WORD = re.compile(r"[^\s/@:?#\[\]\"'<>(),;=&\\]+")
 _NUMBERS = re.compile(r"[0-9][0-9a-fx.]*+")
 _IPV6 = re.compile(r"[0-9a-f:.]++")
