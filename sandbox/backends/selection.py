@@ -141,6 +141,7 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
             hint="`toolcell doctor` says how to get namespaces, or use Docker",
         )
     _check_mounts(config, traits.level)
+    _check_work_dir(config, traits.level)
     check_network(config.network, traits)
     if config.programs_per_cell > 1 and traits.level == "process":
         raise ConfigError(
@@ -166,6 +167,16 @@ def _check_mounts(config: SandboxConfig, level: IsolationLevel) -> None:
             f"'confined' cells see {moved[0].source} at its own path, not at "
             f"{moved[0].target}",
             hint="name the source as the target, or use Docker or namespaces",
+        )
+
+
+def _check_work_dir(config: SandboxConfig, level: IsolationLevel) -> None:
+    usual = SandboxConfig.model_fields["work_dir"].default
+    if level in ("confined", "process") and config.work_dir != usual:
+        raise SandboxUnavailableError(
+            f"programs of {level!r} cells start in folders of this machine, not in "
+            f"{config.work_dir}",
+            hint="leave `work_dir` out, or use Docker or namespaces",
         )
 
 

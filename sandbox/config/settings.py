@@ -381,7 +381,8 @@ class SandboxConfig(SettingsModel):
     ] = "/work"
     """The folder that programs start in, and their HOME, such as `/workspace` or
     `/home/user`; not a folder of the system. It is empty, whatever an image has there.
-    `process` isolation takes a temporary folder instead."""
+    Cells of `confined` and `process` isolation have folders of the machine instead, and
+    refuse another one than the default."""
 
     mounts: Annotated[tuple[Mount, ...], Field(max_length=16)] = ()
     """Folders and files of this machine to show to programs, at most 16. Not in

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from toolcell.core import ConfigError
+from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import Mount, SandboxConfig, SandboxManager
 
-from ...conftest import SUBPROCESS, BackendRow
+from ...conftest import CONFINED, SUBPROCESS, BackendRow
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +53,7 @@ async def test_file_calls_and_forks_mean_the_same_folder(backend: BackendRow) ->
         assert in_branch.value == ["a", "b", "c"]
 
 
+@pytest.mark.namespaces
 async def test_a_used_cell_begins_there_with_an_empty_one() -> None:
     config = SUBPROCESS.config(work_dir="/home/user", programs_per_cell=3)
     async with SandboxManager(config) as manager:
@@ -79,6 +82,20 @@ def test_a_mount_is_not_in_the_way(target: str) -> None:
     mounts = (Mount(source="/usr/share", target=target),)
     with pytest.raises(ConfigError, match="work dir"):
         SandboxConfig(work_dir="/data/in", mounts=mounts)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [CONFINED.options, {"backend": "process", "minimum_isolation": "process"}],
+    ids=["confined", "process"],
+)
+async def test_cells_without_a_root_of_their_own_refuse_another(
+    options: dict[str, Any],
+) -> None:
+    config = SandboxConfig(**options, work_dir="/home/user")
+    with pytest.raises(SandboxUnavailableError, match="not in /home/user"):
+        async with SandboxManager(config):
+            pass
 
 
 async def test_the_interpreter_is_not_in_the_way(
