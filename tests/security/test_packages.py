@@ -224,6 +224,7 @@ anyio.run(main)
 )
 
 
+@pytest.mark.namespaces
 async def test_the_owner_of_the_store_gets_no_further() -> None:
     """As an ordinary user a program has the uid that owns the layers."""
     need_an_ordinary_user()

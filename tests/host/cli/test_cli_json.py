@@ -13,6 +13,7 @@ import typer
 
 from toolcell.host.cli.commands import make_app
 
+from ...conftest import level_here
 from ...support.toolcell_command import toolcell
 from .conftest import Command, Done
 
@@ -158,4 +159,7 @@ def test_what_is_said_beside_a_result_is_json(tmp_path: Path) -> None:
     )
 
     assert json.loads(done.stdout)["status"] == "ok"
-    assert done.stderr == b""
+    notices = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [list(each) for each in notices] == (
+        [["notice"]] * (level_here() == "confined")
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from toolcell.sandbox.machine import host_cgroups
 
 from ...support.child import Child
+from ...support.process_tree import children, runs
 from ...support.toolcell_command import TOOLCELL
 
 # The signal reaches a thread beside the event loop's, which sleeps: as if it had come
@@ -90,7 +92,8 @@ def test_a_signal_ends_a_run_and_its_cell(
     with Child(
         arguments, stderr=subprocess.PIPE, text=True, preexec_fn=heed_hangup
     ) as process:
-        while not groups(process.pid):
+        # The launcher, and its first cell.
+        while not (cells := children(*children(process.pid))):
             assert process.poll() is None
             time.sleep(0.005)
         process.send_signal(number)
@@ -100,16 +103,16 @@ def test_a_signal_ends_a_run_and_its_cell(
     assert f"ended by {number.name}" in told
     assert told.count("\n") == 1
     assert option is None or json.loads(told)["error"]["kind"] == "interrupted"
+    assert not any(runs(pid, started) for pid, started in cells.items())
     assert not groups(process.pid)
 
 
 def groups(pid: int) -> list[Path]:
-    """Return the control groups that a process made."""
-    return [
-        path
-        for place in set(host_cgroups.parents().values())
-        for path in Path(place).glob(f"toolcell-*-{pid}-*")
-    ]
+    """Return the control groups that a process made; none where it can make none."""
+    with contextlib.suppress(OSError):
+        places = map(Path, set(host_cgroups.parents().values()))
+        return [path for each in places for path in each.glob(f"toolcell-*-{pid}-*")]
+    return []
 
 
 EARLY = """

@@ -13,6 +13,7 @@ from toolcell.core import ToolResult
 from toolcell.guard.spi import audit_page
 from toolcell.host.operator.live_calls import LiveCall
 
+from ...support.cells.stopped_cell import signal_cell
 from ...support.console.client import Client, signed_in
 from ...support.console.served import Service, served
 from ...support.corpora import naughty_strings
@@ -174,11 +175,9 @@ def test_a_cell_that_does_not_answer_is_not_measured(
     sessions = service.host.sessions
     assert sessions is not None
     [held] = sessions.all()
-    session: Any = held.session
-    supervisor = session._shared.cell._process._handle
-    signal.pidfd_send_signal(supervisor, signal.SIGSTOP)
+    signal_cell(held.session, signal.SIGSTOP)
     shown = viewer.page("/sessions")
-    signal.pidfd_send_signal(supervisor, signal.SIGCONT)
+    signal_cell(held.session, signal.SIGCONT)
     service.portal.call(sessions.aclose, "coder", "silent")
 
     assert "not measured" in shown

@@ -12,7 +12,9 @@ import pytest
 
 from toolcell.host.operator.session_usage import measured
 from toolcell.sandbox import SandboxConfig, SandboxManager
-from toolcell.tools.spi import CodeSession, CodeSessions
+from toolcell.tools.spi import CodeSessions
+
+from ...support.cells.stopped_cell import signal_cell
 
 pytestmark = pytest.mark.anyio
 
@@ -22,11 +24,6 @@ async def sessions() -> AsyncIterator[CodeSessions]:
     config = SandboxConfig(backend="subprocess")
     async with SandboxManager(config) as sandbox, CodeSessions(sandbox) as made:
         yield made
-
-
-def stop_supervisor(held: CodeSession) -> None:
-    session: Any = held.session
-    signal.pidfd_send_signal(session._shared.cell._process._handle, signal.SIGSTOP)
 
 
 async def until_other_is_measured(sessions: CodeSessions) -> tuple[Any, Any]:
@@ -44,7 +41,7 @@ async def test_a_cell_that_stopped_is_not_measured_and_holds_up_nobody(
     async with sessions.use("a", "silent") as held, sessions.use("b", "other"):
         with anyio.fail_after(60):
             (_, before), _ = await measured(sessions, seconds=math.inf)
-        stop_supervisor(held)
+        signal_cell(held.session, signal.SIGSTOP)
         silent, other = await until_other_is_measured(sessions)
 
     assert before is not None

@@ -20,6 +20,7 @@ from toolcell.sandbox.backends.container_spec import OWNER_LABEL
 from toolcell.sandbox.machine import host_cgroups, process_identity
 
 from ...conftest import SUBPROCESS, BackendRow
+from ...support.cells.leftovers import host_groups
 from ...support.child import Child
 from ...support.polling import until
 from ...support.process_tree import alive, below, children, runs
@@ -125,6 +126,7 @@ async def test_a_killed_host_leaves_no_group() -> None:
             return [path for path in names if f"-{host.pid}-" in path]
         return []
 
+    host_cgroups.remove(host_groups())
     with forked_host(SUBPROCESS, "Python") as host:
         assert groups()
         host.kill()

@@ -150,6 +150,7 @@ def test_what_is_in_the_group_steps_aside_into_one_leaf(
 
 
 @pytest.mark.anyio
+@pytest.mark.namespaces
 async def test_a_cell_sees_no_group_and_no_uid_of_another() -> None:
     """Two managers of one process, and what their cells are told of the host."""
     code = """

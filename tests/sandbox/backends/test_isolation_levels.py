@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ...conftest import missing
+from ...conftest import missing, why_no_namespaces
 from ...support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
 from ...support.paths import TESTS
 from ...support.toolcell_command import TOOLCELL
@@ -80,6 +80,8 @@ time.sleep(30)
 @pytest.fixture(scope="module")
 def ordinary() -> list[dict[str, Any]]:
     """Results of five programs that an ordinary user ran."""
+    if why := why_no_namespaces():
+        missing(why)
     if os.getuid() != 0 or not Path(SYSTEM_PYTHON).exists():
         missing("needs root, to become an ordinary user, and /usr/bin/python3")
     programs = [
@@ -149,11 +151,15 @@ def without_namespaces(
     before: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run toolcell where the kernel gives no namespaces, or not all that belongs."""
-    if os.getuid() != 0 or shutil.which("unshare") is None:
-        missing("needs root and util-linux, to take namespaces away")
-    script = f'{lacks} && exec "$@"'
-    command = ["unshare", "-Urm", "sh", "-c", script, "sh", *before]
-    command += [TOOLCELL, *arguments]
+    command = [*before, TOOLCELL, *arguments]
+    why = why_no_namespaces()
+    if why and lacks != NO_NAMESPACES:
+        missing(why)
+    if not why:
+        if os.getuid() != 0 or shutil.which("unshare") is None:
+            missing("needs root and util-linux, to take namespaces away")
+        script = f'{lacks} && exec "$@"'
+        command = ["unshare", "-Urm", "sh", "-c", script, "sh", *command]
     env = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
     return subprocess.run(
         command,

@@ -210,8 +210,9 @@ def test_an_interpreter_of_a_virtual_environment_is_refused(tmp_path: Path) -> N
 
 
 async def test_a_launcher_that_nobody_uses_ends() -> None:
+    if interpreter() == os.path.realpath("/usr/bin/python3"):
+        pytest.skip("this machine has no second interpreter")
     other = SUBPROCESS.config(python="/usr/bin/python3")
-    assert interpreter() != os.path.realpath("/usr/bin/python3")
     before = children(os.getpid())
     with early_launcher():
         [started] = children(os.getpid()).keys() - before.keys()
@@ -236,6 +237,7 @@ async def test_a_launcher_that_was_set_up_early_has_the_cell_of_the_first_run() 
             await until(lambda: not alive(ahead))
 
 
+@pytest.mark.namespaces
 async def test_a_launcher_is_used_for_no_other_set_up_than_its_own() -> None:
     config = SUBPROCESS.config()
     before, earlier_groups = children(os.getpid()), groups()

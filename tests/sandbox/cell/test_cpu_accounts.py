@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 BURN = """
 import os, signal, time
-assert (os.getuid(), os.getppid()) == (10_001, 1), "not in a cell"
+assert os.getcwd().endswith("/work"), "not in a cell"
 {setting}
 def burn(seconds):
     end = time.thread_time() + seconds

@@ -163,6 +163,7 @@ async def test_links_in_a_mount_lead_nowhere(
 
 
 @pytest.mark.promise("E-18", "P-29")
+@pytest.mark.namespaces
 async def test_mounts_have_no_devices_and_no_setuid() -> None:
     """Docker has no such flags; its device group and no_new_privs hold instead."""
     mounts = (Mount(source="/usr/share", target="/data"),)
@@ -375,6 +376,7 @@ async def test_a_source_that_became_a_link_is_not_mounted(
 
 
 @pytest.mark.promise("E-24", "P-30")
+@pytest.mark.namespaces
 @pytest.mark.parametrize("swapped", ["given", "given/inner"])
 async def test_a_swap_after_the_check_is_seen_by_the_launcher(
     swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -429,6 +431,7 @@ print(open(base + "/mine/x").read())
 
 
 @pytest.mark.promise("P-29")
+@pytest.mark.namespaces
 def test_mounts_of_an_ordinary_user() -> None:
     if os.geteuid() != 0:
         pytest.skip("the other tests are run by an ordinary user already")

@@ -28,6 +28,7 @@ async def session() -> AsyncIterator[Session]:
         yield session
 
 
+@pytest.mark.namespaces
 async def test_a_program_cannot_touch_what_runs_commands(session: Session) -> None:
     code = """
 import ctypes, os
@@ -52,6 +53,7 @@ found
     assert (result.status, result.value) == ("ok", [])
 
 
+@pytest.mark.namespaces
 async def test_commands_are_confined_as_programs_are(session: Session) -> None:
     names = ("CapEff", "NoNewPrivs", "Seccomp", "Uid", "CapBnd")
     code = (
@@ -67,9 +69,15 @@ async def test_commands_are_confined_as_programs_are(session: Session) -> None:
 
 async def test_no_descriptor_leaks_into_a_command(session: Session) -> None:
     await session.run("1")
-    result = await (await session.exec("ls /proc/self/fd")).wait()
+    code = """
+import os
+for fd in range(4096):
+    try: os.fstat(fd); print(fd)
+    except OSError: pass
+"""
+    result = await (await session.exec(["python3", "-c", code])).wait()
 
-    assert result.stdout.split() == ["0", "1", "2", "3"]
+    assert result.stdout.split() == ["0", "1", "2"]
 
 
 async def test_commands_have_no_network(session: Session) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 # The first process of a PID namespace of its own, as it signals all others. It stands
 # still, so that its time is over, once it has seen the other one stopped.
 PAUSING = """
@@ -29,6 +31,7 @@ other.kill()
 """
 
 
+@pytest.mark.namespaces
 def test_who_stood_still_looks_again_before_it_gives_up() -> None:
     alone = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
     done = subprocess.run(

@@ -42,9 +42,9 @@ def facts(reason: str, agent: str | None = None) -> Mapping[str, str | None]:
 
 
 def end(cell: Any) -> None:
-    """End the supervisor of a cell from outside, and all that is below it."""
+    """End a cell from outside: its first process, and with it the supervisor."""
     signal.pidfd_send_signal(cell._process._handle, signal.SIGKILL)
-    select.select([cell._process._handle], [], [])
+    select.select([cell._channel._sock], [], [])
 
 
 async def use(manager: SandboxManager, *, streamed: bool) -> None:

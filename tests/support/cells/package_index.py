@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,13 @@ PTH = "import os; open('/work/pth', 'w').write('a .pth file was run')\n"
 SITECUSTOMIZE = "open('/work/site', 'w').write('sitecustomize was run')\n"
 
 
+def open_to_cells(folder: Path) -> None:
+    """Let users of cells pass to a folder: pytest closes those that it makes."""
+    for each in folder.parents:
+        if tempfile.gettempdir() in map(str, each.parents):
+            each.chmod(each.stat().st_mode | 0o011)
+
+
 class Index:
     """An index that uv reads from a folder.
 
@@ -61,6 +69,7 @@ class Index:
 
     def rules(self, folder: Path, *allow: str) -> PackageRules:
         """Return rules that take packages from here alone."""
+        open_to_cells(folder)
         return PackageRules(
             allow=allow, index_url=self.url, folder=str(folder), seconds=60
         )
