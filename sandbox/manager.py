@@ -196,6 +196,7 @@ class SandboxManager(Sandbox, Detachable):
         rules = programs.narrowed_network(network)
         await programs.install(packages)
         async with self._cells.cell(self.config.limits, agent_id) as cell:
+            await cell.keep()
             on_lost = partial(self._cells.news.lost, "session", agent_id)
             shared = SharedCell(cell, rules, on_lost)
             idle = self.config.session_idle_seconds

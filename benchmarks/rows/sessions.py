@@ -169,7 +169,7 @@ async def idle_sessions(options: Options) -> list[Row]:
         total = sum(processes.pss_mb(pid) for pid in everyone)
     each = Sample(name="PSS of each session", unit="MB", values=[total / count])
     work = f"{count} idle sessions"
-    return [Row(work=work, ours=each, compare="absolute", gate=6)]
+    return [Row(work=work, ours=each, compare="absolute", gate=9)]
 
 
 async def callers(options: Options) -> list[Row]:

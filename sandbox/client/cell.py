@@ -78,7 +78,7 @@ class Cell:
         self._untold_losses: dict[str | None, str] = {}
         self.traits = traits
         self.lasting = False
-        """True if a run or a question whose caller is cancelled is ended in
+        """True after `keep`: a run or a question whose caller is cancelled is ended in
         `INTERRUPT_SECONDS`, so that others may follow; else it ends with the cell."""
 
         self.program_number = 1
@@ -97,6 +97,16 @@ class Cell:
     def settled(self) -> bool:
         """False while a run or a question has no whole answer, so none may follow."""
         return self._is_over and not self._questions.is_open
+
+    async def keep(self) -> None:
+        """Use the cell for a session, before anything else is sent.
+
+        Raises:
+            CellLostError: The cell is gone.
+            SandboxUnavailableError: The cell did not start.
+        """
+        self.lasting = True
+        await self.handshake.send(self.handshake.hello() + encode({"type": "keep"}))
 
     async def wait_ready(self) -> None:
         """Wait until the supervisor has prepared a process.

@@ -63,7 +63,7 @@ class SharedCell:
     waits for both with `whole`.
 
     Args:
-        cell: The cell.
+        cell: The cell, which was told to be kept.
         network: The hosts that its runs may reach.
         on_lost: Called once if the cell turns out to be lost.
     """
@@ -71,7 +71,6 @@ class SharedCell:
     def __init__(
         self, cell: Cell, network: Network, on_lost: Callable[[], None]
     ) -> None:
-        cell.lasting = True
         self.cell = cell
         self._on_lost = on_lost
         # True once its end needs no word any more.

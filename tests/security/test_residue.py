@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from toolcell.sandbox import SandboxManager
 
@@ -233,8 +234,8 @@ def mark_of(name: str) -> str:
     return f"residue of the {name} of a program"
 
 
-def look_for_marks() -> str:
-    wanted = [list(mark_of(name).encode().translate(ROTATION)) for name in MARKED]
+def look_for_marks(marked: tuple[str, ...] = MARKED) -> str:
+    wanted = [list(mark_of(name).encode().translate(ROTATION)) for name in marked]
     return LOOK_AT_ALL_MEMORY.replace("WANTED", repr(wanted))
 
 
@@ -251,6 +252,20 @@ whole["value"]
 """
 
 
+def fork_from_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have programs forked from the process that reads what the host sends."""
+    zygote = "self._zygote is not None:\n            child"
+    code = changed_bundle(
+        [["supervisor.supervisor", zygote, "False:\n            child"]]
+    )
+    for module in (
+        "launcher_start.bundle",
+        "launcher_start.compiled_bundle",
+        "docker.bundle",
+    ):
+        monkeypatch.setattr(f"toolcell.sandbox.backends.{module}", lambda: code)
+
+
 @pytest.mark.promise("E-79", "R52")
 @pytest.mark.anyio
 @pytest.mark.parametrize("hidden", [True, False])
@@ -258,22 +273,7 @@ async def test_no_memory_of_the_next_program_has_a_word_of_the_last_one(
     backend: BackendRow, hidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not hidden:
-        # Forked from the process that reads what the host sends.
-        code = changed_bundle(
-            [
-                [
-                    "supervisor.supervisor",
-                    "self._zygote is not None:\n            child",
-                    "False:\n            child",
-                ]
-            ]
-        )
-        for module in (
-            "launcher_start.bundle",
-            "launcher_start.compiled_bundle",
-            "docker.bundle",
-        ):
-            monkeypatch.setattr(f"toolcell.sandbox.backends.{module}", lambda: code)
+        fork_from_the_supervisor(monkeypatch)
     parts = {name: mark_of(name).split() for name in MARKED}
     inputs = {"parts": parts, "given": mark_of("inputs") + " " * 20_000}
     look = look_for_marks()
@@ -299,3 +299,40 @@ async def test_no_memory_of_the_next_program_has_a_word_of_the_last_one(
     assert second.isolation is not None and second.isolation.reused
     assert whole.value == list(range(len(MARKED)))
     assert bool(second.value) is not hidden, second.value
+
+
+@pytest.mark.promise("P-33", "R52")
+@pytest.mark.anyio
+@pytest.mark.parametrize("hidden", [True, False])
+async def test_no_memory_of_a_fresh_run_has_a_word_of_its_session(
+    backend: BackendRow, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hidden:
+        fork_from_the_supervisor(monkeypatch)
+    marked = (*(each for each in MARKED if each != "stdin"), "secret")
+    given: dict[str, Any] = {
+        "inputs": {
+            "parts": {name: mark_of(name).split() for name in marked},
+            "given": mark_of("inputs") + " " * 20_000,
+        },
+        "secrets": {"GIVEN": SecretStr(mark_of("secret"))},
+    }
+    look = look_for_marks(marked)
+    async with (
+        SandboxManager(backend.config()) as sandbox,
+        sandbox.session() as session,
+    ):
+        await session.write_file("given", mark_of("file"))
+        kept = await session.run(LEAVE_MARKS, **given)
+        left = await session.run(LEAVE_MARKS, **given, fresh=True)
+        fresh = await session.run(look, fresh=True)
+        context = await (await session.context()).run(look)
+        same = await session.run(look)
+        fork = await (await session.fork()).run(look)
+
+    results = (kept, left, fresh, context, same, fork)
+    assert [each.status for each in results] == ["ok"] * len(results), results
+    # Those of one line share their state.
+    assert same.value == fork.value == list(range(len(marked)))
+    assert bool(fresh.value) is not hidden, fresh.value
+    assert bool(context.value) is not hidden, context.value

@@ -64,6 +64,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         "security/test_fallback.py::test_descriptors_of_the_host_are_not_inherited",
         "security/test_faults.py::test_cancelling_stops_the_program_and_has_one_outcome",
         "security/test_packages.py::test_a_program_finds_no_layer_but_its_own",
+        "security/test_residue.py::test_no_memory_of_a_fresh_run_has_a_word_of_its_session",
         "security/test_residue.py::test_no_memory_of_the_next_program_has_a_word_of_the_last_one",
     ),
     "its programs have the host's user here, or one of their own, and not 10001": (

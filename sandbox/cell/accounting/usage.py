@@ -51,6 +51,8 @@ class ResourceAccounting:
         self._memory: MemoryWatch | None = None
         self.commands: Callable[[], int] = int
         """Returns the process, one of ours, below which commands run; 0 if none."""
+        self.ours: Callable[[], set[int]] = set
+        """Returns the processes below this one that run no program."""
         self.notifier = 0
         """The process that works for the cell's programs and is not below this one."""
         self._cpu_before = self._own_before = 0.0
@@ -187,8 +189,8 @@ class ResourceAccounting:
         return int(greatest) if memory.is_passed() else 0
 
     def _programs(self) -> list[str]:
-        ours = str(self.commands())
-        return [pid for pid in self._processes() if pid != ours]
+        ours = self.ours()
+        return [pid for pid in self._processes() if int(pid) not in ours]
 
     def _kill(self, pid: int) -> None:
         if pid and self._memory is not None:

@@ -97,7 +97,7 @@ class Supervisor:
         adopts: bool = False,
     ) -> None:
         self._ready = ready
-        adopts = adopts or os.getpid() == 1
+        self._adopts = adopts = adopts or os.getpid() == 1
         self._child: Child | None = None
         self._wake_r, self._wake_w = os.pipe()
         self._settings: dict[str, Any] = {}
@@ -171,10 +171,15 @@ class Supervisor:
             runner.move(self._settings)
         gc.freeze()
         if settings["renews"]:
+            self._make_zygote()
+        self._fork()
+
+    def _make_zygote(self) -> None:
+        """Have programs forked from a process that never held one, from now on."""
+        if self._zygote is None and self._adopts:
             from .zygote import Zygote
 
             self._zygote = Zygote(self._settings, self._oom_score)
-        self._fork()
 
     def serve(self, channel: SupervisorChannel) -> None:
         """Greet the host and serve its requests until it closes the channel.
@@ -188,7 +193,8 @@ class Supervisor:
             channel, lambda: confine.fork_first_to_go(self._oom_score)
         )
         self._accounting.commands = lambda: self._processes.pid
-        hello = channel.receive_first().header
+        self._accounting.ours = self._ours
+        hello = channel.receive_only().header
         ready = {"type": "ready", "protocol": PROTOCOL_VERSION}
         if hello.get("protocol") != PROTOCOL_VERSION:
             channel.send(encode(ready))
@@ -199,6 +205,8 @@ class Supervisor:
             self._warm_up()
         ready["python"] = sys.version.split()[0]
         channel.send(encode(ready, _compiled() if hello.get("code") else b""))
+        # What is for programs comes after the word that this cell is a session's.
+        self._handle_frame(channel.receive_only())
         while True:
             self._handle_frame(self._next_frame())
 
@@ -263,6 +271,8 @@ class Supervisor:
             # keeps state may never want another.
             if not frame.header["final"] and frame.header["branch"] is None:
                 self._keep_a_child_ready()
+        elif kind == "keep":
+            self._make_zygote()
         elif kind == "fork":
             self._fork_branch(frame.header)
         elif kind == "file":
@@ -446,11 +456,14 @@ class Supervisor:
 
     def _known(self) -> set[int]:
         """Return the pids of processes that outlive a run."""
-        known = self._branches.living()
+        known = self._branches.living() | self._ours()
         if self._child is not None:
             known.add(self._child.pid)
-        if self._processes.pid:
-            known.add(self._processes.pid)
-        if self._zygote is not None:
-            known.add(self._zygote.pid)
         return known
+
+    def _ours(self) -> set[int]:
+        """Return the pids of processes below this one that run no program."""
+        ours = {self._processes.pid} if self._processes.pid else set()
+        if self._zygote is not None:
+            ours.add(self._zygote.pid)
+        return ours

@@ -46,12 +46,15 @@ class SupervisorChannel:
             self.read_more()
         return self._frames.pop(0)
 
-    def receive_first(self) -> Frame:
-        """Wait for the first frame, and read nothing beyond it.
+    def receive_only(self) -> Frame:
+        """Wait for a frame, and read nothing beyond it.
 
         This process forks before it reads what is for programs. Raises HostGone.
         """
         while not self._frames:
+            if self._decoder.room() is not None:
+                self.read_more()
+                continue
             data = os.read(self.read_fd, self._decoder.lacking)
             if not data:
                 raise HostGone
