@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped
 
 FOLDER = Path(__file__).resolve().parent.parent / "templates"
+
+_JOINT = re.compile(r"(?<=[_\-./:@])(?=\w)")
 
 
 def make_templates() -> Environment:
@@ -28,6 +32,7 @@ def make_templates() -> Environment:
     templates.finalize = _visible
     templates.filters |= {"as_json": as_json, "counted": counted}
     templates.filters |= {"when": when, "iso": iso, "span": span}
+    templates.filters["breakable"] = breakable
     return templates
 
 
@@ -35,6 +40,11 @@ def _visible(value: Any) -> Any:
     """Return a value as a template shows it: no character in it is hidden."""
     # Markup, a subclass, is what a template made: it was escaped before.
     return escaped(value) if type(value) is str else value
+
+
+def breakable(name: str) -> Markup:
+    """Return a name that lines may break in after `_`, `.` and the like alone."""
+    return Markup("<wbr>").join(_JOINT.split(escaped(name)))
 
 
 def as_json(value: Any, *, ascii_only: bool = False) -> str:

@@ -17,6 +17,7 @@ from toolcell.tools import tool
 
 from ...support.console.access import prefer, serious, unreached, wider
 from ...support.console.browser import Browser, browser
+from ...support.console.layout import DESK, PHONE, TABLET, on_screen, wrong_at
 from ...support.console.served import SECRET, Service, served
 
 NO_PAGES = {
@@ -45,6 +46,10 @@ timeout_seconds = 600
 [[policies]]
 agent_id = "waiter"
 allow = ["hold", "note", "run_python"]
+[[policies]]
+agent_id = "the-assistant-of-the-department-for-procurement.eu-central-1"
+allow = ["note"]
+ask = ["pay"]
 [console.oidc]
 issuer = "https://login.example.com"
 client_id = "toolcell"
@@ -95,12 +100,18 @@ def page(service: Service) -> Iterator[Browser]:
             several, _ = service.asked(to=f"{person}'s friend", agent="treasurer")
             reply = Approve(approver=person)
             service.portal.call(service.host.approvals.answer, several.id, reply)
+        service.asked(to="W" * 300, agent=LONGEST)
+        for name in ("note", "orders__list_all_line_items_of_the_last_business_year"):
+            service.call(name, LONGEST, text="m" * 300).result(timeout=60)
         started.open(f"{service.url}/audit")
         started.send("Keep the present head")
         started.send("Check it now")
         started.open(f"{service.url}/health")
         started.send("Examine this machine")
         yield started
+
+
+LONGEST = "the-assistant-of-the-department-for-procurement.eu-central-1"
 
 
 def answer_requests(service: Service, page: Browser) -> None:
@@ -191,6 +202,35 @@ def test_nothing_is_lost_at_200_percent(service: Service, page: Browser) -> None
         wide[url] = [wider(page, width) for width in (600, 320)]
 
     assert {url: each for url, each in wide.items() if each != [0, 0]} == {}
+
+
+@pytest.mark.parametrize("width", [PHONE, TABLET, DESK])
+@pytest.mark.promise("D1")
+@pytest.mark.promise("D12")
+def test_every_page_fits_the_screen(
+    service: Service, page: Browser, width: int
+) -> None:
+    """No word is cut, nothing is out of sight, and fingers meet what they touch."""
+    wrong = {}
+    for url in urls(service):
+        page.open(f"{service.url}{url}")
+        page.waits_for_buttons()
+        wrong[url] = wrong_at(page, width)
+
+    assert {url: each for url, each in wrong.items() if each} == {}
+
+
+@pytest.mark.promise("D12")
+def test_the_menu_of_a_telephone_leads_on(service: Service, page: Browser) -> None:
+    """Also without scripts."""
+    page.allow_scripts(False)
+    page.open(f"{service.url}/health")
+    with on_screen(page, PHONE):
+        assert not page.find("nav a").is_displayed()
+        page.click(".menu")
+        page.click("nav a[href='/runs']")
+        assert page.find("h1").text == "Runs"
+    page.allow_scripts(True)
 
 
 def test_a_call_is_approved_by_the_keyboard_alone(

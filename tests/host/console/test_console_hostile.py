@@ -71,6 +71,7 @@ def shown(service: Service, page: Browser, texts: dict[str, str]) -> Any:
         "  document.forms.length, document.querySelectorAll("
         "    'script, iframe, img, svg, style, base, link, meta').length]"
     )
+    page.click("#why-" + request.id)
     page.write("#reason-" + request.id, "<img src=x onerror=hacked=1>")
     page.press("Deny")
     page.reads("Reason: <img src=x onerror=hacked=1>")

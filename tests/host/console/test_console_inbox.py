@@ -71,6 +71,7 @@ def test_the_reason_of_a_denial_reaches_the_model(
 ) -> None:
     request, call = service.asked(to="casino")
     anna.open(service.url)
+    anna.click(f"#why-{request.id}")
     anna.write(f"#reason-{request.id}", "we do not gamble")
     anna.press("Deny", f"form[contains(@action, '{request.id}')]")
     anna.reads("anna denied this call. Reason: we do not gamble")
@@ -122,6 +123,7 @@ def test_the_focus_stays_where_it_was_as_the_page_keeps_up(
 def test_what_a_person_writes_is_not_replaced(service: Service, anna: Browser) -> None:
     request, _ = service.asked(to="first")
     anna.open(service.url)
+    anna.click(f"#why-{request.id}")
     anna.write(f"#reason-{request.id}", "because")
     service.asked(to="second")
     anna.reads("This page has changed")

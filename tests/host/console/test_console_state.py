@@ -39,7 +39,7 @@ def log(service: Service) -> Path:
 
 
 def words(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(text.replace("<wbr>", "").split())
 
 
 def test_agents_are_shown_with_limits_and_plots(

@@ -20,7 +20,7 @@ ACTIVE = "a, button, summary, textarea, select, input:not([type=hidden]), [tabin
 OUT_OF_REACH = f"""
 {OPEN_ALL}
 const active = [...document.querySelectorAll("{ACTIVE}, .wide, pre.tall")];
-const outOfReach = active.filter((each) => {{
+const outOfReach = active.filter((each) => each.checkVisibility()).filter((each) => {{
   each.focus({{ focusVisible: true }});
   const isReached = document.activeElement === each
     && (each.tabIndex === 0 || each.id === "main");
