@@ -14,6 +14,8 @@ from markupsafe import Markup
 from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped
 
+from . import programs
+
 FOLDER = Path(__file__).resolve().parent.parent / "templates"
 
 _JOINT = re.compile(r"(?<=[_\-./:@])(?=\w)")
@@ -32,7 +34,12 @@ def make_templates() -> Environment:
     templates.finalize = _visible
     templates.filters |= {"as_json": as_json, "counted": counted}
     templates.filters |= {"when": when, "iso": iso, "span": span}
-    templates.filters["breakable"] = breakable
+    templates.filters |= {"breakable": breakable}
+    templates.filters |= {"program": programs.program, "terminal": programs.terminal}
+    templates.filters |= {"failure": programs.failure}
+    templates.filters |= {"program_status": programs.program_status}
+    templates.filters |= {"frames_of_tools": programs.frames_of_tools}
+    templates.globals |= {"language_of": programs.language_of}
     return templates
 
 

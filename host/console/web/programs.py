@@ -1,0 +1,148 @@
+"""Programs, what they print and how they fail, as people read them: safe markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+from pygments import lex
+from pygments.lexer import Lexer
+from pygments.lexers import get_lexer_by_name
+from pygments.token import STANDARD_TYPES
+
+from toolcell.core.text.overwritten import without_overwritten
+from toolcell.core.text.printable import escaped
+
+MAX_COLOURED = 50_000
+"""Characters of a program that is coloured. When it is reached it has line numbers
+alone, since lexers take long for what is written to keep them busy."""
+
+_LANGUAGES = {"run_python": ("code", "python"), "run_shell": ("command", "bash")}
+_SPAN = Markup('<span class="{}">{}</span>')
+_NUMBER = Markup('<span class="n{}"></span>')
+_COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
+_ROOT = Path(__file__).resolve().parents[3]
+_OURS = tuple(f"{_ROOT / room}/" for room in ("core", "guard", "host", "tools"))
+_BASIC = re.compile(r"[39][0-7]")
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in .+$', re.M)
+
+
+class Failure(NamedTuple):
+    """Why a program or a tool failed: what its author reads first."""
+
+    message: str
+    """The last line, which names the exception."""
+
+    line: int | None
+    """The line of the program that failed. None: none of its own is named."""
+
+
+def language_of(tool: str, argument: str) -> str:
+    """Return the language of an argument that is a program, or an empty text."""
+    name, language = _LANGUAGES.get(tool, ("", ""))
+    return language if argument == name else ""
+
+
+def program(code: str, language: str = "", failed: int | None = None) -> Markup:
+    """Return a program with numbered lines, coloured if its language is known.
+
+    Args:
+        code: The program, or any text of several lines.
+        language: A name that Pygments knows; empty: no colours.
+        failed: The line to point at.
+    """
+    lines = _lines(escaped(code), language)
+    numbered = (
+        _NUMBER.format(" failed" if number == failed else "") + line
+        for number, line in enumerate(lines, 1)
+    )
+    return Markup("\n").join(numbered)
+
+
+def _lines(code: str, language: str) -> list[Markup]:
+    if not language or len(code) > MAX_COLOURED:
+        return [Markup.escape(each) for each in code.split("\n")]
+    lines = [Markup()]
+    for kind, text in lex(code, _lexer(language)):
+        first, *more = text.split("\n")
+        lines[-1] += _token(kind, first)
+        lines += [_token(kind, each) for each in more]
+    return lines
+
+
+@lru_cache
+def _lexer(language: str) -> Lexer:
+    return get_lexer_by_name(language, stripnl=False, ensurenl=False)
+
+
+def _token(kind: Any, text: str) -> Markup:
+    # Kinds are of three letters at most, of which the first one says enough.
+    name = STANDARD_TYPES.get(kind, "")[:1]
+    return _SPAN.format(f"c-{name}", text) if name and text else Markup.escape(text)
+
+
+def terminal(text: str) -> Markup:
+    """Return output as a terminal shows it: coloured, and without what was overwritten.
+
+    Only the colour of letters and bold are followed, so nothing can be hidden; every
+    other escape sequence is written out.
+    """
+    return Markup().join(_coloured(without_overwritten(text)))
+
+
+def _coloured(text: str) -> Iterator[Markup]:
+    colour, bold, at = "", False, 0
+    for found in [*_COLOUR.finditer(text), None]:
+        piece = escaped(text[at : None if found is None else found.start()])
+        names = " ".join(filter(None, (colour, "bold" if bold else "")))
+        if piece:
+            yield _SPAN.format(names, piece) if names else Markup.escape(piece)
+        if found is None:
+            return
+        at = found.end()
+        for code in found[1].split(";"):
+            match code.lstrip("0"):
+                case "":
+                    colour, bold = "", False
+                case "1":
+                    bold = True
+                case "39":
+                    colour = ""
+                case "38" | "48":
+                    break  # a colour out of 256 or of any; its numbers follow
+                case number if _BASIC.fullmatch(number):
+                    colour = f"ansi-{number[1]}"
+
+
+def program_status(result: Any) -> str:
+    """Return the status of the program that a result is of, or an empty text."""
+    if isinstance(result, Mapping) and {"status", "stdout"} <= result.keys():
+        return str(result["status"])
+    return ""
+
+
+def failure(traceback: str) -> Failure:
+    """Return what a traceback says to the author of the program."""
+    own = [
+        int(line)
+        for file, line in _FRAME.findall(traceback)
+        if file == "/work/main.py" or file.startswith("<")
+    ]
+    message = traceback.strip().rsplit("\n", 1)[-1]
+    return Failure(message, own[-1] if own else None)
+
+
+def frames_of_tools(traceback: str) -> str:
+    """Return a traceback without our own frames; if no other is in it, the whole."""
+    frames = [*_FRAME.finditer(traceback)]
+    ends = [each.start() for each in frames[1:]] + [len(traceback)]
+    theirs = [
+        traceback[frame.start() : end]
+        for frame, end in zip(frames, ends, strict=False)
+        if not frame[1].startswith(_OURS) and "/anyio/" not in frame[1]
+    ]
+    return "".join(theirs) or traceback

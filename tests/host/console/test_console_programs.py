@@ -1,0 +1,133 @@
+"""Programs are shown as programs, output as on a terminal, errors by their line."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from markupsafe import Markup
+
+from toolcell.host.console.web.programs import (
+    MAX_COLOURED,
+    Failure,
+    failure,
+    frames_of_tools,
+    program,
+    terminal,
+)
+
+from ...support.console.client import Client
+from ...support.console.served import Service
+from ...support.corpora import naughty_strings
+
+CODE = """
+[sandbox]
+backend = "subprocess"
+[tools]
+builtin = ["code"]
+[[policies]]
+agent_id = "coder"
+allow = ["run_python"]
+"""
+FAILS = """\
+def third(x):
+    return x / 0 < 1
+
+print("\\x1b[31mred\\x1b[0m\\n50%\\r99%", flush=True)
+third(1)
+"""
+
+
+def unmarked(shown: Markup) -> str:
+    """Return the text that a browser shows of markup."""
+    return Markup(re.sub(r"<span class=\"[-a-z0-9 ]*\">|</span>", "", shown)).unescape()
+
+
+@pytest.mark.promise("D2")
+@pytest.mark.promise("D4")
+@pytest.mark.promise("D13")
+def test_a_program_that_fails_is_shown_with_its_line(
+    service: Service, viewer: Client
+) -> None:
+    assert service.call("run_python", "coder", code=FAILS).result(60).status == "ok"
+    found = service.host.executor.records.page(limit=1)[0].number
+    page, listed = viewer.page(f"/runs/{found}"), viewer.page("/runs")
+
+    assert "ZeroDivisionError: division by zero, in line 2" in page
+    assert "red\n99%\n" in page
+    assert "error" in listed.split("Number")[1]
+    assert " ok" not in listed.split("Number")[1]
+
+
+@pytest.mark.promise("D2")
+def test_the_line_that_failed_is_marked() -> None:
+    first, second = program("x = 1\nreturn 0", "python", failed=2).split("\n")
+
+    assert first.startswith('<span class="n"></span>')
+    assert second.startswith(
+        '<span class="n failed"></span><span class="c-k">return</span> '
+    )
+
+
+@pytest.mark.promise("D2")
+def test_markup_adds_no_text_and_hides_none() -> None:
+    for text in [
+        *naughty_strings(),
+        "<b>&amp;\n\n x",
+        "'''\nx\n'''",
+        "a\u202eb\x1b[2J",
+    ]:
+        for shown in (program(text, "python"), program(text, "bash"), program(text)):
+            assert unmarked(shown) == unmarked(terminal(text.replace("\r", "\\u{d}")))
+
+
+@pytest.mark.promise("D2")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[1;32mok\x1b[m.", '<span class="ansi-2 bold">ok</span>.'),
+        ("\x1b[8;37;40mseen\x1b[0m", '<span class="ansi-7">seen</span>'),
+        ("\x1b[31m<b>\x1b[39m</b>", '<span class="ansi-1">&lt;b&gt;</span>&lt;/b&gt;'),
+        ("\x1b[38;5;1mx", "x"),
+        ("10%\r20%\nend", "20%\nend"),
+        ("\x1b]0;title\x07", "\\u{1b}]0;title\\u{7}"),
+    ],
+)
+def test_output_has_the_colours_of_a_terminal(text: str, shown: str) -> None:
+    assert terminal(text) == shown
+
+
+def test_a_long_program_has_numbers_and_no_colours() -> None:
+    code = "x = 1\n" * (MAX_COLOURED // 6 + 1)
+
+    assert program(code, "python") == program(code)
+    assert program(code).count('<span class="n">') == code.count("\n") + 1
+
+
+OURS = f'  File "{__file__.split("/tests/")[0]}/tools/execution/x.py", line 9, in run\n'
+THEIRS = '  File "/srv/app/pay.py", line 3, in pay\n    raise ValueError("no")\n'
+
+
+@pytest.mark.promise("D13")
+@pytest.mark.parametrize(
+    ("traceback", "told"),
+    [
+        (
+            f"Traceback:\n{OURS}{THEIRS}ValueError: no\n",
+            Failure("ValueError: no", None),
+        ),
+        ('  File "/work/main.py", line 2, in f\nKeyError\n', Failure("KeyError", 2)),
+        ("", Failure("", None)),
+    ],
+)
+def test_a_failure_is_told_by_its_own_line(traceback: str, told: Failure) -> None:
+    assert failure(traceback) == told
+
+
+@pytest.mark.promise("D13")
+def test_the_frames_of_a_tool_come_first() -> None:
+    whole = f"Traceback:\n{OURS}{THEIRS}ValueError: no\n"
+
+    assert frames_of_tools(whole) == f"{THEIRS}ValueError: no\n"
+    assert frames_of_tools(f"{OURS}ValueError") == f"{OURS}ValueError"
+    assert frames_of_tools("ValueError") == "ValueError"
