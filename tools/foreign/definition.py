@@ -72,7 +72,9 @@ class Listing(Generic[D]):
         if not self._has_room(name):
             return
         try:
-            self.definitions[name] = make()
+            made = self.definitions[name] = make()
+            # Made here and kept, for lists are compared in one go.
+            _ = made.digest
         except ConfigError as error:
             self.refused[name] = error.message
 

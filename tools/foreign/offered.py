@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from toolcell.core import ConfigError
 
-from ..definition.options import provider_name
+from ..definition.options import MAX_NAME_CHARACTERS, provider_name
 from ..definition.tool import Tool
 from .definition import MAX_TOOLS, D, Listing
 
@@ -31,6 +33,24 @@ def check_prefix(prefix: str) -> None:
             f"{prefix!r} cannot be the prefix of a server's tools",
             hint="take words of letters and digits with `_` or `-` between",
         )
+
+
+def offered_name(prefix: str, name: str) -> str:
+    """Return the name of a server's tool here, `prefix__name`.
+
+    Marks that names do not have become `_`; a long name is cut, and ends with a hash of
+    it. A name with other letters than ASCII stays as it is, which no tool may have.
+    """
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name) if _is_ascii(name) else name
+    whole = f"{prefix}__{plain}"
+    if len(whole) <= MAX_NAME_CHARACTERS:
+        return whole
+    end = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{whole[: MAX_NAME_CHARACTERS - 9]}_{end}"
+
+
+def _is_ascii(name: str) -> bool:
+    return name.isascii() and name.isprintable()
 
 
 class OfferedTools(Generic[D, T]):
@@ -94,16 +114,20 @@ class OfferedTools(Generic[D, T]):
             _log.warning("tools of %s: %s", self._server, self._changed)
 
     def _adopt(self, definitions: Mapping[str, D]) -> None:
-        spelled: dict[str, list[str]] = {}
-        for name in definitions:
-            spelled.setdefault(provider_name(name).lower(), []).append(name)
+        made: dict[str, T] = {}
         for name, definition in definitions.items():
-            if len(spelled[provider_name(name).lower()]) > 1:
-                self._unfit[name] = "providers write its name like that of another"
-                continue
             try:
-                self.tools[name] = self._make(definition)
+                made[name] = self._make(definition)
             except ConfigError as error:
                 self._unfit[name] = error.message
+        spelled = Counter(_spelled(tool) for tool in made.values())
+        for name, tool in made.items():
+            if spelled[_spelled(tool)] > 1:
+                self._unfit[name] = "providers write its name like that of another"
             else:
-                self.definitions[name] = definition
+                self.tools[name] = tool
+                self.definitions[name] = definitions[name]
+
+
+def _spelled(tool: Tool) -> str:
+    return provider_name(tool.name).lower()

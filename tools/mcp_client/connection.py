@@ -7,10 +7,11 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+import anyio.lowlevel
+from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import ConfigError, ToolExecutionError
 from toolcell.core.text.install_hint import install_hint
@@ -20,6 +21,7 @@ from ..foreign.definition import Listing, unknown_outcome
 from .definition import MCPDefinition, mcp_definition
 from .http import LastErrorStatus, MCPEndpoint, open_endpoint
 from .message_limits import ConnectionLost, MessageBudget, limit_messages
+from .odd_parts import SET_ASIDE
 from .results import MAX_ERROR_CHARACTERS, MCPProgressRelay
 from .stdio import MCPCommand, open_command
 
@@ -45,6 +47,9 @@ class ServerConnection:
     is_stale: bool = False
     """True if its tools have to be listed again before the next call."""
 
+    version: str | None = None
+    """The version of the protocol; None: it is not agreed on yet."""
+
     ended: anyio.Event = field(default_factory=anyio.Event)
 
     async def listing(self) -> Listing[MCPDefinition]:
@@ -56,35 +61,17 @@ class ServerConnection:
         cursor = None
         listing: Listing[MCPDefinition] = Listing()
         for _ in range(MAX_PAGES):
-            try:
-                page = await self.client.list_tools(cursor=cursor)
-                tools = [_listed_fields(tool) for tool in page.tools]
-                cursor = page.next_cursor
-            except ValidationError:
-                # One tool that is malformed costs itself, not the others.
-                loose = await self._loose_page(cursor)
-                tools, cursor = loose.tools, loose.next_cursor
-            for fields in tools:
-                name = str(fields.get("name", ""))
-                listing.add(name, functools.partial(mcp_definition, fields))
+            page = await self.client.list_tools(cursor=cursor)
+            cursor = page.next_cursor
+            tools = [_listed_fields(tool) for tool in page.tools]
+            for fields in [*tools, *(page.meta or {}).get(SET_ASIDE, [])]:
+                given = fields if isinstance(fields, dict) else {}
+                name = str(given.get("name", ""))
+                listing.add(name, functools.partial(mcp_definition, given))
+                await anyio.lowlevel.checkpoint()
             if not cursor:
                 break
         return listing
-
-    async def _loose_page(self, cursor: str | None) -> _LoosePage:
-        from mcp import types as mcp
-
-        params = mcp.PaginatedRequestParams(cursor=cursor)
-        request = mcp.ListToolsRequest(params=params)
-        data = request.model_dump(by_alias=True, mode="json", exclude_none=True)
-        # The library has no public way to read an answer that it calls invalid.
-        session: Any = self.client.session
-        options: dict[str, Any] = {}
-        session._stamp(data, options)
-        raw = await session._dispatcher.send_raw_request(
-            "tools/list", data.get("params"), options
-        )
-        return _LoosePage.model_validate(raw)
 
     async def call(
         self, tool: str, arguments: dict[str, Any], progress: MCPProgressRelay
@@ -121,13 +108,6 @@ class ServerConnection:
             )
         answer: CallToolResult = result
         return answer
-
-
-class _LoosePage(BaseModel):
-    """A page of a list of tools whose definitions nobody has looked at."""
-
-    tools: list[dict[str, Any]]
-    next_cursor: Annotated[str | None, Field(alias="nextCursor")] = None
 
 
 @functools.cache
@@ -198,7 +178,11 @@ async def connect(
 
     last_error, budget = LastErrorStatus(), MessageBudget()
     client = Client(
-        limit_messages(_transport(server, max_bytes, last_error), budget),
+        limit_messages(
+            _transport(server, max_bytes, last_error),
+            budget,
+            lambda: connection.version,
+        ),
         client_info=Implementation(name="toolcell", version="1"),
         message_handler=receive,
         cache=None,
@@ -206,6 +190,7 @@ async def connect(
     connection = ServerConnection(client, budget, last_error)
     try:
         async with client, anyio.create_task_group() as tasks:
+            connection.version = client.protocol_version
             tasks.start_soon(_listen, connection)
             yield connection
             tasks.cancel_scope.cancel()

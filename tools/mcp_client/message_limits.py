@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import anyio
 
 from toolcell.core.text.json_size import count_values
 
-from .results import with_known_blocks
+from .odd_parts import set_odd_parts_aside
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectSendStream
@@ -29,10 +29,9 @@ MESSAGES_AT_ONCE = 1_000
 UNREADABLE_MESSAGES = 100
 """Messages of a connection that are not JSON-RPC. When it is reached it ends."""
 
-MESSAGE_VALUES = 200_000
+MESSAGE_VALUES = 50_000
 """Values in one message of a server. When it is exceeded the connection ends: to read
 them, and all that is done with them, would keep the event loop from everybody."""
-
 
 SECONDS_PER_VALUE = 20e-6
 """Seconds that the next large message of a server waits, for each value of this one
@@ -125,9 +124,16 @@ async def parse(line: bytes, pace: Pace) -> Incoming:
 
 @asynccontextmanager
 async def limit_messages(
-    transport: AbstractAsyncContextManager[TransportStreams], budget: MessageBudget
+    transport: AbstractAsyncContextManager[TransportStreams],
+    budget: MessageBudget,
+    version: Callable[[], str | None],
 ) -> AsyncGenerator[TransportStreams, None]:
     """Open a transport; its end, a flood or unreadable messages end the body.
+
+    Args:
+        transport: The transport.
+        budget: The number of messages that the server may send.
+        version: Returns the version of the protocol; None: it is not agreed on yet.
 
     Raises:
         ConnectionLost: In a group, when that is the reason of the end.
@@ -135,7 +141,7 @@ async def limit_messages(
     async with transport as (read, write):
         to_session, incoming = anyio.create_memory_object_stream["Incoming"]()
         async with incoming, anyio.create_task_group() as tasks:
-            tasks.start_soon(_pump, read, to_session, budget)
+            tasks.start_soon(_pump, read, to_session, budget, version)
             yield incoming, write
             tasks.cancel_scope.cancel()
 
@@ -144,6 +150,7 @@ async def _pump(
     read: ReadStream[Incoming],
     to_session: MemoryObjectSendStream[Incoming],
     budget: MessageBudget,
+    version: Callable[[], str | None],
 ) -> None:
     from mcp.types import JSONRPCNotification, JSONRPCResponse
 
@@ -167,9 +174,7 @@ async def _pump(
                     if message.method not in _HEARD:
                         continue
                 elif isinstance(message, JSONRPCResponse):
-                    content = message.result.get("content")
-                    if isinstance(content, list):
-                        message.result["content"] = with_known_blocks(content)
+                    await set_odd_parts_aside(message.result, version())
                 await to_session.send(each)
             if to_session.statistics().open_receive_streams:
                 raise ConnectionLost("ended the connection")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import functools
 import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue
 
 from toolcell.core import ImagePart, InvalidInputError, ToolExecutionError
 from toolcell.core.text.picture_type import picture_type
@@ -32,7 +31,6 @@ MAX_PROGRESS_CHARACTERS = 256
 """Characters of a progress message. When it is reached the text is cut."""
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
-_UNKNOWN = {"type": "text", "text": "[a block of content that MCP does not know]"}
 _UNNAMED = "application/octet-stream"
 _Block = dict[str, JsonValue]
 
@@ -128,26 +126,6 @@ def _show(data: bytes, context: ToolContext) -> bool:
     if mime != "image/png" and mime != "image/jpeg":
         return False
     return context.show(ImagePart(mime=mime, data=base64.b64encode(data).decode()))
-
-
-def with_known_blocks(content: list[Any]) -> list[Any]:
-    """Return blocks of an answer; one that MCP does not know is a text about it."""
-    return [block if _is_known(block) else _UNKNOWN for block in content]
-
-
-def _is_known(block: Any) -> bool:
-    try:
-        _block_adapter().validate_python(block)
-    except ValidationError:
-        return False
-    return True
-
-
-@functools.cache
-def _block_adapter() -> TypeAdapter[Any]:
-    from mcp.types import ContentBlock
-
-    return TypeAdapter(ContentBlock)
 
 
 def _media(media_type: str | None) -> str:

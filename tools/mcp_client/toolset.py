@@ -24,7 +24,7 @@ from ..definition.json_schema import build_validator
 from ..definition.json_schema_tool import JSONSchemaTool
 from ..definition.tool import Tool
 from ..foreign.definition import model_description, model_schema
-from ..foreign.offered import OfferedTools, check_prefix
+from ..foreign.offered import OfferedTools, check_prefix, offered_name
 from .connection import ServerConnection, connect
 from .definition import MCPDefinition
 from .http import MCPEndpoint
@@ -46,7 +46,7 @@ class MCPTool(JSONSchemaTool):
     ) -> None:
         self.toolset = toolset
         self.definition = definition
-        name = f"{toolset.prefix}__{definition.name}"
+        name = offered_name(toolset.prefix, definition.name)
         super().__init__(
             self._ask,
             name=name,

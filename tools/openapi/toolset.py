@@ -7,7 +7,6 @@ and an operation that changed is not called.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -25,11 +24,10 @@ from toolcell.core.http_exchange import NoAnswerError, Request, exchange
 
 from ..definition.context import ToolContext
 from ..definition.json_schema_tool import JSONSchemaTool
-from ..definition.options import MAX_NAME_CHARACTERS
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
 from ..foreign.definition import model_description, model_schema, unknown_outcome
-from ..foreign.offered import OfferedTools, check_prefix
+from ..foreign.offered import OfferedTools, check_prefix, offered_name
 from .answers import content_of, read_answer
 from .credentials import Credentials
 from .definition import OpenAPIDefinition, OpenAPIPins
@@ -56,7 +54,7 @@ class OpenAPITool(JSONSchemaTool):
         self.schemes = toolset.credentials.chosen(definition)
         super().__init__(
             self._ask,
-            name=_tool_name(toolset.prefix, definition.name),
+            name=offered_name(toolset.prefix, definition.name),
             description=model_description(f"API {toolset.name}", definition),
             parameters=model_schema(definition.input_schema),
             idempotent=idempotent,
@@ -312,12 +310,3 @@ def _rules(owner: str, url: str, networks: Collection[str]) -> EgressRules:
             hint='write it like "https://api.example.com/v1"',
         ) from None
     return rules
-
-
-def _tool_name(prefix: str, name: str) -> str:
-    """Return a name that fits: a long one is cut, and ends with a hash of it."""
-    whole = f"{prefix}__{name}"
-    if len(whole) <= MAX_NAME_CHARACTERS:
-        return whole
-    end = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{whole[: MAX_NAME_CHARACTERS - 9]}_{end}"

@@ -23,6 +23,7 @@ from toolcell.tools import (
     ToolRegistry,
     tool,
 )
+from toolcell.tools.mcp_client.message_limits import MESSAGE_VALUES
 from toolcell.tools.spi import MCPDefinition, MCPPins
 
 from ...support.corpora import naughty_strings
@@ -186,6 +187,26 @@ async def test_two_tools_of_one_name_are_both_refused(tmp_path: Path) -> None:
         assert set(toolset.unusable) == {"echo", "a.b", "A_b"}
 
 
+@pytest.mark.promise("T23")
+async def test_names_are_mended_and_cut_and_the_server_is_called_by_its_own(
+    tmp_path: Path,
+) -> None:
+    long, other = "echo" * 30, "echo" * 30 + "s"
+    odd = ["files/read", "a:b", long, other, "day\u200bs", "x y", "x_y"]
+    server = Scripted(tmp_path, *odd, "echo")
+    async with server.toolset() as toolset:
+        tools = {each.definition.name: each for each in toolset.tools}
+        names = [tools[each].name for each in (long, other)]
+        assert tools["files/read"].name == "test__files_read"
+        assert tools["a:b"].name == "test__a_b"
+        assert [len(each) for each in names] == [64, 64] and len(set(names)) == 2
+        assert set(toolset.unusable) == {"day\\u{200b}s", "x y", "x_y"}
+        for name in ("files/read", long):
+            await executor(*toolset.tools).call(call(tools[name].name))
+
+    assert server.log("called") == ["files/read", long]
+
+
 @pytest.mark.promise("E-127")
 async def test_a_server_is_called_for_the_agent_that_asked(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "echo")
@@ -281,7 +302,7 @@ async def test_a_message_of_many_values_ends_the_connection_unread(
         assert result.error.details == {"outcome": "unknown"}
         assert (await ask(toolset, "echo")).ok
 
-    assert "it sent a message of more than 200000 values" in caplog.text
+    assert f"it sent a message of more than {MESSAGE_VALUES} values" in caplog.text
     assert not alive(server.pids[0])
 
 

@@ -9,7 +9,14 @@ import pytest
 
 from toolcell.core import ImagePart, Part
 from toolcell.tools import ToolContext
-from toolcell.tools.mcp_client.results import content_of, with_known_blocks
+from toolcell.tools.foreign.definition import MAX_TOOLS
+from toolcell.tools.mcp_client.odd_parts import (
+    MAX_BLOCKS,
+    SET_ASIDE,
+    known_blocks,
+    set_odd_parts_aside,
+)
+from toolcell.tools.mcp_client.results import content_of
 
 PNG = b"\x89PNG\r\n\x1a\n and more"
 TEXT = base64.encodebytes(PNG).decode()
@@ -18,7 +25,7 @@ TEXT = base64.encodebytes(PNG).decode()
 def content(*blocks: dict[str, Any], shown: list[Part] | None = None) -> Any:
     from mcp.types import CallToolResult
 
-    known = with_known_blocks(list(blocks))
+    known = known_blocks(list(blocks))
     result = CallToolResult.model_validate({"content": known})
     return content_of(
         "t", result, None, ToolContext(call_id="1", tool_name="t", parts=shown)
@@ -73,3 +80,26 @@ def test_one_odd_block_costs_itself(odd: Any) -> None:
 
     assert second == {"type": "text", "text": "fine"}
     assert "not know" in str(first) or first["unreadable"]
+
+
+@pytest.mark.promise("R19")
+def test_blocks_beyond_a_thousand_are_left_out_and_counted() -> None:
+    many = known_blocks([{"type": "text", "text": "a"}] * (MAX_BLOCKS + 7))
+
+    assert len(many) == MAX_BLOCKS + 1
+    assert many[-1]["text"] == "[7 more blocks of content]"
+
+
+@pytest.mark.anyio
+@pytest.mark.promise("R19", "T8")
+@pytest.mark.parametrize("tool", [{}, {"name": "t", "inputSchema": {"type": "object"}}])
+async def test_the_library_looks_at_no_more_tools_than_a_server_may_have(
+    tool: dict[str, Any],
+) -> None:
+    page: dict[str, Any] = {"tools": [tool] * 5_000, "_meta": {"a": 1}}
+    await set_odd_parts_aside(page, "2025-11-25")
+
+    known, aside = page["tools"], page["_meta"][SET_ASIDE]
+    assert len(known) == (MAX_TOOLS if tool else 0)
+    assert len(known) + len(aside) == 5_000
+    assert page["_meta"]["a"] == 1

@@ -1,0 +1,83 @@
+"""Answers of a server, changed so that one odd part costs itself and not the rest."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import anyio.lowlevel
+from pydantic import TypeAdapter, ValidationError
+
+from ..foreign.definition import MAX_TOOLS
+
+MAX_BLOCKS = 1_000
+"""Blocks of content of one answer. When it is reached the rest is left out, and a text
+in its place says so."""
+
+SET_ASIDE = "toolcell/tools"
+"""The key in `_meta` of a page for the tools that the MCP library does not look at."""
+
+_UNKNOWN = {"type": "text", "text": "[a block of content that MCP does not know]"}
+_AT_ONCE = 50
+"""Tools that are looked at before others have their turn."""
+
+
+async def set_odd_parts_aside(result: dict[str, Any], version: str | None) -> None:
+    """Change an answer of a server before the MCP library checks it as one.
+
+    Args:
+        result: An answer to `tools/call` or `tools/list`, or any other.
+        version: The version of the protocol; None: no list of tools is expected yet.
+    """
+    content, tools = result.get("content"), result.get("tools")
+    if isinstance(content, list):
+        result["content"] = known_blocks(content)
+    if isinstance(tools, list) and version is not None:
+        known, odd = await _well_formed(tools, {**result}, version)
+        meta = result.get("_meta")
+        aside = {SET_ASIDE: odd}
+        result["tools"] = known
+        result["_meta"] = meta | aside if isinstance(meta, dict) else aside
+
+
+def known_blocks(content: list[Any]) -> list[Any]:
+    """Return blocks of an answer; one that MCP does not know is a text about it."""
+    blocks = [each if _is_known(each) else _UNKNOWN for each in content[:MAX_BLOCKS]]
+    if left := len(content) - len(blocks):
+        blocks.append({"type": "text", "text": f"[{left} more blocks of content]"})
+    return blocks
+
+
+def _is_known(block: Any) -> bool:
+    try:
+        _block_adapter().validate_python(block)
+    except ValidationError:
+        return False
+    return True
+
+
+@functools.cache
+def _block_adapter() -> TypeAdapter[Any]:
+    from mcp.types import ContentBlock
+
+    return TypeAdapter(ContentBlock)
+
+
+async def _well_formed(
+    tools: list[Any], page: dict[str, Any], version: str
+) -> tuple[list[Any], list[Any]]:
+    """Return the tools that the library takes, and the others."""
+    from mcp_types.methods import parse_server_result
+
+    known: list[Any] = []
+    odd = tools[MAX_TOOLS:]
+    for number, tool in enumerate(tools[:MAX_TOOLS]):
+        if number % _AT_ONCE == 0:
+            await anyio.lowlevel.checkpoint()
+        try:
+            parse_server_result("tools/list", version, page | {"tools": [tool]})
+        except ValidationError:
+            odd.append(tool)
+        else:
+            known.append(tool)
+    return known, odd
