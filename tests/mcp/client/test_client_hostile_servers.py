@@ -482,6 +482,7 @@ async def test_an_empty_cursor_is_the_end(tmp_path: Path) -> None:
         {"name": "bad", "inputSchema": {"type": "object"}, "description": 7},
         {"name": 7, "inputSchema": {"type": "object"}},
         {"inputSchema": {"type": "object"}},
+        7,
     ],
 )
 async def test_a_malformed_definition_costs_itself(tmp_path: Path, bad: Any) -> None:
@@ -499,7 +500,6 @@ async def test_a_malformed_definition_costs_itself(tmp_path: Path, bad: Any) -> 
     [
         {},
         {"tools": 7},
-        [7],
         {"tools": [], "nextCursor": 7},
     ],
 )
