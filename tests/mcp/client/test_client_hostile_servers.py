@@ -195,7 +195,8 @@ async def test_names_are_mended_and_cut_and_the_server_is_called_by_its_own(
     odd = ["files/read", "a:b", long, other, "day\u200bs", "x y", "x_y"]
     server = Scripted(tmp_path, *odd, "echo")
     async with server.toolset() as toolset:
-        tools = {each.definition.name: each for each in toolset.tools}
+        pairs = zip(toolset.definitions, toolset.tools, strict=True)
+        tools = {definition.name: each for definition, each in pairs}
         names = [tools[each].name for each in (long, other)]
         assert tools["files/read"].name == "test__files_read"
         assert tools["a:b"].name == "test__a_b"

@@ -115,6 +115,17 @@ def test_values_are_counted_as_they_would_be_read(value: Any, least: int) -> Non
     assert least <= count_values(text, 1_000) <= 2 * least
 
 
+@pytest.mark.promise("R66")
+def test_a_number_counts_as_what_it_takes_to_read_it() -> None:
+    limit = 10_000
+    for digits in (50, 199, 500, 1_000, 4_300):
+        # This many took quadratic time, and were a few values.
+        text = b"[" + b",".join([b"9" * digits] * (4_000_000 // digits)) + b"]"
+        assert count_values(text, limit) > limit, digits
+    assert count_values(b"[" + b"9" * 2_000 + b', "' + b"9" * 10**6 + b'"]', 500) < 500
+    assert count_values(b"[" + b",".join([b"9" * 40] * 90) + b"]", 500) == 91
+
+
 def test_what_is_in_a_text_is_no_value() -> None:
     text = json.dumps({"csv": '1,2,"3"\\\n' * 100_000}).encode()
 
