@@ -1,4 +1,4 @@
-"""Gauges of what is open in this process, such as hosts or nodes of a cluster.
+"""Gauges of what is open in this process, and the buckets of histograms.
 
 They are silent where no SDK of OpenTelemetry is set up.
 """
@@ -13,6 +13,13 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
 T = TypeVar("T")
+
+SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+"""The bounds of the buckets of histograms in seconds. Those of OpenTelemetry are for
+milliseconds."""
 
 
 class Gauges(Generic[T]):

@@ -12,7 +12,7 @@ from typing import Protocol
 from opentelemetry import metrics
 from opentelemetry.metrics import Observation
 
-from toolcell.core.gauges import Gauges
+from toolcell.core.gauges import SECONDS, Gauges
 
 
 class Watched(Protocol):
@@ -69,4 +69,5 @@ overhead = _meter.create_histogram(
     "toolcell.cluster.run.overhead",
     unit="s",
     description="Time of a run at the driver, once placed, less its time in the cell.",
+    explicit_bucket_boundaries_advisory=SECONDS,
 )

@@ -49,9 +49,9 @@ def not_approved(answer: ApprovalOutcome, version: str, *, park: bool) -> Decisi
     """Return the refusal of a call that no person approved."""
     if answer.status == "rejected":
         return deny("approval_denied", answer.reason, version)
-    if not park or answer.approval_id is None:
-        return deny("approval_unavailable", answer.reason, version)
-    return deny("approval_required", answer.reason, version)._replace(
+    is_parked = park and answer.approval_id is not None
+    reason: Reason = "approval_required" if is_parked else "approval_unavailable"
+    return deny(reason, answer.reason, version)._replace(
         approval_id=answer.approval_id, expires_at=answer.expires_at
     )
 

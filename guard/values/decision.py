@@ -92,7 +92,7 @@ class Decision(NamedTuple):
     """The way in which the call was admitted while the store was away."""
 
     approval_id: str | None = None
-    """The request for approval that stays open for a call that was parked."""
+    """The request for approval that stays open: the same call finds its answer."""
 
     expires_at: float | None = None
     """The end of that request, in seconds since 1970 (UTC)."""
@@ -138,6 +138,12 @@ class Decision(NamedTuple):
         hint = None
         if self.retry_after is not None:
             hint = f"try again {_when(self.retry_after, self.decided_at)}"
+        elif self.approval_id is not None:
+            end = datetime.fromtimestamp(self.expires_at or 0, UTC)
+            hint = (
+                f"the request {self.approval_id} can be answered until "
+                f"{end:%Y-%m-%d %H:%M} UTC, and the same call finds the answer"
+            )
         kind: type[GuardError] = GuardDeniedError
         if self.reason == "store_unavailable":
             kind = StoreUnavailableError

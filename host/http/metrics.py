@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from toolcell.core import ConfigError
+
 from ..config.host_config import HostConfig
 from .listening import listen
 from .serving import serving
@@ -46,7 +48,12 @@ async def serve_metrics(config: HostConfig) -> AsyncIterator[str | None]:
         return _metrics(request.headers.get("accept", ""))
 
     app = Starlette(routes=[Route(PATH, answer, methods=["GET"])])
-    with listen(address) as socket:
+    try:
+        listening = listen(address)
+    except ConfigError as error:
+        message = f"telemetry.metrics_address: {error.message}"
+        raise ConfigError(message, hint=error.hint) from error
+    with listening as socket:
         async with serving(app, socket, MAX_CONNECTIONS) as url:
             yield f"{url}{PATH}"
 

@@ -22,6 +22,7 @@ from .assembly import HostComponents
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
+    from opentelemetry.sdk.resources import Resource
 
 _log = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ def export_telemetry(config: HostConfig, stack: AsyncExitStack) -> None:
             "the table telemetry needs the OpenTelemetry SDK",
             hint=install_hint("telemetry"),
         ) from None
-    counters = MeterProvider(metric_readers=readers)
+    counters = MeterProvider(metric_readers=readers, resource=_resource())
     metrics.set_meter_provider(counters)
     stack.push_async_callback(_end, counters.shutdown)
 
@@ -168,11 +169,22 @@ def _otlp(stack: AsyncExitStack) -> MetricReader:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    spans = TracerProvider()
+    spans = TracerProvider(resource=_resource())
     spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(spans)
     stack.push_async_callback(_end, spans.shutdown)
     return PeriodicExportingMetricReader(OTLPMetricExporter())
+
+
+def _resource() -> Resource:
+    """Return what the OTEL_* variables say of this process; else it is `toolcell`."""
+    from opentelemetry.sdk import resources
+
+    given = resources.Resource.create()
+    name = str(given.attributes[resources.SERVICE_NAME])
+    if not name.startswith("unknown_service"):
+        return given
+    return given.merge(resources.Resource({resources.SERVICE_NAME: "toolcell"}))
 
 
 async def _end(shutdown: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,34 @@ def test_prometheus_accepts_the_queries(tmp_path: Path) -> None:
     file = tmp_path / "rules.json"
     file.write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))
     assert f"{len(queries)} rules found" in ran(promtool, "check", "rules", str(file))
+
+
+@pytest.mark.promise("JM3")
+def test_the_first_refusals_of_a_guard_raise_the_alert(tmp_path: Path) -> None:
+    series = 'toolcell_denials_total{toolcell_reason="store_unavailable"}'
+    labels = {"severity": "page", "toolcell_reason": "store_unavailable"}
+    told = {"exp_labels": labels, "exp_annotations": {}}
+    summary = " refuses calls, because its guard cannot decide."
+    told["exp_annotations"] = {"summary": summary}
+
+    def alerts(minute: int, *expected: dict[str, Any]) -> dict[str, Any]:
+        name = "ToolcellGuardUnavailable"
+        return {
+            "eval_time": f"{minute}m",
+            "alertname": name,
+            "exp_alerts": [*expected],
+        }
+
+    test = {
+        "interval": "1m",
+        # There is none, then one refusal, which stays the only one.
+        "input_series": [{"series": series, "values": "_ _ 1x30"}],
+        "alert_rule_test": [alerts(1), alerts(3, told), alerts(20)],
+    }
+    file = tmp_path / "tests.json"
+    rules = str(DEPLOY / "alerts.yml")
+    file.write_text(json.dumps({"rule_files": [rules], "tests": [test]}))
+    ran(program("promtool"), "test", "rules", str(file))
 
 
 def test_systemd_accepts_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:

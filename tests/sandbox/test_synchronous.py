@@ -43,6 +43,7 @@ def test_its_callbacks_are_called_before_it_returns() -> None:
     assert heard == [b"heard\n"]
 
 
+@pytest.mark.promise("JF2")
 def test_a_session_keeps_variables_and_files(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "sales.csv").write_text("5\n7\n")

@@ -8,6 +8,8 @@ from datetime import datetime
 
 from opentelemetry import metrics
 
+from toolcell.core.gauges import SECONDS
+
 from .records import NumberedRecord, Records, ToolExecutionRecord, UsageHour
 
 _meter = metrics.get_meter("toolcell.tools")
@@ -18,7 +20,10 @@ _denials = _meter.create_counter(
     "toolcell.denials", unit="{call}", description="Calls that the guard refused."
 )
 _seconds = _meter.create_histogram(
-    "toolcell.call.duration", unit="s", description="Time of attempts at calls."
+    "toolcell.call.duration",
+    unit="s",
+    description="Time of attempts at calls.",
+    explicit_bucket_boundaries_advisory=SECONDS,
 )
 _log = logging.getLogger("toolcell.calls")
 # Else Python prints warnings on standard error where nobody set logging up.

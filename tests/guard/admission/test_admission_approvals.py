@@ -107,6 +107,23 @@ async def test_nobody_there_is_a_refusal() -> None:
         assert (await refusal(guard, pay(), FACTS))["reason"] == "approval_unavailable"
 
 
+@pytest.mark.promise("JA3")
+async def test_a_refusal_names_the_request_that_stays_open() -> None:
+    silent, _ = answering(None)
+    approvals = Approvals(handler=silent)
+    guard = ActionGuard([policy()], approvals=approvals)
+    with pytest.raises(GuardDeniedError) as refused:
+        async with guard.admit(pay(), FACTS):
+            pass
+    [request] = await approvals.pending()
+
+    assert refused.value.details["approval_id"] == request.id
+    assert f"the request {request.id} can be answered until" in str(refused.value.hint)
+    await approvals.answer(request.id, ANNA)
+    async with guard.admit(pay(), FACTS):
+        pass
+
+
 async def test_a_call_in_a_cell_that_may_not_wait_asks_nobody() -> None:
     handler, asked = answering(ANNA)
     guard = ActionGuard([policy()], approvals=Approvals(handler=handler))

@@ -77,6 +77,7 @@ def value(points: list[Any], **labels: str) -> float:
     )
 
 
+@pytest.mark.promise("JC1")
 async def test_calls_and_refusals_are_counted(
     metric_reader: InMemoryMetricReader,
 ) -> None:
@@ -98,6 +99,9 @@ async def test_calls_and_refusals_are_counted(
     assert grown("toolcell.denials", agent="b", reason="rate_limited") == 1
     assert grown("toolcell.denials", agent="a") == 0
     assert grown("toolcell.call.duration", tool="calculate") == 5
+    # Nearly all calls are shorter than a second.
+    bounds = after["toolcell.call.duration"][0].explicit_bounds
+    assert len([each for each in bounds if each < 1]) > 5
 
 
 async def test_names_that_nobody_registered_make_no_series(
@@ -258,7 +262,8 @@ def collector() -> Iterator[tuple[str, list[str]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            paths.append(f"{self.path} {b'toolcell' in body}")
+            named = b"service.name\x12\n\n\x08toolcell" in body
+            paths.append(f"{self.path} {named}")
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -274,6 +279,7 @@ def collector() -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
+@pytest.mark.promise("JM2")
 def test_a_command_sends_what_it_measures(tmp_path: Path) -> None:
     path = tmp_path / "toolcell.toml"
     path.write_text(

@@ -137,6 +137,7 @@ def verified(sent: Sent) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.promise("JA8")
 async def test_a_host_tells_of_a_call_that_waits_and_of_its_answer(
     tmp_path: Path, api: WebAPI
 ) -> None:
