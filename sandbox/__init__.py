@@ -6,8 +6,9 @@ from toolcell.core.lazy_face import lazy_face as _lazy_face
 
 if typing.TYPE_CHECKING:
     from .client.host_calls import HostCalls
+    from .config.network import Network
     from .config.package_rules import PackageRules
-    from .config.settings import CodePolicy, Limits, Mount, Network, SandboxConfig
+    from .config.settings import CodePolicy, Limits, Mount, SandboxConfig
     from .interface import Sandbox
     from .manager import SandboxManager
     from .processes.ports import PortStream
@@ -60,7 +61,8 @@ __getattr__ = _lazy_face(
     {
         ".client.host_calls": "HostCalls",
         ".config.package_rules": "PackageRules",
-        ".config.settings": "CodePolicy Limits Mount Network SandboxConfig",
+        ".config.network": "Network",
+        ".config.settings": "CodePolicy Limits Mount SandboxConfig",
         ".interface": "Sandbox",
         ".manager": "SandboxManager",
         ".processes.ports": "PortStream",

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from .client.host_calls import HostCalls
     from .client.types import Freshness, Language, OnDisplay, OnOutput
-    from .config.settings import Limits, Network, SandboxConfig
+    from .config.network import Network
+    from .config.settings import Limits, SandboxConfig
+    from .network.gate import RequestGate
     from .network.types import OnConnection
     from .packages.distributions import OnStep
     from .results.events import Event
@@ -66,6 +68,7 @@ class Sandbox(ABC):
         on_output: OnOutput | None = None,
         on_display: OnDisplay | None = None,
         on_connection: OnConnection | None = None,
+        gate: RequestGate | None = None,
         minimum_freshness: Freshness = "program",
     ) -> ExecutionResult:
         """Run a program in a cell of its own, or in one that was made new for it.
@@ -105,6 +108,9 @@ class Sandbox(ABC):
                 is printed; they are in the result, too.
             on_connection: Called with each connection that the program asked for,
                 when it has ended or was refused; they are in the result, too.
+            gate: Judges connections and requests to a guarded network, as
+                `toolcell.tools` does for an executor (`Operation.gate`); None refuses
+                all of them.
             minimum_freshness: What must be new at least: "program" is an interpreter
                 in which nothing ran, with all else that programs can change new, too;
                 "cell" is a cell that nothing ran in.
@@ -133,6 +139,7 @@ class Sandbox(ABC):
                 on_output=on_output,
                 on_display=on_display,
                 on_connection=on_connection,
+                gate=gate,
                 minimum_freshness=minimum_freshness,
             )
         )
@@ -149,6 +156,7 @@ class Sandbox(ABC):
         packages: Sequence[str] = (),
         agent_id: str | None = None,
         network: Network | None = None,
+        gate: RequestGate | None = None,
         minimum_freshness: Freshness = "program",
     ) -> AsyncGenerator[Event, None]:
         """Run a program as `run` does, and yield its events as they happen.
@@ -170,6 +178,7 @@ class Sandbox(ABC):
             packages=packages,
             agent_id=agent_id,
             network=network,
+            gate=gate,
             minimum_freshness=minimum_freshness,
             streamed=True,
         )

@@ -15,7 +15,8 @@ from toolcell.core.detached import Detachable
 from .backends.selection import check_strength, open_backend
 from .client.backend import Backend
 from .config.argument_checks import check_kinds
-from .config.settings import Network, SandboxConfig
+from .config.network import Network
+from .config.settings import SandboxConfig
 from .interface import Sandbox
 from .programs.program import RunRequest
 from .runs.program_factory import ProgramFactory, not_open

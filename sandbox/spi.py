@@ -17,11 +17,12 @@ if typing.TYPE_CHECKING:
     )
     from .backends.launcher_start import EarlyLauncher, early_launcher
     from .client.artifact_file import save_artifact
-    from .client.host_calls import answer_for, pause_deadline
     from .client.types import Freshness, Language, OnDisplay, OnOutput
     from .client.workdir import FileInfo
     from .config.settings import Enforcer, IsolationLevel, is_weaker
     from .machine.own_folders import folder_prefix, sweep_folders
+    from .network.gate import NETWORK_ACTS, NetworkAct, RequestGate
+    from .network.run_clock import answer_for, pause_deadline
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep
     from .packages.layer_store import PackageLayer, list_packages, prune_packages
@@ -67,6 +68,8 @@ __all__ = [
     "Isolation",
     "IsolationLevel",
     "Language",
+    "NETWORK_ACTS",
+    "NetworkAct",
     "OnConnection",
     "OnDisplay",
     "OnOutput",
@@ -76,6 +79,7 @@ __all__ = [
     "PackageLayer",
     "PoolStats",
     "Preview",
+    "RequestGate",
     "Resolver",
     "RunRequest",
     "SandboxProcess",
@@ -115,11 +119,12 @@ __getattr__ = _lazy_face(
         """,
         ".backends.launcher_start": "EarlyLauncher early_launcher",
         ".client.artifact_file": "save_artifact",
-        ".client.host_calls": "answer_for pause_deadline",
         ".client.types": "Freshness Language OnDisplay OnOutput",
         ".client.workdir": "FileInfo",
         ".config.settings": "Enforcer IsolationLevel is_weaker",
         ".machine.own_folders": "folder_prefix sweep_folders",
+        ".network.gate": "NETWORK_ACTS NetworkAct RequestGate",
+        ".network.run_clock": "answer_for pause_deadline",
         ".network.types": "OnConnection Resolver",
         ".packages.distributions": "OnStep",
         ".packages.layer_store": "PackageLayer list_packages prune_packages",

@@ -19,7 +19,13 @@ from anyio import TemporaryDirectory, to_thread
 
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Event, ExecutionResult, Limits, Network, SandboxSession
-from toolcell.sandbox.spi import CellUsage, FileInfo, RunRequest, folder_prefix
+from toolcell.sandbox.spi import (
+    CellUsage,
+    FileInfo,
+    RequestGate,
+    RunRequest,
+    folder_prefix,
+)
 
 from ..wire.codec import pack_model, read_limits, read_network
 from ..wire.exchange_stream import ExchangeStream
@@ -124,6 +130,7 @@ class ClusterSession(SandboxSession):
         timeout_seconds: float | None = None,
         pty: tuple[int, int] | None = None,
         background: bool = False,
+        gate: RequestGate | None = None,
     ) -> ClusterProcess:
         has_stdin = isinstance(stdin, bytes)
         options = {

@@ -101,6 +101,11 @@ class NodeAgent(Detachable):
         self._directory = directory
         self._lost_seconds = lost_seconds
         self._notices = tuple(notices)
+        if sandbox.config.network.mode == "guarded":
+            raise ConfigError(
+                "a node asks no guard about requests of programs",
+                hint="name hosts with sandbox.network.mode='allow' on clusters",
+            )
         self._slots = sandbox.config.max_concurrency
         self._strangers: dict[anyio.CancelScope, None] = {}
         self._visitors: list[Visitor] = []

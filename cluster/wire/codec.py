@@ -75,8 +75,14 @@ def read_limits(fields: _Fields | None) -> Limits | None:
 
 
 def read_network(fields: _Fields | None) -> Network | None:
-    """Return a network."""
-    return None if fields is None else Network.model_validate(fields)
+    """Return a network. Raises InvalidInputError: it is guarded."""
+    network = None if fields is None else Network.model_validate(fields)
+    if network is not None and network.mode == "guarded":
+        raise InvalidInputError(
+            "a node asks no guard about requests of programs",
+            hint="use Network.allow([...]) on clusters",
+        )
+    return network
 
 
 def pack_result(result: ExecutionResult) -> tuple[_Fields, list[bytes]]:

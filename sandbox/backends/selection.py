@@ -7,12 +7,12 @@ from toolcell.core import ConfigError, SandboxUnavailableError, ToolcellError
 from ..client.backend import Backend
 from ..client.types import CellTraits
 from ..config.backend_names import offered, package_of
+from ..config.network import Network
 from ..config.settings import (
     ENFORCERS,
     LEVELS,
     LIMITS,
     IsolationLevel,
-    Network,
     SandboxConfig,
     is_weaker,
 )

@@ -13,6 +13,7 @@ import anyio
 from toolcell.core import CellLostError, SandboxUnavailableError
 
 from ..cell.wire.frames import Frame, FrameError, encode, encode_header, frame_prefix
+from ..network.run_clock import RunClock
 from .channel import Channel
 from .handshake import Handshake
 from .host_calls import CallServer, HostCalls, UnansweredCalls
@@ -124,9 +125,9 @@ class Cell:
             SandboxUnavailableError: The cell could not confine the program.
         """
         try:
-            report = await self.begin(program)
-            with anyio.CancelScope(deadline=self.backstop(program)) as backstop:
-                async with self._answering(program.calls, backstop) as server:
+            report, clock = await self.begin(program)
+            with clock.scope() as backstop:
+                async with self._answering(program.calls, clock) as server:
                     while not await self.step(report, listener, server, program.egress):
                         pass
             if backstop.cancelled_caught:
@@ -147,11 +148,11 @@ class Cell:
             await self._idle.wait()
 
     def _answering(
-        self, calls: HostCalls | None, backstop: anyio.CancelScope
+        self, calls: HostCalls | None, clock: RunClock
     ) -> AbstractAsyncContextManager[CallServer | None]:
         if calls is None:
             return contextlib.nullcontext()
-        return CallServer(calls, self.send_frame, backstop)
+        return CallServer(calls, self.send_frame, clock)
 
     async def abandon(self, program: Program, error: BaseException) -> None:
         """Interrupt a run that nobody follows any more; its session goes on.
@@ -185,17 +186,21 @@ class Cell:
                     ended = await self.step(report, NOBODY, server, egress)
                 await self.collect(report)
 
-    async def begin(self, program: Program) -> RunReport:
+    async def begin(self, program: Program) -> tuple[RunReport, RunClock]:
         """Send a program; `step` follows its run, and `end` must be called last.
+
+        Returns:
+            The report, still empty, and the clock of the run.
 
         Raises:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
         request = self._requests.encode(program)
+        clock = RunClock(self._extend, program.max_pause_seconds)
         self._busy, self._egress = True, program.egress
         if program.egress is not None:
-            program.egress.begin(self.send_frame)
+            program.egress.begin(self.send_frame, clock)
         self._is_over = False
         # One send: the supervisor then reads its first request at once.
         try:
@@ -207,7 +212,11 @@ class Cell:
             report = self._report = RunReport.of(program)
         await self.wait_ready()
         report.began = time.monotonic()
-        return report
+        clock.deadline = _backstop(program)
+        return report, clock
+
+    async def _extend(self, seconds: float) -> None:
+        await self.send_frame({"type": "extend", "seconds": seconds})
 
     async def end(self, program: Program) -> None:
         """Clean up after a program, however it ended.
@@ -223,11 +232,6 @@ class Cell:
             if self._idle is not None:
                 self._idle.set()
                 self._idle = None
-
-    def backstop(self, program: Program) -> float:
-        """Return the time by which a working supervisor has ended the program."""
-        grace = _GRACE_SECONDS if program.final else _SESSION_GRACE_SECONDS
-        return anyio.current_time() + program.limits.wall_seconds + grace
 
     async def give_up(self, report: RunReport) -> None:
         """End a run whose supervisor missed the deadline, or is gone."""
@@ -408,3 +412,9 @@ class Cell:
 
     async def __aexit__(self, *_: object) -> None:
         await self.kill()
+
+
+def _backstop(program: Program) -> float:
+    """Return the time by which a working supervisor has ended the program."""
+    grace = _GRACE_SECONDS if program.final else _SESSION_GRACE_SECONDS
+    return anyio.current_time() + program.limits.wall_seconds + grace

@@ -68,12 +68,10 @@ async def stream_run(
     done, unread = False, 0
     listener = Listener(pending.add_output, pending.add_display)
     try:
-        report = await cell.begin(program)
-        until = cell.backstop(program)
+        report, clock = await cell.begin(program)
         while not done:
             # A slow reader costs the program time, but is no fault of the supervisor.
-            deadline = max(until, anyio.current_time() + 1)
-            with anyio.CancelScope(deadline=deadline) as scope:
+            with clock.scope(at_least=anyio.current_time() + 1) as scope:
                 done = await cell.step(report, listener, None, program.egress)
             if scope.cancelled_caught:
                 await cell.give_up(report)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -20,6 +18,7 @@ from toolcell.core.task_groups import lone_error_as_it_is
 from toolcell.core.text.json_size import count_values
 
 from ..cell.wire.frames import CALLS_AHEAD, FrameError, strict_json
+from ..network.run_clock import RunClock, answer_for
 from ..network.types import SendFrame
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -65,40 +64,15 @@ class HostCalls:
             )
 
 
-class Pausable(Protocol):
-    """The deadline of a run, whose clock may stand still for a while."""
-
-    def pause_deadline(self) -> AbstractAsyncContextManager[None]:
-        """Pause the deadlines of the run and of the runs around it."""
-
-
-_answering: ContextVar[Pausable | None] = ContextVar("answering", default=None)
-"""The run whose call is being answered in this context."""
-
-
-def answer_for(run: Pausable) -> Pausable | None:
-    """Let `pause_deadline` pause this run, in the task that answers a call of it.
-
-    `CallServer` does so for runs of this machine. Returns the run around it, if any.
-    """
-    outer = _answering.get()
-    _answering.set(run)
-    return outer
-
-
 class CallServer:
     """Serves the calls of one run; leaving it cancels those that are unanswered."""
 
     def __init__(
-        self, calls: HostCalls, send_frame: SendFrame, backstop: anyio.CancelScope
+        self, calls: HostCalls, send_frame: SendFrame, clock: RunClock
     ) -> None:
         self._calls = calls
         self._send_frame = send_frame
-        self._backstop = backstop
-        self._outer = _answering.get()
-        self._pauses = 0
-        self._pause_began = 0.0
-        self._pause_left = calls.max_pause_seconds
+        self._clock = clock
         # Fast: a turn of the event loop costs more than the work that they guard.
         self._room = anyio.Semaphore(calls.max_concurrency, fast_acquire=True)
         self._sending = anyio.Lock(fast_acquire=True)
@@ -137,7 +111,7 @@ class CallServer:
         self._tasks.start_soon(self._answer, number, payload[_NUMBER_BYTES:])
 
     async def _answer(self, number: int, text: bytes) -> None:
-        _answering.set(self)
+        answer_for(self._clock)
         async with self._room:
             answer = await self._outcome(text)
         encoded = self._encoded({"id": number, **answer})
@@ -147,33 +121,6 @@ class CallServer:
                 await self._send_frame({"type": "answer"}, encoded)
             except CellLostError:
                 return
-
-    @asynccontextmanager
-    async def pause_deadline(self) -> AsyncIterator[None]:
-        """Pause the deadlines of the run and of the runs around it."""
-        outer = self._outer
-        async with outer.pause_deadline() if outer else contextlib.nullcontext():
-            self._pauses += 1
-            try:
-                if self._pauses == 1:
-                    self._pause_began = anyio.current_time()
-                    await self._extend(self._pause_left)
-                yield
-            finally:
-                self._pauses -= 1
-                if self._pauses == 0:
-                    paused = anyio.current_time() - self._pause_began
-                    left = max(self._pause_left - paused, 0.0)
-                    self._pause_left = left
-                    await self._extend(-left)
-
-    async def _extend(self, seconds: float) -> None:
-        if seconds:
-            self._backstop.deadline += seconds
-            # Without waiting for a turn to send: a cancelled call would not get one,
-            # and the clock would stay stopped.
-            with contextlib.suppress(CellLostError):
-                await self._send_frame({"type": "extend", "seconds": seconds})
 
     async def _outcome(self, text: bytes) -> dict[str, Any]:
         # Counted before it is parsed: the program chooses how much work parsing is.
@@ -217,20 +164,6 @@ def answer_as_json(answer: dict[str, Any]) -> bytes:
 
 def _error(code: str, message: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message}}
-
-
-@asynccontextmanager
-async def pause_deadline() -> AsyncIterator[None]:
-    """Pause the deadline of the program whose call is being answered.
-
-    For handlers of `HostCalls` that wait for a person. Other threads of the program run
-    on meanwhile, so `HostCalls.max_pause_seconds` limits the time that it can gain. The
-    deadlines of programs around this one pause, too. Outside of a handler it does
-    nothing.
-    """
-    server = _answering.get()
-    async with server.pause_deadline() if server else contextlib.nullcontext():
-        yield
 
 
 class UnansweredCalls:

@@ -97,6 +97,13 @@ class Program(NamedTuple):
     streamed: bool = False
     """True if output is passed on as it comes, and not kept for the result."""
 
+    @property
+    def max_pause_seconds(self) -> float:
+        """Seconds for which its clock may stand still in all."""
+        calls = 0.0 if self.calls is None else self.calls.max_pause_seconds
+        requests = 0.0 if self.egress is None else self.egress.max_pause_seconds
+        return max(calls, requests)
+
     def __repr__(self) -> str:
         """Show no value: inputs and secrets are among them."""
         return f"<{self.language} program of {len(self.code)} bytes>"

@@ -130,13 +130,16 @@ class HostRules:
 
     Args:
         hosts: Rules as `read_rule` reads them.
+        any_host: True if every host may be reached. Addresses that are not public
+            still have to be named.
 
     Raises:
         ValueError: One of them is not a rule.
     """
 
-    def __init__(self, hosts: Iterable[str]) -> None:
+    def __init__(self, hosts: Iterable[str], *, any_host: bool = False) -> None:
         self._rules = frozenset(read_rule(each) for each in hosts)
+        self._any_host = any_host
 
     def listeners(self, addresses: Mapping[str, str]) -> list[tuple[str, int, str]]:
         """Return address, port and host of the rules whose host has an address."""
@@ -147,7 +150,9 @@ class HostRules:
 
     def allow(self, host: str, port: int) -> bool:
         """Return True if a canonical host, or every host of a rule, may be reached."""
-        return any((each, port) in self._rules for each in (host, *_above(host)))
+        return self._any_host or any(
+            (each, port) in self._rules for each in (host, *_above(host))
+        )
 
     def allow_address(self, address: str, port: int) -> bool:
         """Return True if a connection may go to an address, whatever name led there."""

@@ -1,17 +1,17 @@
 """Settings of a sandbox: limits, network, mounts, isolation."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from os.path import dirname, exists, join, realpath
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from toolcell.core import InvalidInputError
 
-from . import host_rules as network
 from . import mount_rules as mounts
 from .backend_names import known_backend
 from .base import SettingsModel
+from .network import Network
 from .package_rules import PackageRules, Requirement
 
 IsolationLevel = Literal["kernel", "container", "namespaces", "confined", "process"]
@@ -191,71 +191,6 @@ def enforcers(
         elif rule.enforcer is not None and name not in missing:
             found[name] = rule.enforcer
     return found
-
-
-class Network(SettingsModel):
-    """The hosts that programs may reach beyond their cell's own loopback interface.
-
-    `Network.none` allows no host. `Network.allow(["api.example.org:443"])` allows those
-    of a list, through a proxy in the cell; the proxy variables of the environment lead
-    there. This machine looks names up and connects. Addresses that are not public
-    (private, loopback, link-local, metadata) are refused whatever name leads there,
-    unless the list names the address itself.
-    """
-
-    none: ClassVar["Network"]
-    """A network without any host."""
-
-    mode: Literal["none", "allow"] = "none"
-    """`none` allows the cell itself alone; `allow` also allows what `hosts` names."""
-
-    hosts: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
-    """At most 1,000 rules such as `api.example.org:443`, `*.example.org:443` for all
-    names below one, `192.0.2.1:443` or `[2001:db8::1]:443`. Names outside ASCII are in
-    `xn--` form; every rule has a port."""
-
-    @classmethod
-    def allow(cls, hosts: Iterable[str]) -> "Network":
-        """Return a network of the hosts in a list of `host:port`; see `hosts`.
-
-        Raises:
-            ConfigError: One of them cannot be read.
-        """
-        return cls(mode="allow", hosts=tuple(hosts))
-
-    @field_validator("hosts")
-    @classmethod
-    def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        network.HostRules(value)
-        return value
-
-    @model_validator(mode="after")
-    def _clear(self) -> "Network":
-        if self.hosts and self.mode == "none":
-            raise ValueError("`hosts` are reached with mode='allow'")
-        return self
-
-    def narrowed_by(self, other: "Network") -> "Network":
-        """Return the other one.
-
-        Raises:
-            InvalidInputError: It reaches further than this.
-        """
-        rules = network.HostRules(self.hosts)
-        wider = [
-            each for each in other.hosts if not rules.allow(*network.read_rule(each))
-        ]
-        if wider or (other.mode, self.mode) == ("allow", "none"):
-            raise InvalidInputError(
-                f"a run can only narrow the network; wider here: {', '.join(wider)}",
-                hint="name it in SandboxConfig(network=...), or use "
-                "Session.set_network",
-            )
-        return other
-
-
-# Defaults need no check, and no validator: it takes 0.3 ms of a start to make one.
-Network.none = Network.model_construct()
 
 
 class Mount(SettingsModel):

@@ -6,34 +6,42 @@ proxy request (`proxy.py`), or knows the rule whose listener took the connection
 the name up, and connects to an address that the rules allow. It connects to the very
 address that was checked, so a name cannot lead elsewhere a moment later. What goes into
 a tunnel is checked as well (`tunnel.py`). A redirect is a request like any other. All
-decisions about what a program sends are made here.
+decisions about what a program sends are made here, but that a gate is asked about the
+connections and requests of guarded networks (`admission.py`).
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Literal, Protocol
 
 import anyio
+from pydantic import JsonValue
 
 from toolcell.core import CellLostError
 
 from ..cell.wire.frames import FrameError
-from ..config.host_rules import HostRules
-from ..config.settings import Limits, Network
+from ..config.network import Network
+from ..config.settings import Limits
 from ..results.result import Connection
 from . import stream as egress_stream
+from .admission import admitted
+from .gate import ActName, NetworkAct, RequestGate
 from .http_request import HTTPRequest, ResponseHead
-from .proxy import ProxyRequest, read_proxy_request
+from .proxy import ProxyRequest, http_answer, read_proxy_request
+from .run_clock import Pausable
 from .stream import CellStream
 from .tunnel import forward_opaque, read_tunnel_preamble
 from .types import OnConnection, RefusedError, Resolver, SendFrame
 
 _CONNECT_SECONDS = 10.0
+_TURN_AWAY_SECONDS = 1.0
 _MAX_HOST = 300
 _MAX_REASON = 300
 
@@ -59,6 +67,9 @@ class _Attempt:
     bytes_in: int = 0
     bytes_out: int = 0
     asked: bool = False
+    is_guarded: bool = False
+    """True if a gate judges it."""
+
     response: ResponseHead | None = None
     """The head of the response, once the program's request is one of HTTP."""
 
@@ -77,6 +88,15 @@ class _Attempt:
         """Cancel the connection; `why` is its reason unless it has one."""
         self.reason = self.reason or str(why)[:_MAX_REASON]
         self.scope.cancel()
+
+    def outcome(self) -> dict[str, JsonValue]:
+        """Return what became of it, for the gate that admitted it."""
+        told: dict[str, JsonValue] = {"verdict": self.verdict}
+        if self.reason:
+            told["reason"] = self.reason
+        if self.response is not None:
+            told["status"] = self.response.status
+        return told | {"bytes_in": self.bytes_in, "bytes_out": self.bytes_out}
 
     def record(self) -> Connection:
         return Connection(
@@ -105,6 +125,7 @@ class Egress:
         spawn: Starts tasks; exceptions in them are handled here.
         on_connection: Called with each connection when it has ended or was refused.
         addresses: Addresses of the cell's loopback by the names that lead there.
+        gate: Judges what goes to a guarded network; None refuses all of that.
     """
 
     def __init__(
@@ -116,16 +137,21 @@ class Egress:
         spawn: SpawnConnection,
         on_connection: OnConnection | None = None,
         addresses: Mapping[str, str] | None = None,
+        gate: RequestGate | None = None,
     ) -> None:
-        self._listeners = HostRules(network.hosts).listeners(addresses or {})
+        self._listeners = network.rules.listeners(addresses or {})
         self._network = network
-        self._rules = HostRules(network.hosts)
+        self._rules = network.rules
+        self._gate = gate
+        # Of the caller, whose call the program's acts belong to.
+        self._context = copy_context()
         self._max_connections = limits.connections
         self._bytes_left = limits.network_bytes
         self._resolve = resolve
         self._spawn = spawn
         self._on_connection = on_connection
         self._send_frame: SendFrame | None = None
+        self._clock: Pausable
         self._opened = 0
         self._attempts: dict[int, _Attempt] = {}
         self._records: dict[int, Connection] = {}
@@ -138,7 +164,7 @@ class Egress:
     def request(self) -> dict[str, Any]:
         """The part of a request to run that concerns the network."""
         return {
-            "set_variables": self._network.mode == "allow",
+            "set_variables": self._network.mode != "none",
             "without_proxy": self._rules.without_proxy(),
             "connections": self._max_connections,
             "listeners": self._listeners,
@@ -159,9 +185,14 @@ class Egress:
             found.append("the run has used up its network_bytes")
         return tuple(found)
 
-    def begin(self, send_frame: SendFrame) -> None:
-        """Set the function that sends frames to the cell."""
-        self._send_frame = send_frame
+    @property
+    def max_pause_seconds(self) -> float:
+        """Seconds for which the program's clock may stand still in all."""
+        return 0.0 if self._gate is None else self._gate.max_pause_seconds
+
+    def begin(self, send_frame: SendFrame, clock: Pausable) -> None:
+        """Set the function that sends frames to the cell, and the program's clock."""
+        self._send_frame, self._clock = send_frame, clock
 
     def serve(self, header: dict[str, Any], payload: bytes) -> None:
         """Handle a frame of the cell, without waiting.
@@ -181,7 +212,7 @@ class Egress:
             if "listener" in header:
                 attempt.host, attempt.port = self._rule_of(header["listener"])
             self._attempts[number] = attempt
-            self._spawn(self._serve, attempt)
+            self._context.run(self._spawn, self._serve, attempt)
         elif kind not in ("net_data", "net_credit", "net_end", "net_close"):
             raise FrameError(f"unexpected frame {kind[:40]!r}")
         elif number in self._attempts:
@@ -196,7 +227,7 @@ class Egress:
 
     async def set_network(self, network: Network) -> None:
         """Change the rules; return when connections that they forbid have ended."""
-        self._rules = HostRules(network.hosts)
+        self._network, self._rules = network, network.rules
         ended = [each for each in self._attempts.values() if not self._may_stay(each)]
         for attempt in ended:
             attempt.stop("the rules have changed")
@@ -206,6 +237,8 @@ class Egress:
     def _may_stay(self, attempt: _Attempt) -> bool:
         if not attempt.asked:
             return True
+        if self._network.mode == "guarded" and not attempt.is_guarded:
+            return False
         found = attempt.address
         return self._rules.allow(attempt.host, attempt.port) and (
             found is None or self._rules.allow_address(found, attempt.port)
@@ -282,11 +315,20 @@ class Egress:
         attempt.asked = True
         attempt.host, attempt.port = proxy_request.host, proxy_request.port
         try:
-            remote = await self._reach(attempt)
+            self._require_allowed(attempt)
+            async with self._judged(attempt, proxy_request.http):
+                await self._carry_to(attempt, proxy_request)
         except RefusedError as error:
             attempt.judge("refused", error)
-            await stream.send(proxy_request.error_reply(attempt.reason))
-            return
+            await stream.send(proxy_request.error_reply(str(error), error.headers))
+            if error.headers:
+                await self._turn_away(stream)
+
+    async def _carry_to(self, attempt: _Attempt, proxy_request: ProxyRequest) -> None:
+        """Carry the bytes of an attempt that may go on. Raises RefusedError."""
+        stream = attempt.stream
+        try:
+            remote = await self._reach(attempt)
         except OSError as error:
             attempt.judge("failed", str(error) or "nobody answered in time")
             await stream.send(proxy_request.error_reply(attempt.reason, failed=True))
@@ -296,6 +338,49 @@ class Egress:
             await stream.send(proxy_request.success_reply)
             await self._relay(attempt, proxy_request, remote)
 
+    @asynccontextmanager
+    async def _judged(
+        self, attempt: _Attempt, http: HTTPRequest | None
+    ) -> AsyncIterator[None]:
+        """Have an attempt, or a request on it, admitted; the body goes on with it.
+
+        Raises:
+            RefusedError: On entering: it is not admitted.
+        """
+        if self._network.mode != "guarded":
+            yield
+            return
+        name: ActName = "net.connect"
+        facts: dict[str, JsonValue] = {"host": attempt.host, "port": attempt.port}
+        if http is not None:
+            name, facts = "http.request", http.exactly()
+        act = NetworkAct(
+            name=name,
+            arguments=facts,
+            stop=partial(attempt.stop, "a person stopped it"),
+            outcome=attempt.outcome,
+        )
+        attempt.is_guarded = True
+        withdraw = partial(attempt.stop, "the program went away before it was admitted")
+        interim = http is not None and http.takes_interim
+        gate, clock, stream = self._gate, self._clock, attempt.stream
+        async with admitted(gate, act, clock, stream, withdraw, interim=interim):
+            yield
+
+    async def _turn_away(self, stream: CellStream) -> None:
+        """Take in what a program still sends after a refusal, so that it reads that."""
+        await stream.end()
+        with anyio.move_on_after(_TURN_AWAY_SECONDS):
+            while await stream.receive():
+                pass
+
+    def _require_allowed(self, attempt: _Attempt) -> None:
+        """Raise RefusedError if the rules or the limits forbid an attempt."""
+        if not self._rules.allow(attempt.host, attempt.port):
+            raise RefusedError(f"{attempt.host} port {attempt.port} is not allowed")
+        if not self._bytes_left:
+            raise RefusedError("the run has used up its network_bytes")
+
     async def _reach(self, attempt: _Attempt) -> socket.socket:
         """Return a connection to the host that an attempt asks for.
 
@@ -304,10 +389,8 @@ class Egress:
             OSError: The host does not answer, or not in time.
         """
         host, port = attempt.host, attempt.port
-        if not self._rules.allow(host, port):
-            raise RefusedError(f"{host} port {port} is not allowed")
-        if not self._bytes_left:
-            raise RefusedError("the run has used up its network_bytes")
+        # The rules may have changed while a person looked.
+        self._require_allowed(attempt)
         with anyio.fail_after(_CONNECT_SECONDS):
             addresses = await self._addresses(host, port)
             problem: Exception = RefusedError(
@@ -363,16 +446,22 @@ class Egress:
                 stream, proxy_request
             )
             if isinstance(preamble, HTTPRequest):
-                attempt.response = ResponseHead()
-                await preamble.make(stream, send)
-                # One request, one connection: the next would not have been checked.
-                while await stream.receive():
-                    pass
+                is_new = preamble is not proxy_request.http
+                async with self._judged(attempt, preamble) if is_new else nullcontext():
+                    attempt.response = ResponseHead()
+                    await preamble.make(stream, send)
+                    # One request, one connection: the next was not checked.
+                    while await stream.receive():
+                        pass
                 return
             await forward_opaque(preamble, stream, send)
             remote.shutdown(socket.SHUT_WR)
         except RefusedError as error:
             attempt.judge("refused", error)
+            if attempt.response is None and error.headers:
+                reply = http_answer("403 Forbidden", str(error), error.headers)
+                await stream.send(reply)
+                await self._turn_away(stream)
             attempt.stop()
         except (OSError, CellLostError) as error:
             attempt.stop(error)

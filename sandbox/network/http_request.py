@@ -9,16 +9,19 @@ import re
 from collections.abc import Awaitable, Callable
 
 import h11
+from pydantic import JsonValue
 
 from ..config.host_rules import read_authority, write_authority
-from .types import ByteStream, RefusedError
+from .types import REFUSAL, ByteStream, RefusedError
 
 MAX_HEAD_BYTES = 65_536
 HTTP_PORT = 80
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(.*)", re.DOTALL)
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _LINE_END = re.compile(rb"\r?\n")
+_NO_INTERIM = re.compile(rb"node\b|undici\b")
 _INTERIM = (b"HTTP/1.1 1", b"HTTP/1.0 1")
+_STATUS = re.compile(rb"HTTP/1\.[01] +([0-9]{3})\b")
 _OF_A_CONNECTION = (b"connection", b"keep-alive", b"proxy-connection")
 _HOP_BY_HOP = frozenset(
     (
@@ -48,11 +51,33 @@ class HTTPRequest:
         port: int,
     ) -> None:
         self._connection = connection
-        self._head = h11.Request(
-            method=request.method,
-            target=target,
-            headers=_headers(request, host, port),
-        )
+        self._request = request
+        self._place = host, port
+        self._target = target
+
+    def exactly(self) -> dict[str, JsonValue]:
+        """Give its target the one spelling that is judged; return the facts for that.
+
+        Raises:
+            RefusedError: It cannot be judged exactly.
+        """
+        from .request_facts import exact_target, request_facts
+
+        try:
+            self._target = exact_target(self._target)
+            return request_facts(self._request, self._target, *self._place)
+        except ValueError as error:
+            why = f"{error}; what servers may read in two ways is not sent"
+            raise RefusedError(why, headers={REFUSAL: "not_exact"}) from None
+
+    @property
+    def takes_interim(self) -> bool:
+        """True if its client takes `100 Continue` for a sign that somebody looks.
+
+        Not so clients of HTTP/1.0, and undici (node), which fails on it.
+        """
+        agent = dict(self._request.headers).get(b"user-agent", b"").lower()
+        return self._request.http_version >= b"1.1" and not _NO_INTERIM.match(agent)
 
     async def make(
         self, source: ByteStream, send: Callable[[bytes], Awaitable[None]]
@@ -63,7 +88,11 @@ class HTTPRequest:
             RefusedError: The body does not match its head.
         """
         out = h11.Connection(h11.CLIENT)
-        event: object = self._head
+        event: object = h11.Request(
+            method=self._request.method,
+            target=self._target,
+            headers=_headers(self._request, *self._place),
+        )
         try:
             while not isinstance(event, h11.EndOfMessage):
                 if event is h11.NEED_DATA:
@@ -111,6 +140,8 @@ class ResponseHead:
     def __init__(self) -> None:
         self._held = b""
         self._passed = False
+        self.status: int | None = None
+        """The status code, once it has come."""
 
     def pass_on(self, data: bytes) -> bytes:
         """Return the bytes for the program that these ones of the server allow."""
@@ -121,6 +152,8 @@ class ResponseHead:
         while not self._passed and (end := _END_OF_HEAD.search(self._held)):
             head, self._held = self._held[: end.end()], self._held[end.end() :]
             self._passed = not head.startswith(_INTERIM)
+            if self._passed:
+                self.status = _status_of(head)
             ready += _closing(head) if self._passed else head
         if self._passed or len(self._held) > MAX_HEAD_BYTES:
             self._passed = True
@@ -131,6 +164,11 @@ class ResponseHead:
         """Return what is left when the server has ended."""
         left, self._held = self._held, b""
         return left
+
+
+def _status_of(head: bytes) -> int | None:
+    found = _STATUS.match(head)
+    return None if found is None else int(found[1])
 
 
 def _closing(head: bytes) -> bytes:

@@ -5,8 +5,10 @@ Sources: RFC 9110 section 7, RFC 9112 section 3.2, RFC 1928.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
+from types import MappingProxyType
 
 import h11
 
@@ -62,11 +64,18 @@ class ProxyRequest:
             return _socks_answer(0)
         return b"" if self.http else b"HTTP/1.1 200 Connection established\r\n\r\n"
 
-    def error_reply(self, reason: str, *, failed: bool = False) -> bytes:
+    def error_reply(
+        self,
+        reason: str,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        failed: bool = False,
+    ) -> bytes:
         """Return the reply to the program when it gets no connection.
 
         Args:
             reason: The reason, in the body of an HTTP reply.
+            headers: Headers of an HTTP reply.
             failed: True if the host did not answer, False if it is not allowed.
         """
         if self.direct:
@@ -74,7 +83,7 @@ class ProxyRequest:
         if self.socks:
             return _socks_answer(_NO_HOST if failed else _NOT_ALLOWED)
         status = "502 Bad Gateway" if failed else "403 Forbidden"
-        return _http_answer(status, reason)
+        return http_answer(status, reason, headers)
 
 
 async def read_proxy_request(source: ByteStream) -> ProxyRequest | None:
@@ -139,13 +148,19 @@ def _socks_answer(code: int) -> bytes:
     return bytes((_SOCKS, code, 0, 1)) + bytes(6)
 
 
-def _http_answer(status: str, reason: str) -> bytes:
+def http_answer(
+    status: str, reason: str, headers: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
+    """Return an HTTP response of the proxy's own, which ends the connection."""
     body = f"toolcell: {reason}\n".encode("ascii", "backslashreplace")
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    told = {
+        "Content-Type": "text/plain",
+        "Connection": "close",
+        **headers,
+        "Content-Length": str(len(body)),
+    }
+    lines = [f"HTTP/1.1 {status}", *(f"{name}: {told[name]}" for name in told)]
+    return "\r\n".join([*lines, "", ""]).encode("ascii", "replace") + body
 
 
 async def _read_http(source: ByteStream, first: bytes) -> ProxyRequest:
@@ -160,13 +175,13 @@ async def _read_http(source: ByteStream, first: bytes) -> ProxyRequest:
         if found is None:
             raise ValueError("this is a proxy; ask it for http://... or CONNECT")
         if _asks_for_web_socket(request):
-            raise RefusedError(_NO_UPGRADE, _http_answer(_NOT_SERVED, _NO_UPGRADE))
+            raise RefusedError(_NO_UPGRADE, http_answer(_NOT_SERVED, _NO_UPGRADE))
         authority, path = found
         host, port = read_authority(authority, HTTP_PORT)
         check_host(request, host, port)
     except (h11.ProtocolError, ValueError) as error:
         reason = str(error)
-        raise RefusedError(reason, _http_answer("400 Bad Request", reason)) from None
+        raise RefusedError(reason, http_answer("400 Bad Request", reason)) from None
     http = HTTPRequest(connection, request, path, host, port)
     return ProxyRequest(host=host, port=port, http=http)
 

@@ -91,6 +91,11 @@ class CellStream:
         self._taken += len(data)
         return data
 
+    async def ended(self) -> None:
+        """Wait until the program has sent its last byte, or closed the connection."""
+        while not (self._broken or self._last_came):
+            await self._change()
+
     async def room(self) -> int:
         """Wait until the program reads; return the number of bytes that may be sent.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -15,17 +16,28 @@ OnConnection = Callable[["Connection"], None]
 """Called with each connection that has ended or was refused."""
 
 
+REFUSAL = "X-Toolcell-Refusal"
+"""The header of a response that says why a guard, or its proxy, refuses."""
+
+
 class RefusedError(Exception):
     """A request of a program is refused.
 
     Args:
         reason: The reason, for the record of the connection.
         answer: The reply in the program's own protocol; empty for none.
+        headers: Headers of a reply in HTTP.
     """
 
-    def __init__(self, reason: str, answer: bytes = b"") -> None:
+    def __init__(
+        self,
+        reason: str,
+        answer: bytes = b"",
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(reason)
         self.answer = answer
+        self.headers = headers
 
 
 class SendFrame(Protocol):

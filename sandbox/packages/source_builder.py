@@ -23,7 +23,8 @@ from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableErr
 from toolcell.core.text.install_hint import install_hint
 
 from ..client.types import CellTraits
-from ..config.settings import Limits, Network, SandboxConfig
+from ..config.network import Network
+from ..config.settings import Limits, SandboxConfig
 from .distributions import (
     BuildSession,
     BuiltWheel,

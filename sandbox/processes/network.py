@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..cell.wire.frames import Frame
+from ..network.run_clock import RunClock
 from ..results.result import ExecutionResult
 from .beside import FramesBesideRuns
 
@@ -27,7 +28,11 @@ class CommandNetwork:
         self.egress = egress
         self._number = number
         self._frames = frames
-        egress.begin(self._send)
+        egress.begin(self._send, RunClock(self._extend, egress.max_pause_seconds))
+
+    async def _extend(self, seconds: float) -> None:
+        header = {"type": "exec_extend", "id": self._number, "seconds": seconds}
+        await self._frames.send(header)
 
     async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         kind = header["type"].replace(_OUTSIDE, _INSIDE, 1)

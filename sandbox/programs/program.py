@@ -16,10 +16,12 @@ from ..cell.wire.frames import FrameError, strict_json
 from ..client.host_calls import HostCalls
 from ..client.types import Freshness, Language, OnDisplay, OnOutput, Program
 from ..config.argument_checks import check_freshness, check_kinds
-from ..config.settings import Limits, Network
+from ..config.network import Network
+from ..config.settings import Limits
 from .code_policy import LAST_RESORT_IMPORTS
 
 if TYPE_CHECKING:
+    from ..network.gate import RequestGate
     from ..network.types import OnConnection
     from ..results.result import ExecutionResult
 
@@ -59,6 +61,7 @@ class RunRequest(NamedTuple):
     on_output: OnOutput | None = None
     on_display: OnDisplay | None = None
     on_connection: "OnConnection | None" = None
+    gate: "RequestGate | None" = None
     fresh: bool = False
     """True takes a new interpreter in a session."""
 

@@ -37,7 +37,8 @@ from toolcell.core import (
 
 from ..client.host_calls import HostCalls
 from ..client.types import Language
-from ..config.settings import Limits, Network
+from ..config.network import Network
+from ..config.settings import Limits
 from ..programs.program import RunRequest
 from ..results.result import ExecutionResult
 

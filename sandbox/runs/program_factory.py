@@ -12,12 +12,14 @@ from ..client.backend import Backend
 from ..client.types import Program, Spawn
 from ..config.argument_checks import check_kinds
 from ..config.host_rules import loopback_addresses
-from ..config.settings import Limits, Network, SandboxConfig
+from ..config.network import Network
+from ..config.settings import Limits, SandboxConfig
 from ..network.look_ups import LookUps
 from ..programs.program import RunRequest, make_program
 
 if TYPE_CHECKING:
     from ..network.egress import Egress
+    from ..network.gate import RequestGate
     from ..network.types import OnConnection, Resolver
     from ..packages.distributions import OnStep, OpenBuildSession
     from ..packages.installer import PackageInstaller
@@ -163,6 +165,7 @@ class ProgramFactory:
         network: Network | None,
         on_connection: OnConnection | None,
         agent_id: str | None,
+        gate: RequestGate | None,
     ) -> Program:
         """Return a program that reaches the hosts of a network, if there are any.
 
@@ -172,7 +175,7 @@ class ProgramFactory:
         allowed = self.narrowed_network(network)
         if allowed.mode == "none":
             return program
-        return self.with_egress(program, allowed, on_connection, agent_id)
+        return self.with_egress(program, allowed, on_connection, agent_id, gate)
 
     def with_egress(
         self,
@@ -180,6 +183,7 @@ class ProgramFactory:
         network: Network,
         on_connection: OnConnection | None,
         agent_id: str | None,
+        gate: RequestGate | None,
     ) -> Program:
         """Return a program that reaches a network through a proxy of its own.
 
@@ -188,8 +192,9 @@ class ProgramFactory:
             network: The hosts that it may reach.
             on_connection: Called with each connection when it has ended or was refused.
             agent_id: The agent whose share of the name look-ups it uses.
+            gate: Judges what goes to a guarded network.
         """
-        egress = self.egress(network, program.limits, on_connection, agent_id)
+        egress = self.egress(network, program.limits, on_connection, agent_id, gate)
         return program._replace(egress=egress)
 
     def egress(
@@ -198,6 +203,7 @@ class ProgramFactory:
         limits: Limits,
         on_connection: OnConnection | None,
         agent_id: str | None,
+        gate: RequestGate | None,
     ) -> Egress:
         """Return a proxy to a network, for one run or one command.
 
@@ -206,6 +212,7 @@ class ProgramFactory:
             limits: They hold for its connections.
             on_connection: Called with each connection when it has ended or was refused.
             agent_id: The agent whose share of the name look-ups it uses.
+            gate: Judges what goes to a guarded network.
         """
         from ..network.egress import Egress
 
@@ -216,6 +223,7 @@ class ProgramFactory:
             spawn=self.spawn,
             on_connection=on_connection,
             addresses=loopback_addresses(self.config.network.hosts),
+            gate=gate,
         )
 
     def close(self) -> None:

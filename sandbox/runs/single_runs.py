@@ -90,7 +90,7 @@ class SingleRuns:
     ) -> Program:
         program = self._programs.make(request, final=True)
         program = self._programs.with_network(
-            program, request.network, on_connection, request.agent_id
+            program, request.network, on_connection, request.agent_id, request.gate
         )
         check_freshness(request.minimum_freshness)
         again = (

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from ..client.host_calls import HostCalls
     from ..client.types import Language, OnDisplay, OnOutput
     from ..client.workdir import FileInfo
-    from ..config.settings import Limits, Network
+    from ..config.network import Network
+    from ..config.settings import Limits
+    from ..network.gate import RequestGate
     from ..network.types import OnConnection
     from ..packages.distributions import OnStep
     from ..processes.interface import SandboxProcess, SandboxWatch
@@ -79,6 +81,7 @@ class SandboxSession(ABC):
         on_output: OnOutput | None = None,
         on_display: OnDisplay | None = None,
         on_connection: OnConnection | None = None,
+        gate: RequestGate | None = None,
     ) -> ExecutionResult:
         """Run a program where the last one left off.
 
@@ -112,6 +115,7 @@ class SandboxSession(ABC):
                 on_output=on_output,
                 on_display=on_display,
                 on_connection=on_connection,
+                gate=gate,
             )
         )
 
@@ -124,6 +128,7 @@ class SandboxSession(ABC):
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         secrets: Mapping[str, SecretStr] | None = None,
+        gate: RequestGate | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Run a program as `run` does, and yield its events as they happen.
 
@@ -136,6 +141,7 @@ class SandboxSession(ABC):
             inputs=inputs,
             limits=limits,
             secrets=secrets,
+            gate=gate,
             streamed=True,
         )
         async with aclosing(self._stream(request)) as events:
@@ -153,6 +159,7 @@ class SandboxSession(ABC):
         timeout_seconds: float | None = None,
         pty: tuple[int, int] | None = None,
         background: bool = False,
+        gate: RequestGate | None = None,
     ) -> SandboxProcess:
         """Start a command in the session's cell; return it as soon as it runs.
 
@@ -177,6 +184,8 @@ class SandboxSession(ABC):
             background: True if it never waits for somebody to read its output or to
                 call `wait`; the latest 65,536 bytes are there for a reader. False: with
                 524,288 bytes unread it waits for one of the two.
+            gate: As in `Sandbox.run`; `timeout_seconds` stands still while a person
+                looks.
 
         Raises:
             InvalidInputError: It cannot be started: no such program or folder, too

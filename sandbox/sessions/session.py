@@ -18,7 +18,8 @@ from ..client.download import MAX_DOWNLOAD_BYTES
 from ..client.event_stream import PendingEvents, stream_run
 from ..client.types import Listener, Program
 from ..client.workdir import MAX_READ_BYTES, FileInfo, WorkDir, checked_path
-from ..config.settings import Limits, Network
+from ..config.network import Network
+from ..config.settings import Limits
 from ..processes.ports import PortStream
 from ..processes.process import Process
 from ..processes.table import Command, argv_of
@@ -33,6 +34,7 @@ from .interface import SandboxSession
 from .shared_cell import MAIN_BRANCH, SharedCell, node_branch
 
 if TYPE_CHECKING:
+    from ..network.gate import RequestGate
     from ..network.types import OnConnection
     from ..packages.distributions import OnStep
 
@@ -76,7 +78,7 @@ class Session(SandboxSession):
             return refusal
         async with self._shared as cell:
             program = _on_branch(program, self._own_branch)
-            program = self._with_egress(program, request.on_connection)
+            program = self._with_egress(program, request, request.on_connection)
             program = await WorkDir(cell, program.branch or "").with_inputs(program)
             listener = Listener(request.on_output, request.on_display)
             report = await cell.run(program, listener)
@@ -90,7 +92,7 @@ class Session(SandboxSession):
         pending = PendingEvents()
         async with self._shared as cell:
             program = _on_branch(program, self._own_branch)
-            program = self._with_egress(program, pending.add_connection)
+            program = self._with_egress(program, request, pending.add_connection)
             program = await WorkDir(cell, program.branch or "").with_inputs(program)
             async with aclosing(stream_run(cell, program, pending)) as events:
                 async for event in events:
@@ -136,7 +138,10 @@ class Session(SandboxSession):
             self._packages = wanted
 
     def _with_egress(
-        self, program: Program, on_connection: OnConnection | None
+        self,
+        program: Program,
+        request: RunRequest,
+        on_connection: OnConnection | None,
     ) -> Program:
         """Return the program with a proxy to the network, if the session has one."""
         shared = self._shared
@@ -145,7 +150,7 @@ class Session(SandboxSession):
         # A kept interpreter may remember the proxy, so it stays and refuses.
         shared.was_out = True
         program = self._programs.with_egress(
-            program, shared.network, on_connection, self.agent_id
+            program, shared.network, on_connection, self.agent_id, request.gate
         )
         shared.egress = program.egress
         return program
@@ -230,6 +235,7 @@ class Session(SandboxSession):
         timeout_seconds: float | None = None,
         pty: tuple[int, int] | None = None,
         background: bool = False,
+        gate: RequestGate | None = None,
     ) -> Process:
         wanted = Command(
             argv=argv_of(command),
@@ -246,7 +252,7 @@ class Session(SandboxSession):
         limits, egress = self._programs.config.limits, None
         if self._shared.network.mode != "none":
             egress = self._programs.egress(
-                self._shared.network, limits, None, self.agent_id
+                self._shared.network, limits, None, self.agent_id, gate
             )
         return await table.start(wanted, limits, self._own_branch, egress)
 

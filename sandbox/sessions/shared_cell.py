@@ -14,7 +14,7 @@ from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableEr
 
 from ..client.cell import Cell
 from ..client.questions import INTERRUPT_SECONDS
-from ..config.settings import Network
+from ..config.network import Network
 from ..processes.beside import FramesBesideRuns
 from ..processes.files import FileTable
 from ..processes.ports import PortTable

@@ -22,6 +22,7 @@ from toolcell.host.http.bodies import BodyError, Bounds
 from toolcell.sandbox import HostCalls
 from toolcell.sandbox.cell.wire.frames import strict_json
 from toolcell.sandbox.client.host_calls import CallServer
+from toolcell.sandbox.network.run_clock import RunClock
 from toolcell.tools import tool
 
 from ..support.corpora import records
@@ -239,7 +240,7 @@ async def by_a_program(cases: list[bytes], folder: Path) -> dict[bytes, str]:
 
     calls = HostCalls(names=("echo",), handler=echo, max_calls=1_000)
     for number, data in enumerate(cases):
-        async with CallServer(calls, tell, anyio.CancelScope()) as serving:
+        async with CallServer(calls, tell, RunClock(anyio.sleep, 0)) as serving:
             text = b'{"name":"echo","args":[],"kwargs":{"x":%s}}' % data
             serving.serve(b"%08x" % number + text)
             with anyio.fail_after(60):

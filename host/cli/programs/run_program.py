@@ -66,7 +66,7 @@ def run_program(options: RunOptions) -> tuple[int, bool]:
         helps = hints(
             result,
             left=[*left],
-            has_network=options.config.network.mode == "allow",
+            has_network=options.config.network.mode != "none",
             has_stdin=options.stdin is not None,
             saved=options.out is not None,
         )

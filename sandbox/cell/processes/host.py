@@ -170,6 +170,9 @@ class ProcessHost:
             process.credit += header["bytes"]
         elif kind == "exec_resize":
             process.resize(header["rows"], header["cols"])
+        elif kind == "exec_extend":
+            if process.deadline is not None:
+                process.deadline += header["seconds"]
         elif kind == "exec_signal":
             process.signal(header["signal"])
         elif kind == "exec_kill":

@@ -21,6 +21,7 @@ from toolcell.guard import (
 )
 from toolcell.sandbox import HostCalls, Limits, SandboxManager
 from toolcell.sandbox.client.host_calls import CallServer
+from toolcell.sandbox.network.run_clock import RunClock
 from toolcell.sandbox.spi import pause_deadline
 from toolcell.tools import (
     CodeExecutor,
@@ -238,10 +239,11 @@ async def test_a_cancelled_call_starts_the_clock_while_another_is_answered() -> 
     parked = anyio.CancelScope()
 
     async def tell(header: dict[str, Any], payload: bytes = b"") -> None:
-        if header["type"] == "answer":
-            # The cell does not read.
-            await anyio.sleep_forever()
-        told.append(header["seconds"])
+        # The cell does not read.
+        await anyio.sleep_forever()
+
+    async def extend(seconds: float) -> None:
+        told.append(seconds)
 
     async def handler(name: str, *_: object) -> dict[str, Any]:
         if name == "pay":
@@ -251,9 +253,9 @@ async def test_a_cancelled_call_starts_the_clock_while_another_is_answered() -> 
         return {"value": None}
 
     calls = HostCalls(names=("pay", "other"), handler=handler, max_pause_seconds=30)
-    backstop = anyio.CancelScope(deadline=anyio.current_time() + 5)
-    before = backstop.deadline
-    async with CallServer(calls, tell, backstop) as server:
+    clock = RunClock(extend, calls.max_pause_seconds)
+    clock.deadline = before = anyio.current_time() + 5
+    async with CallServer(calls, tell, clock) as server:
         for number, name in enumerate(calls.names, 1):
             wish = {"name": name, "args": [], "kwargs": {}}
             server.serve(b"%08x" % number + json.dumps(wish).encode())
@@ -262,7 +264,7 @@ async def test_a_cancelled_call_starts_the_clock_while_another_is_answered() -> 
         await anyio.wait_all_tasks_blocked()
 
     assert len(told) == 2
-    assert sum(told) == pytest.approx(backstop.deadline - before)
+    assert sum(told) == pytest.approx(clock.deadline - before)
     assert 0 <= sum(told) < 10
 
 

@@ -1,0 +1,137 @@
+"""How an act of a program passes the gate of its guarded network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+
+from toolcell.core import ToolcellError
+from toolcell.core.task_groups import lone_error_as_it_is
+
+from .gate import NetworkAct, RequestGate
+from .run_clock import Pausable, answer_for
+from .stream import CellStream
+from .types import REFUSAL, RefusedError
+
+INTERIM_SECONDS = 3.0
+"""Seconds between interim responses to a client whose request waits for a person; some
+give up after 5 without a byte."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NO_GATE = "this network is guarded, and the program was started without a guard"
+
+
+class _Wait:
+    """The wait of one act for a person.
+
+    The program's clock stands still. A program that goes away meanwhile withdraws what
+    it asked for.
+
+    Args:
+        clock: The clock of its run, or command.
+        stream: Its connection.
+        withdraw: Called when it has gone away.
+        interim: True if it is told now and then that somebody looks.
+    """
+
+    def __init__(
+        self,
+        clock: Pausable,
+        stream: CellStream,
+        withdraw: Callable[[], object],
+        *,
+        interim: bool,
+    ) -> None:
+        self._clock = clock
+        self._stream = stream
+        self._withdraw = withdraw
+        self._interim = interim
+
+    @asynccontextmanager
+    async def pause_deadline(self) -> AsyncIterator[None]:
+        """Stop the clock."""
+        with lone_error_as_it_is():
+            async with (
+                self._clock.pause_deadline(),
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(self._watch)
+                if self._interim:
+                    tasks.start_soon(self._reassure)
+                yield
+                tasks.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        await self._stream.ended()
+        self._withdraw()
+
+    async def _reassure(self) -> None:
+        while True:
+            await anyio.sleep(INTERIM_SECONDS)
+            await self._stream.send(_CONTINUE)
+
+
+@asynccontextmanager
+async def admitted(
+    gate: RequestGate | None,
+    act: NetworkAct,
+    clock: Pausable,
+    stream: CellStream,
+    withdraw: Callable[[], object],
+    *,
+    interim: bool = False,
+) -> AsyncIterator[None]:
+    """Have an act admitted; the body does it.
+
+    Args:
+        gate: Judges it; None refuses it.
+        act: What the program asks for.
+        clock: The clock of its run, or command.
+        stream: The connection on which it asks.
+        withdraw: Called when it goes away while a person looks.
+        interim: True if an HTTP client that waits is to be told so.
+
+    Raises:
+        RefusedError: On entering: it is not admitted.
+    """
+    if gate is None:
+        raise RefusedError(_NO_GATE, headers={REFUSAL: "no_guard"})
+    answer_for(_Wait(clock, stream, withdraw, interim=interim))
+    context = gate.admit(act)
+    try:
+        await context.__aenter__()
+    except ToolcellError as error:
+        raise _refusal(error, act) from None
+    try:
+        yield
+    except BaseException as error:
+        await context.__aexit__(type(error), error, error.__traceback__)
+        raise
+    await context.__aexit__(None, None, None)
+
+
+def _refusal(error: ToolcellError, act: NetworkAct) -> RefusedError:
+    """Return the refusal for a program, in words for a model that reads them."""
+    facts = act.arguments
+    host = f"{facts['host']}:{facts['port']}"
+    wanted = host if act.name == "net.connect" else f"{facts['method']} {host}"
+    if act.name == "http.request":
+        wanted += str(facts["path"])[:200]
+    rule = error.details.get("rule")
+    reason = str(error.details.get("reason") or error.kind)
+    headers = {REFUSAL: reason}
+    retry_after = error.details.get("retry_after")
+    why = f" ({rule})" if rule else ""
+    told = (
+        f"the policy of this sandbox does not allow {act.name} {wanted}: "
+        f"{error.message}{why}. "
+    )
+    if isinstance(retry_after, int | float):
+        headers["Retry-After"] = str(math.ceil(retry_after))
+        told += f"Try again in {math.ceil(retry_after)} s."
+    else:
+        told += "There is no other way to send it: say so, or ask for what is allowed."
+    return RefusedError(told, headers=headers)

@@ -1,0 +1,55 @@
+"""The gate of a guarded network: who judges what programs send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+from pydantic import JsonValue
+
+ActName = Literal["net.connect", "http.request"]
+NETWORK_ACTS: tuple[str, ...] = get_args(ActName)
+"""The names that rules know."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class NetworkAct:
+    """One thing that a program asks of the network."""
+
+    name: ActName
+    """`net.connect` opens a connection whose bytes nobody reads here; `http.request`
+    is one request in the clear."""
+
+    arguments: Mapping[str, JsonValue]
+    """What is judged, and what is sent."""
+
+    stop: Callable[[], object]
+    """Ends it, soon."""
+
+    outcome: Callable[[], Mapping[str, JsonValue]]
+    """Returns what has become of it: `verdict` and `reason` of its connection,
+    `bytes_in`, `bytes_out`, and the `status` of an HTTP response."""
+
+
+class RequestGate(Protocol):
+    """Judges what programs send to a guarded network."""
+
+    @property
+    def max_pause_seconds(self) -> float:
+        """Seconds for which a program's clock may stand still in all while a person
+        looks at what it asks for."""
+        ...
+
+    def admit(self, act: NetworkAct) -> AbstractAsyncContextManager[None]:
+        """Return the context in which an act may happen.
+
+        Where a person is asked it waits in `pause_deadline`, as handlers of `HostCalls`
+        do.
+
+        Raises:
+            ToolcellError: On entering: the act is refused. `details` may have `reason`,
+                `rule` and `retry_after`.
+        """
+        ...

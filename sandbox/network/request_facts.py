@@ -1,0 +1,144 @@
+"""The facts of an HTTP request that a gate judges, in one spelling.
+
+What two servers would read in two ways cannot be judged, and is refused. The target
+that is sent is the one that was judged.
+
+Sources: RFC 3986 section 6.2, RFC 9110 section 9.1, RFC 9112 section 6.1.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import h11
+from pydantic import JsonValue
+
+MAX_TARGET_BYTES = 8_192
+"""Bytes of a path with its query. When it is exceeded the request is refused."""
+
+MAX_QUERY_FIELDS = 200
+"""Fields of a query. When it is exceeded the request is refused."""
+
+_METHOD = re.compile(r"[A-Z][A-Z-]{0,19}")
+_NEVER_SENT = ("CONNECT", "TRACE", "TRACK")
+_TARGET = re.compile(r"[!$&'()*+,\-./0-9:;=?@A-Z_a-z~%]*")
+_ESCAPE = re.compile(r"%(.{0,2})")
+_UNRESERVED = re.compile(rb"[A-Za-z0-9._~-]")
+_DECODINGS = 4
+
+
+def exact_target(target: str) -> str:
+    """Return a target in the only spelling in which it is judged and sent.
+
+    Escapes of plain characters are undone, other escapes have capital digits. `*`
+    stays.
+
+    Raises:
+        ValueError: Servers would read it in more than one way.
+    """
+    if len(target) > MAX_TARGET_BYTES:
+        raise ValueError(f"its target has more than {MAX_TARGET_BYTES} bytes")
+    if target == "*":
+        return target
+    if not target.startswith("/") or not _TARGET.fullmatch(target):
+        raise ValueError("its target has characters that a URL does not have")
+    path, mark, query = target.partition("?")
+    path, query = _ESCAPE.sub(_plain, path), _ESCAPE.sub(_plain, query)
+    _check_segments(path)
+    return path + mark + query
+
+
+def _plain(escape: re.Match[str]) -> str:
+    """Return the one spelling of an escape. Raises ValueError: it is none."""
+    if not re.fullmatch(r"[0-9A-Fa-f]{2}", escape[1]):
+        raise ValueError("its target has an escape that is none")
+    byte = bytes((int(escape[1], 16),))
+    return byte.decode() if _UNRESERVED.fullmatch(byte) else f"%{escape[1].upper()}"
+
+
+def _check_segments(path: str) -> None:
+    """Refuse a path that may lead elsewhere than it seems to.
+
+    Servers differ in what they decode, and when; so no reading may have a segment that
+    goes up, stays, or is empty.
+    """
+    read = path.encode()
+    for _ in range(_DECODINGS):
+        segments = re.split(rb"[/\\]", read)[1:]
+        names = [segment.partition(b";")[0] for segment in segments]
+        if b"." in names or b".." in names:
+            raise ValueError("its path has a segment `.` or `..`")
+        if b"" in segments[:-1] or b"" in names[:-1]:
+            raise ValueError("its path has an empty segment")
+        if re.search(rb"[\0-\x1f\x7f]", read):
+            raise ValueError("its path has a control character")
+        decoded = unquote_to_bytes(read)
+        if decoded == read:
+            return
+        read = decoded
+    raise ValueError("its path is escaped again and again")
+
+
+def request_facts(
+    request: h11.Request, target: str, host: str, port: int
+) -> dict[str, JsonValue]:
+    """Return the facts of a request that rules know.
+
+    Args:
+        request: Its head.
+        target: Its target, as `exact_target` returns it.
+        host: The host that it goes to.
+        port: Its port.
+
+    Raises:
+        ValueError: It cannot be judged exactly.
+    """
+    method = request.method.decode("ascii")
+    if not _METHOD.fullmatch(method) or method in _NEVER_SENT:
+        raise ValueError(f"requests of the method {method[:20]!r} are not served")
+    path, _, query = target.partition("?")
+    facts: dict[str, JsonValue] = {
+        "method": method,
+        "scheme": "http",
+        "host": host,
+        "port": port,
+        "path": path,
+        "query": _fields(query),
+    }
+    return facts | _body_facts(request)
+
+
+def _fields(query: str) -> dict[str, JsonValue]:
+    """Return the values of each field of a query, in order."""
+    found: dict[str, list[JsonValue]] = {}
+    try:
+        pairs = parse_qsl(
+            query,
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=MAX_QUERY_FIELDS,
+        )
+    except UnicodeDecodeError:
+        raise ValueError("its query is not UTF-8") from None
+    except ValueError:
+        raise ValueError(f"its query has over {MAX_QUERY_FIELDS} fields") from None
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return {**found}
+
+
+def _body_facts(request: h11.Request) -> dict[str, JsonValue]:
+    """Return type and length of a body; `content_length` is null for an unknown one."""
+    lengths = [value for name, value in request.headers if name == b"content-length"]
+    types = [value for name, value in request.headers if name == b"content-type"]
+    is_chunked = any(name == b"transfer-encoding" for name, _ in request.headers)
+    if is_chunked and lengths:
+        raise ValueError("it has Content-Length and Transfer-Encoding")
+    if len(types) > 1:
+        raise ValueError("it has more than one Content-Type")
+    length = int(lengths[0]) if lengths else 0
+    return {
+        "content_type": types[0].decode("latin-1") if types else None,
+        "content_length": None if is_chunked else length,
+    }

@@ -1,0 +1,156 @@
+"""The one spelling of a request that rules judge, and networks inside each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h11
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolcell.core import InvalidInputError
+from toolcell.sandbox import Network
+from toolcell.sandbox.network.request_facts import exact_target, request_facts
+
+
+@pytest.mark.promise("boundary-2")
+@pytest.mark.parametrize(
+    ("target", "exact"),
+    [
+        ("/", "/"),
+        ("/a/b/?", "/a/b/?"),
+        ("/%7Euser/%41%2f%c3%a9", "/~user/A%2F%C3%A9"),
+        ("/a?b=%2e%2E/../c", "/a?b=../../c"),
+        ("/100%25", "/100%25"),
+        ("/@scope%2Fname", "/@scope%2Fname"),
+        ("/a;v=1/b..c/...", "/a;v=1/b..c/..."),
+        ("*", "*"),
+    ],
+)
+def test_a_target_has_one_spelling(target: str, exact: str) -> None:
+    assert exact_target(target) == exact == exact_target(exact)
+
+
+@pytest.mark.promise("boundary-2")
+@pytest.mark.parametrize(
+    "target",
+    [
+        "",
+        "a",
+        "/a/../b",
+        "/a/./b",
+        "/a/..",
+        "/..;x/b",
+        "/;x/b",
+        "/%2e%2E/b",
+        "/a%2f..%2fb",
+        "/a%5C..%5cb",
+        "/%252e%252e%252fb",
+        "/%25252525252e",
+        "//b",
+        "/a//b",
+        "/a%2F/b",
+        "/a\\b",
+        "/a#b",
+        "/a b",
+        "/a\x00",
+        "/a%00",
+        "/a%0d%0ab",
+        "/é",
+        "/%",
+        "/%g0",
+        "/%c",
+        "/" + "a" * 8_192,
+    ],
+)
+def test_a_target_that_is_read_in_two_ways_is_refused(target: str) -> None:
+    with pytest.raises(ValueError, match="its "):
+        exact_target(target)
+
+
+@pytest.mark.promise("boundary-2")
+@given(st.text(alphabet="/.%25fF;aA\\\\eE02?", max_size=12))
+def test_no_reading_of_an_exact_target_climbs(text: str) -> None:
+    try:
+        path = exact_target(f"/{text}").partition("?")[0]
+    except ValueError:
+        return
+    for _ in range(6):
+        parts = path.replace("\\", "/").split("/")
+        assert not {".", ".."} & {part.partition(";")[0] for part in parts}
+        for escape, plain in (("%2F", "/"), ("%2E", "."), ("%5C", "\\"), ("%25", "%")):
+            path = path.replace(escape, plain).replace(escape.lower(), plain)
+
+
+def facts(method: str, target: str, *headers: tuple[str, str]) -> dict[str, Any]:
+    request = h11.Request(
+        method=method, target=target, headers=[("Host", "h"), *headers]
+    )
+    return request_facts(request, exact_target(target), "h", 80)
+
+
+@pytest.mark.promise("boundary-2")
+def test_the_facts_of_a_request() -> None:
+    found = facts("POST", "/a?b=1&b=%32&c", ("Content-Length", "5"))
+
+    assert found == {
+        "method": "POST",
+        "scheme": "http",
+        "host": "h",
+        "port": 80,
+        "path": "/a",
+        "query": {"b": ["1", "2"], "c": [""]},
+        "content_type": None,
+        "content_length": 5,
+    }
+    chunked = facts("PUT", "/", ("Transfer-Encoding", "chunked"))
+    assert chunked["content_length"] is None
+
+
+@pytest.mark.promise("boundary-2")
+@pytest.mark.parametrize(
+    ("method", "target", "headers"),
+    [
+        ("get", "/", ()),
+        ("TRACE", "/", ()),
+        ("GET", "/?a=%ff", ()),
+        ("GET", "/?" + "a&" * 201, ()),
+        ("PUT", "/", (("Content-Type", "a/b"), ("Content-Type", "c/d"))),
+        ("PUT", "/", (("Content-Length", "1"), ("Transfer-Encoding", "chunked"))),
+    ],
+)
+def test_what_cannot_be_judged_exactly_is_refused(
+    method: str, target: str, headers: tuple[tuple[str, str], ...]
+) -> None:
+    with pytest.raises(ValueError, match=r"its |it |requests "):
+        facts(method, target, *headers)
+
+
+A, AB = ["a.test:443"], ["a.test:443", "b.test:443"]
+
+
+@pytest.mark.promise("boundary-1")
+@pytest.mark.parametrize(
+    ("own", "other", "found"),
+    [
+        (Network.guarded(), Network.allow(A), Network.guarded(A)),
+        (Network.guarded(AB), Network.guarded(), Network.guarded(AB)),
+        (Network.guarded(AB), Network.allow(A), Network.guarded(A)),
+        (Network.guarded(), Network.allow([]), Network.allow([])),
+        (Network.guarded(), Network.none, Network.none),
+        (Network.allow(AB), Network.guarded(), Network.guarded(AB)),
+        (Network.allow(AB), Network.guarded(A), Network.guarded(A)),
+        (Network.allow([]), Network.guarded(), Network.none),
+        (Network.guarded(A), Network.guarded(AB), None),
+        (Network.none, Network.guarded(), None),
+    ],
+)
+def test_a_network_within_a_guarded_one_is_guarded(
+    own: Network, other: Network, found: Network | None
+) -> None:
+    if found is None:
+        with pytest.raises(InvalidInputError, match="narrow"):
+            own.narrowed_by(other)
+    else:
+        assert own.narrowed_by(other) == found
