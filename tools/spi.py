@@ -7,6 +7,7 @@ from .conformance import check_checkpointer, check_model, check_tool
 from .definition.context import ArtifactSink, Progress
 from .definition.options import ToolOptions
 from .execution.executor import Call
+from .execution.operation import NO_COST
 from .execution.result_stream import ResultStream
 from .foreign.definition import ForeignDefinition
 from .foreign.pins import PinChange
@@ -40,6 +41,7 @@ __all__ = [
     "MCPPins",
     "MemoryIdempotency",
     "MemoryRecords",
+    "NO_COST",
     "NumberedRecord",
     "ObservedRecords",
     "OpenAPIDefinition",

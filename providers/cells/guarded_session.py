@@ -61,6 +61,7 @@ class Allowed:
 
     def __init__(self, operation: Operation) -> None:
         self.arguments = operation.arguments
+        self.gate = operation.gate
         self.result: ExecutionResult | None = None
         self.cost: dict[str, int] = {"cpu_ms": 0, "wall_ms": 0, "bytes": 0}
 
@@ -199,7 +200,10 @@ class GuardedSession:
         """
         async with self._call_exec(command, stdin, env, cwd) as (allowed, asked):
             process = await self.session.exec(
-                **asked, stdin=stdin, timeout_seconds=timeout_seconds
+                **asked,
+                stdin=stdin,
+                timeout_seconds=timeout_seconds,
+                gate=allowed.gate,
             )
             return await _ended(process, allowed)
 
@@ -218,8 +222,10 @@ class GuardedSession:
         are those of `exec` and of `Session.exec`.
         """
         size = stdin if isinstance(stdin, bytes) else None
-        async with self._call_exec(command, size, env, cwd) as (_, asked):
-            process = await self.session.exec(**asked, stdin=stdin, pty=pty)
+        async with self._call_exec(command, size, env, cwd) as (allowed, asked):
+            process = await self.session.exec(
+                **asked, stdin=stdin, pty=pty, gate=allowed.gate
+            )
             self._spawned.append(process)
             return process
 
@@ -258,7 +264,9 @@ class GuardedSession:
         """
         async with self.call("run_python", code=code) as allowed:
             program = f"{before}\n{allowed.arguments['code']}"
-            result = await self.session.run(program, inputs=inputs, calls=calls)
+            result = await self.session.run(
+                program, inputs=inputs, calls=calls, gate=allowed.gate
+            )
             allowed.charge(result)
             return result
 

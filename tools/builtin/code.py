@@ -145,6 +145,7 @@ class _ProgramRunner:
                     call_id=context.call_id,
                     run=self._run_of(context, session),
                     on_output=_progress(context),
+                    gate=context.gate,
                 )
             else:
                 result = await self._plain(code, language, session, context)
@@ -202,7 +203,11 @@ class _ProgramRunner:
         if shared is not None:
             fresh = session is None
             result = await shared.run(
-                code, language=language, fresh=fresh, on_output=progress
+                code,
+                language=language,
+                fresh=fresh,
+                on_output=progress,
+                gate=context.gate,
             )
         else:
             result = await self._sandbox.run(
@@ -210,6 +215,7 @@ class _ProgramRunner:
                 language=language,
                 agent_id=context.agent_id,
                 on_output=progress,
+                gate=context.gate,
             )
         record_usage(result)
         return result

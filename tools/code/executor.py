@@ -19,6 +19,7 @@ from toolcell.sandbox import (
     Sandbox,
     SandboxSession,
 )
+from toolcell.sandbox.spi import RequestGate
 
 from ..definition.tool import Tool
 from ..execution.attempt import record_usage
@@ -136,6 +137,7 @@ class CodeExecutor:
         call_id: str | None = None,
         run: RunContext | None = None,
         on_output: Callable[[str, bytes], None] | None = None,
+        gate: RequestGate | None = None,
     ) -> CodeResult:
         """Run a Python program; calls that are unfinished at its end are cancelled.
 
@@ -153,6 +155,8 @@ class CodeExecutor:
                 once elsewhere. While a call waits, the program's wall clock stands
                 still, for `approval_seconds` of a run in all.
             on_output: Called with the stream's name and bytes as output arrives.
+            gate: Judges the program's requests to a guarded network. None: the
+                executor's guard does, as acts of the agent in `run`.
 
         Raises:
             InvalidInputError: The arguments cannot be used, or the session is
@@ -170,8 +174,17 @@ class CodeExecutor:
         handler, calls = self._handler(agent_id, call_id, run)
         place = self._sandbox if session is None else session
         inputs = _inputs(extra_namespace)
+        if gate is None:
+            gate = self.executor.request_gate(
+                agent_id=agent_id, parent_id=handler.program_id, run=run
+            )
         result = await place.run(
-            code, inputs=inputs, limits=limits, calls=calls, on_output=on_output
+            code,
+            inputs=inputs,
+            limits=limits,
+            calls=calls,
+            on_output=on_output,
+            gate=gate,
         )
         record_usage(result)
         return CodeResult.model_construct(

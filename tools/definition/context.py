@@ -20,6 +20,7 @@ from toolcell.core import (
     ToolExecutionError,
     ToolTimeoutError,
 )
+from toolcell.sandbox.spi import RequestGate
 
 MAX_PARTS = 32
 """Parts that one call shows to the model. When it is reached no more are taken."""
@@ -121,6 +122,10 @@ class ToolContext:
 
     on_output: Sequence[Callable[[str, bytes], None]] = ()
     """Called with output of a program that the tool runs."""
+
+    gate: RequestGate | None = None
+    """Judges what a program that the tool runs sends to a guarded network; it is for
+    `Sandbox.run(gate=...)`."""
 
     _cancelled: bool = field(default=False, init=False)
     _progress: float = field(default=float("-inf"), init=False)

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from toolcell.core import Part, ToolCall, ToolcellError, ToolResult, ToolStatus
 from toolcell.guard import Redactor
 from toolcell.sandbox import ExecutionResult
-from toolcell.sandbox.spi import pause_deadline
+from toolcell.sandbox.spi import RequestGate, pause_deadline
 
 from ..definition.tool import Tool
 from ..stores.records import NEVER_MADE, RecordedVerdict, ToolExecutionRecord
@@ -47,6 +47,9 @@ class CallState:
 
     scope: anyio.CancelScope | None = None
     """Ends the run at its deadline, once that is set."""
+
+    gate: RequestGate | None = None
+    """Judges what the tool's program sends to a guarded network."""
 
     parts: Sequence[Part] = ()
     """Pictures and texts that the tool shows to the model; its context adds them."""

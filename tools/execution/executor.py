@@ -44,7 +44,7 @@ from .components import (
     check_executor,
 )
 from .failure_policies import CircuitBreaker, RetryPolicy
-from .operation import Operations
+from .operation import Operations, RequestGuard
 from .pipeline import Pipeline
 from .result_stream import HandOver, ResultStream
 from .runner import ToolRunner
@@ -150,6 +150,22 @@ class ToolExecutor(ABC):
     def approval_seconds(self, run: RunContext) -> float:
         """Return the seconds a call may wait for a person; 0: nobody is asked."""
         return self._components.approval_seconds(run)
+
+    def request_gate(
+        self,
+        *,
+        agent_id: str | None,
+        parent_id: str | None = None,
+        run: RunContext = _NO_RUN,
+    ) -> RequestGuard:
+        """Return what judges the requests of a program: `Sandbox.run(gate=...)`.
+
+        Args:
+            agent_id: The agent whose program it is.
+            parent_id: The call that starts it.
+            run: The agent's run.
+        """
+        return RequestGuard(self._components, agent_id, parent_id, run)
 
     def check_records(self) -> None:
         """Check that records can be stored. Raises StoreUnavailableError."""

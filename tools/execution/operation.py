@@ -13,9 +13,10 @@ from typing import Any
 import anyio
 from pydantic import JsonValue
 
-from toolcell.core import ToolCall, ToolcellError, ToolStatus
+from toolcell.core import GuardDeniedError, ToolCall, ToolcellError, ToolStatus
 from toolcell.guard import CallFacts, Permit
 from toolcell.sandbox import ExecutionResult
+from toolcell.sandbox.spi import NetworkAct
 
 from ..hooks.watcher import NO_WATCH
 from .attempt import Attempt, kind_of, pause_deadlines
@@ -57,9 +58,10 @@ class Operations:
         name: str,
         arguments: Mapping[str, Any],
         *,
-        agent_id: str,
+        agent_id: str | None,
         cost: Mapping[str, int] = NO_COST,
         run: RunContext = _NO_RUN,
+        parent_id: str | None = None,
         tags: Collection[str] = (),
         names_only: Collection[str] = (),
     ) -> AsyncIterator[Operation]:
@@ -71,6 +73,7 @@ class Operations:
             agent_id: The agent that acts.
             cost: The most that it may use, by unit. Default: nothing that is counted.
             run: The agent's run.
+            parent_id: The call that it is part of.
             tags: Tags that rules know.
             names_only: Arguments, such as variables, whose values are written nowhere.
 
@@ -83,6 +86,7 @@ class Operations:
             name=name,
             arguments=dict(arguments),
             agent_id=agent_id,
+            parent_id=parent_id,
         )
         operation = Operation(self._components, call, run, cost, names_only)
         try:
@@ -153,6 +157,16 @@ class Operation:
     def arguments(self) -> Mapping[str, Any]:
         """The arguments that were admitted."""
         return self._call.arguments
+
+    @property
+    def gate(self) -> RequestGuard:
+        """Judges the requests of a program that its body starts: `run(gate=...)`."""
+        call = self._call
+        return RequestGuard(self._components, call.agent_id, call.id, self._run)
+
+    def note(self, content: JsonValue) -> None:
+        """Note what its record says of what became of it."""
+        self._content = content
 
     def stop_with(self, stop: Callable[[], object]) -> None:
         """Name the function by which a person can end it, soon after it returns."""
@@ -294,6 +308,64 @@ class Operation:
             _log.exception("the record of call %r is lost", self._call.id)
         finally:
             self._watch.end(self._status)
+
+
+class RequestGuard:
+    """Judges what a program sends to a guarded network, each as an act of its agent.
+
+    It is the `RequestGate` of the sandbox. Acts pass the stages of a call, and have the
+    call that started the program as their parent. Their bytes are charged with that
+    call.
+
+    Args:
+        components: The guard and stores of the executor.
+        agent_id: The agent whose program it is.
+        parent_id: The call that started it.
+        run: The agent's run.
+    """
+
+    def __init__(
+        self,
+        components: ExecutorComponents,
+        agent_id: str | None,
+        parent_id: str | None,
+        run: RunContext,
+    ) -> None:
+        self._components = components
+        self._operation = Operations(components)
+        self._agent_id = agent_id
+        self._parent_id = parent_id
+        self._run = run
+
+    @property
+    def max_pause_seconds(self) -> float:
+        """Seconds for which the program's clock may stand still in all."""
+        return self._components.approval_seconds(self._run)
+
+    @asynccontextmanager
+    async def admit(self, act: NetworkAct) -> AsyncIterator[None]:
+        """Admit an act; see `RequestGate`.
+
+        Raises:
+            ToolcellError: On entering: it is refused, or a person cancelled it.
+        """
+        async with self._operation(
+            act.name,
+            act.arguments,
+            agent_id=self._agent_id,
+            parent_id=self._parent_id,
+            run=self._run,
+        ) as operation:
+            if operation.arguments != act.arguments:
+                raise GuardDeniedError(
+                    "what was approved is another request than the program's",
+                    details={"reason": "edited"},
+                )
+            operation.stop_with(act.stop)
+            try:
+                yield
+            finally:
+                operation.note({**act.outcome()})
 
 
 def _measured(result: ExecutionResult) -> dict[str, int | str]:

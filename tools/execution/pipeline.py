@@ -41,6 +41,7 @@ from .call_errors import (
 )
 from .components import ExecutorComponents, RunContext
 from .failure_policies import CircuitOutcome, RetryPolicy
+from .operation import RequestGuard
 from .runner import as_json
 from .slots import Slot
 from .spans import in_span, start_span
@@ -363,12 +364,15 @@ class Pipeline:
     async def _run_tool(self) -> JsonValue:
         tool, attempt, components = self._tool, self._attempt, self._components
         context = None
+        if tool.sandboxed:
+            attempt.state.gate = self._gate
         if tool.takes_context:
             config = self._snapshot.config_of(tool.name)
             context = components.tool_context(
                 self._call, tool, self._run, config, attempt
             )
             context.on_output = self._on_output
+            context.gate = self._gate
         attempt.in_doubt = True
         try:
             value = await components.runner.run(
@@ -383,6 +387,11 @@ class Pipeline:
             attempt.in_doubt = is_in_doubt(error)
             raise
         return as_json(tool.name, value)
+
+    @property
+    def _gate(self) -> RequestGuard:
+        call = self._call
+        return RequestGuard(self._components, call.agent_id, call.id, self._run)
 
     # The end of an attempt.
 

@@ -21,7 +21,7 @@ from toolcell.core import (
     ToolTimeoutError,
 )
 from toolcell.sandbox import ExecutionResult, Limits, Network, Sandbox
-from toolcell.sandbox.spi import OpaqueValue
+from toolcell.sandbox.spi import OpaqueValue, RequestGate
 
 from ..definition.context import ToolContext
 from ..definition.function_tool import FunctionTool
@@ -50,7 +50,7 @@ def max_cpu_ms(limits: Limits, wall_seconds: float) -> int:
 
 def max_run_bytes(limits: Limits, network: Network) -> int:
     """Return the bytes of output and network that a run in a cell may cost."""
-    reach = limits.network_bytes if network.mode == "allow" else 0
+    reach = limits.network_bytes if network.mode != "none" else 0
     return 2 * limits.output_bytes + reach
 
 
@@ -185,7 +185,9 @@ class ToolRunner:
                 f"{tool.name} is sandboxed and the executor has no sandbox",
                 hint="pass sandbox=SandboxManager(...)",
             )
-        result, wall = await run_in_cell(self._sandbox, tool, arguments, seconds)
+        result, wall = await run_in_cell(
+            self._sandbox, tool, arguments, seconds, state.gate
+        )
         state.add_cell_usage(result)
         return content_of(tool.name, result, wall)
 
@@ -247,7 +249,11 @@ def as_json(name: str, value: Any) -> JsonValue:
 
 
 async def run_in_cell(
-    sandbox: Sandbox, tool: Tool, arguments: Arguments, seconds: float
+    sandbox: Sandbox,
+    tool: Tool,
+    arguments: Arguments,
+    seconds: float,
+    gate: RequestGate | None = None,
 ) -> tuple[ExecutionResult, float]:
     """Return the run of a tool's function in a new cell, and the seconds it had.
 
@@ -265,7 +271,9 @@ async def run_in_cell(
     program = build_cell_call(tool.name, tool.function, arguments.json)
     wall = min(seconds, sandbox.config.limits.wall_seconds)
     limits = Limits(wall_seconds=wall)
-    result = await sandbox.run(program.code, inputs=program.inputs, limits=limits)
+    result = await sandbox.run(
+        program.code, inputs=program.inputs, limits=limits, gate=gate
+    )
     return result, wall
 
 

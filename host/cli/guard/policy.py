@@ -82,11 +82,14 @@ def check(
 def _look_up(
     settings: HostConfig, policies: list[AgentPolicy], guard: ActionGuard
 ) -> None:
+    from toolcell.sandbox.spi import NETWORK_ACTS
+
     from ...runtime.assembly import list_registry, read_secrets
     from ...runtime.policy_names import check_names
 
     read_secrets(settings, os.environ)
-    check_names(policies, list_registry(settings, guard).list_tools())
+    tools = list_registry(settings, guard).list_tools()
+    check_names(policies, [*tools, *NETWORK_ACTS])
 
 
 @policy.command()

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from toolcell.core import CellLostError
 from toolcell.guard import ActionGuard, called_by
 from toolcell.tools import Operation, RunContext, ToolExecutor
+from toolcell.tools.spi import NO_COST
 
 from ...config.sandbox_api import SandboxAPIConfig
 from ...http.tokens import Token
@@ -117,12 +118,12 @@ class Acts:
             CallCancelledError: A person cancelled it while it waited.
             APIError: It cannot be done, or what a person made of it.
         """
-        run_id, cost, sandbox = f"token-{token.id}", {}, None
+        run_id, cost, sandbox = f"token-{token.id}", NO_COST, None
         if isinstance(wanted, SandboxArguments):
             run_id = wanted.sandbox_id
             sandbox = self._sandboxes.held(token, wanted.sandbox_id)
             if act.cost is not None:
-                cost["cost"] = act.cost(sandbox, wanted)
+                cost = act.cost(sandbox, wanted)
         seconds = self._settings.approval_seconds
         try:
             async with AsyncExitStack() as stack:
@@ -132,7 +133,7 @@ class Acts:
                     agent_id=token.agent_id,
                     run=RunContext(run_id=run_id, approval_seconds=seconds),
                     names_only=("env",),
-                    **cost,
+                    cost=cost,
                 )
                 with called_by(f"token {token.id}"):
                     operation = await stack.enter_async_context(admission)

@@ -64,6 +64,7 @@ class Code:
                 code,
                 language=LANGUAGES[context.language],
                 secrets={name: SecretStr(value) for name, value in variables.items()},
+                gate=operation.gate,
             )
             async with aclosing(program) as events:
                 async for event in events:

@@ -80,6 +80,7 @@ async def _command(scene: Scene, arguments: CommandArguments) -> AsyncIterator[C
         cwd=cwd,
         timeout_seconds=arguments.timeout_seconds,
         pty=(arguments.rows, arguments.cols) if arguments.terminal else None,
+        gate=scene.operation.gate,
     )
     command = Command(
         process,

@@ -1,0 +1,238 @@
+"""Requests of programs as acts of their agent: rules, rates, approvals, records."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core import ToolCall
+from toolcell.guard import (
+    ActionGuard,
+    AgentPolicy,
+    ApprovalRequest,
+    Approvals,
+    Approve,
+    Reject,
+)
+from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager
+from toolcell.tools import (
+    CodeExecutor,
+    ConcurrentExecutor,
+    ToolExecutionRecord,
+    ToolRegistry,
+    tool,
+)
+from toolcell.tools.builtin import code_tools
+
+from ...support.cells.web_server import NAME, Site, serving
+
+pytestmark = pytest.mark.anyio
+
+ASK = """
+import urllib.error, urllib.request
+def ask(method, path, data=None):
+    request = urllib.request.Request(base + path, method=method, data=data)
+    try:
+        return urllib.request.urlopen(request).status
+    except urllib.error.HTTPError as error:
+        return [error.code, error.headers["X-Toolcell-Refusal"]]
+"""
+RUNS = ["run_python", "run_shell", "fetch"]
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with serving() as plain:
+        yield plain
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    return ["127.0.0.1"]
+
+
+@pytest.fixture(scope="module")
+async def manager(site: Site) -> AsyncIterator[SandboxManager]:
+    fence = [f"{NAME}:{site.port}", f"127.0.0.1:{site.port}"]
+    config = SandboxConfig(
+        backend="subprocess",
+        network=Network.guarded(fence),
+        limits=Limits(wall_seconds=60),
+    )
+    async with SandboxManager(config, resolver=resolve) as manager:
+        yield manager
+
+
+@tool(sandboxed=True)
+def fetch(url: str) -> int:
+    """Fetch a page.
+
+    Args:
+        url: Its address.
+    """
+    import urllib.request
+
+    return int(urllib.request.urlopen(url).status)
+
+
+@dataclass
+class World:
+    """An executor whose programs reach a site, and what it has recorded."""
+
+    executor: ConcurrentExecutor
+    site: Site
+
+    async def call(self, name: str, **arguments: Any) -> Any:
+        call = ToolCall(id=f"c-{name}", name=name, arguments=arguments, agent_id="a")
+        result = await self.executor.call(call)
+        assert result.status == "ok", result.error
+        return result.content
+
+    async def python(self, code: str) -> Any:
+        """Return what a program of `run_python` comes to."""
+        content = await self.call("run_python", code=self.program(code))
+        assert "value" in content, content
+        return content["value"]
+
+    def program(self, code: str) -> str:
+        return f"base = {self.site.url!r}{ASK}{code}"
+
+    def requests(self) -> list[ToolExecutionRecord]:
+        """Return the records of requests, in the order in which they were made."""
+        found = self.executor.records.query(tool_name="http.request")
+        return sorted(found, key=lambda each: each.started_at)
+
+
+def world(
+    manager: SandboxManager,
+    site: Site,
+    approvals: Approvals | None = None,
+    **rules: Any,
+) -> World:
+    site.hits.clear()
+    guard = ActionGuard([AgentPolicy(agent_id="a", **rules)], approvals=approvals)
+    registry = ToolRegistry([fetch])
+    executor = ConcurrentExecutor(registry, guard=guard, sandbox=manager)
+    code = CodeExecutor(manager, registry, executor=executor)
+    for each in code_tools(manager, executor=code):
+        registry.register(each)
+    return World(executor, site)
+
+
+READS = {
+    "tools": ["http.request"],
+    "when": {
+        "host": {"equals": NAME},
+        "method": {"one_of": ["GET", "HEAD"]},
+        "path": {"under": "/repos"},
+        "query.page": {"matches": "[0-9]+"},
+    },
+}
+
+
+@pytest.mark.promise("boundary-4")
+async def test_rules_judge_the_requests_of_every_program(
+    manager: SandboxManager, site: Site
+) -> None:
+    seen = world(manager, site, allow=[*RUNS, READS])
+
+    found = await seen.python(
+        '[ask("GET", "/repos/a?page=1"), ask("DELETE", "/repos/a?page=1"),'
+        ' ask("GET", "/repos/a?page=x"), ask("GET", "/user?page=1")]'
+    )
+    refused = [403, "not_allowed"]
+    assert found == [200, refused, refused, refused]
+    script = seen.program('print(ask("GET", "/repos/b?page=2"), ask("PUT", "/"))')
+    shell = await seen.call("run_shell", command=f"python3 - <<'END'\n{script}\nEND")
+    assert shell["stdout"] == "200 [403, 'not_allowed']\n"
+    assert await seen.call("fetch", url=f"{site.url}/repos/c?page=3") == 200
+    assert [hit.split()[0::2] for hit in site.hits] == [
+        ["GET", "/repos/a?page=1"],
+        ["GET", "/repos/b?page=2"],
+        ["GET", "/repos/c?page=3"],
+    ]
+    records = seen.requests()
+    assert [(each.parent_id, each.verdict) for each in records] == [
+        ("c-run_python", "allowed"),
+        *[("c-run_python", "denied")] * 3,
+        ("c-run_shell", "allowed"),
+        ("c-run_shell", "denied"),
+        ("c-fetch", "allowed"),
+    ]
+    assert records[0].arguments["query"] == {"page": ["1"]}
+    outcome: Any = records[0].result
+    assert (outcome["status"], outcome["verdict"]) == (200, "allowed")
+    assert outcome["bytes_in"] > 0 < outcome["bytes_out"]
+
+
+@pytest.mark.promise("boundary-4")
+async def test_rates_count_requests(manager: SandboxManager, site: Site) -> None:
+    limit = {"limit": "2/hour", "tools": ["http.request"]}
+    seen = world(manager, site, allow=[*RUNS, "http.*"], rate_limits=[limit])
+
+    found = await seen.python('[ask("GET", f"/{n}") for n in range(3)]')
+    assert found == [200, 200, [403, "rate_limited"]]
+    assert len(site.hits) == 2
+
+
+@pytest.mark.promise("boundary-4")
+async def test_a_person_decides_about_a_request(
+    manager: SandboxManager, site: Site
+) -> None:
+    shown: list[dict[str, Any]] = []
+
+    async def person(request: ApprovalRequest) -> Approve | Reject:
+        shown.append({**request.call.arguments})
+        if request.call.arguments["path"] == "/no":
+            return Reject(approver="p")
+        return Approve(approver="p")
+
+    seen = world(
+        manager,
+        site,
+        Approvals(handler=person),
+        allow=RUNS,
+        ask=[{"tools": ["http.request"], "when": {"method": {"equals": "POST"}}}],
+    )
+
+    code = '[ask("POST", "/yes", b"hi"), ask("POST", "/no", b"hi")]'
+    found = await seen.python(code)
+    assert found == [200, [403, "approval_denied"]]
+    assert [each["content_length"] for each in shown] == [2, 2]
+    assert [hit.split()[2] for hit in site.hits] == ["/yes"]
+
+
+@pytest.mark.promise("boundary-4")
+async def test_an_edited_request_is_not_sent(
+    manager: SandboxManager, site: Site
+) -> None:
+    async def person(request: ApprovalRequest) -> Approve:
+        arguments = {**request.call.arguments, "path": "/other"}
+        return Approve(approver="p", arguments=arguments)
+
+    seen = world(
+        manager, site, Approvals(handler=person), allow=RUNS, ask=["http.request"]
+    )
+
+    assert await seen.python('ask("GET", "/a")') == [403, "edited"]
+    assert site.hits == []
+
+
+@pytest.mark.promise("boundary-4")
+async def test_a_request_ends_with_the_call_of_its_program(
+    manager: SandboxManager, site: Site
+) -> None:
+    seen = world(manager, site, allow=[*RUNS, "http.request"])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(seen.python, 'ask("GET", "/slow")')
+        with anyio.fail_after(60):
+            while not site.hits:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    site.go_on.set()
+    [record] = seen.requests()
+    assert (record.verdict, record.status) == ("allowed", "cancelled")
