@@ -89,12 +89,10 @@ def keep_only(kept: set[int]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(2):
         os.dup2(null, fd)
-    for fd in range(3, _HIGHEST):
-        if fd not in kept:
-            try:
-                os.close(fd)
-            except OSError:
-                continue
+    first = 3
+    for fd in (*sorted(fd for fd in kept if fd >= first), _HIGHEST):
+        os.closerange(first, fd)
+        first = fd + 1
 
 
 def output_pipe(uid: int | None) -> tuple[int, int]:

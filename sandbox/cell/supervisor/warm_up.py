@@ -53,7 +53,8 @@ def warm_up(
 
 def _run_dummy(accounting: ResourceAccounting, wake: tuple[int, int]) -> None:
     wake_r, wake_w = wake
-    header = {"type": "run", "wall_seconds": 0, "output_bytes": 2}
+    # Of Python it would be told that its end is near, and it has no process.
+    header = {"type": "run", "language": "", "wall_seconds": 0, "output_bytes": 2}
     [frame] = FrameDecoder().feed(encode(header, b"print(1)"))
     frame.header = {**RUN_DEFAULTS, **frame.header}
     null = os.open(os.devnull, os.O_RDWR)
