@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
+import anyio
 import pytest
 
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, Session
@@ -25,6 +26,9 @@ NOTEBOOKS = "notebooks/notebooks.jsonl"
 CELLS = 10_324
 # Python 3.12 in Python 3.11, and what Jupyter refuses as well.
 REFUSED = 12
+AT_ONCE = 4
+# Some train models, or search for minutes.
+CELL_SECONDS = 5
 
 
 def compiles(code: str) -> bool:
@@ -52,25 +56,26 @@ def test_cells_of_public_notebooks_are_taken() -> None:
     assert len(refused) <= REFUSED, json.dumps(refused, indent=1)
 
 
-def has_value(cell: str) -> bool:
+def shows_value(source: str) -> bool:
     """Return True if the last statement of a cell is an expression that is shown."""
-    source = cells.python_of(cell)
     last = ast.parse(source).body[-1:]
     return bool(last) and isinstance(last[0], ast.Expr) and source.rstrip()[-1:] != ";"
 
 
 async def ended(session: Session, cell: str) -> tuple[str, str]:
     """Run a cell; return how it ended, and how its value was lost, or ""."""
-    before = (await session.run("__last = globals().get('_')")).status
-    result = await session.run(cell, limits=Limits(wall_seconds=10))
-    if before != "ok" or not result.ok:
-        kind = result.exception.type if result.exception else result.status
-        return kind, ""
+    source = cells.python_of(cell)
+    has_value = compiles(source) and shows_value(source)
+    if has_value:
+        await session.run("__last = globals().get('_')")
+    result = await session.run(cell, limits=Limits(wall_seconds=CELL_SECONDS))
+    if not result.ok:
+        return result.exception.type if result.exception else result.status, ""
     told = result.value is not None or any(each.is_value for each in result.outputs)
-    if compiles(cells.python_of(cell)) and has_value(cell):
+    if has_value and not told:
         # What it is can only be seen from inside.
         seen: Any = await session.run("_ is not __last")
-        if seen.value and not told:
+        if seen.value:
             return "ok", f"lost: {cell}"
     return "ok", ""
 
@@ -87,17 +92,23 @@ async def ended(session: Session, cell: str) -> tuple[str, str]:
 )
 async def test_cells_of_public_notebooks_run(every: int) -> None:
     """Fewer than 5 % are refused for their syntax or a command; no value is lost."""
-    config = SandboxConfig(backend="subprocess", limits=Limits(memory_mib=1024))
+    limits = Limits(memory_mib=1024)
+    config = SandboxConfig(backend="subprocess", limits=limits, max_concurrency=AT_ONCE)
     ends: Counter[str] = Counter()
-    lost = []
-    async with SandboxManager(config) as sandbox:
+    lost: list[str] = []
+
+    async def run(book: list[str]) -> None:
+        async with sandbox.session() as session:
+            for cell in book:
+                kind, problem = await ended(session, cell)
+                ends[kind] += 1
+                lost.extend([problem] if problem else [])
+
+    async with SandboxManager(config) as sandbox, anyio.create_task_group() as tasks:
         for book in books()[::every]:
-            async with sandbox.session() as session:
-                for cell in book:
-                    kind, problem = await ended(session, cell)
-                    ends[kind] += 1
-                    lost += [problem] if problem else []
+            tasks.start_soon(run, book)
     refused = ends["SyntaxError"] + ends["IndentationError"] + ends["UsageError"]
+    print(dict(ends.most_common()))
 
     assert lost == []
     assert ends["ok"] > 0
