@@ -12,7 +12,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0
 """Seconds for the head of a request to arrive, from the start of the connection or
-from the previous answer. When it is reached the connection is closed."""
+from the first byte after an answer. When it is reached the connection is closed."""
+
+IDLE_SECONDS = 330
+"""Seconds from an answer to the first byte of another request. When it is reached the
+connection is closed. E2B's clients keep connections for 300 seconds, and lose a request
+that they send while the server closes."""
 
 _RESET = struct.pack("ii", 1, 0)
 """No lingering: what closes a socket then is a reset."""
@@ -64,17 +69,25 @@ class _LimitedConnection(H11Protocol):
         super().__init__(**options)
         # The state of its requests, where their answers find it.
         self.app_state = {**self.app_state, "abort": self.reset}
+        self.timeout_keep_alive = IDLE_SECONDS
         self._limiter = limiter
+        self._is_idle = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._limiter.begin_waiting(self)
         self._await_head()
         self._limiter.make_room(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_idle:
+            self._await_head()
+        super().data_received(data)
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -83,7 +96,9 @@ class _LimitedConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         # First, because the next request may have arrived already.
-        self._await_head()
+        self._stop_waiting()
+        self._limiter.begin_waiting(self)
+        self._is_idle = True
         super().on_response_complete()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
@@ -103,11 +118,11 @@ class _LimitedConnection(H11Protocol):
         self.end()
 
     def _await_head(self) -> None:
-        self._stop_waiting()
-        self._limiter.begin_waiting(self)
+        self._is_idle = False
         self._deadline = self.loop.call_later(HEAD_SECONDS, self.end)
 
     def _stop_waiting(self) -> None:
+        self._is_idle = False
         self._limiter.end_waiting(self)
         if self._deadline is not None:
             self._deadline.cancel()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import anyio
 import httpx2
 import pytest
 from starlette.responses import PlainTextResponse
 
+from toolcell.host.http import connections
 from toolcell.host.http.listening import listen
 from toolcell.host.http.serving import serving
 
@@ -29,3 +32,33 @@ async def test_a_server_that_was_cancelled_leaves_nothing_to_the_next() -> None:
         assert answer.text == "here"
     # The loop knows sockets by their numbers.
     assert numbers[0] == numbers[1]
+
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def test_a_server_keeps_connections_longer_than_its_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """E2B's do for 300 seconds; a request would meet the end of its connection."""
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    assert connections.IDLE_SECONDS > 300
+    with listen("127.0.0.1:0") as listening:
+        port = listening.getsockname()[1]
+        async with serving(PlainTextResponse("here"), listening, 8):
+            with anyio.fail_after(60):
+                idle = await anyio.connect_tcp("127.0.0.1", port)
+                for _ in range(2):
+                    await idle.send(REQUEST)
+                    answer = b""
+                    while not answer.endswith(b"here"):
+                        answer += await idle.receive()
+                    silent = await anyio.connect_tcp("127.0.0.1", port)
+                    # Its time for a head began after the answer.
+                    with contextlib.suppress(anyio.EndOfStream):
+                        await silent.receive()
+                    await silent.aclose()
+                await idle.send(REQUEST[:4])
+                with contextlib.suppress(anyio.EndOfStream):
+                    await idle.receive()
+                await idle.aclose()
