@@ -40,6 +40,9 @@ _MACHINE = (
     *("/proc/cpuinfo", "/proc/filesystems", "/proc/loadavg", "/proc/meminfo"),
     *("/proc/stat", "/proc/uptime", "/proc/version"),
     *("/proc/sys/fs", "/proc/sys/kernel", "/proc/sys/vm", "/sys/devices/system/cpu"),
+    # joblib, and so scikit-learn, reads its share of the CPUs where these files are.
+    *("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
+    "/sys/fs/cgroup/cpu/cpu.cfs_period_us",
 )
 # The C library's path for semaphores is fixed. Names of others cannot be listed there.
 _SHARED_MEMORY = "/dev/shm"
