@@ -21,6 +21,7 @@ from .web.pages import Act, Page
 
 TABLE: tuple[Page | Act, ...] = (
     Page("/", inbox.show, link="Inbox"),
+    Page("/waiting", inbox.count),
     Act("/grants/{id}/revoke", inbox.revoke, role="approver"),
     Page("/approvals/{id}", request.show),
     Act("/approvals/{id}/approve", request.approve, role="approver"),

@@ -35,6 +35,11 @@ async def show(visit: Visit) -> Response:
     )
 
 
+async def count(visit: Visit) -> Response:
+    """Show the number of calls that wait, which open pages ask for."""
+    return visit.render("count.html")
+
+
 async def revoke(visit: Visit) -> Response:
     """End a standing grant."""
     approvals = visit.sources.approvals

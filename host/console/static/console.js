@@ -106,27 +106,39 @@ function replace(part, found) {
   const said = fresh.querySelector("[data-announce]")?.textContent;
   if (said) document.getElementById("announce").textContent = said;
 }
-function refresh(parts) {
+function refresh(parts, url = location.href) {
   const request = new XMLHttpRequest();
-  request.open("GET", location.href);
+  request.open("GET", url);
   request.responseType = "document";
   request.onload = () => {
     if (request.status === 401 || !request.response) return location.reload();
+    const count = request.response.title.match(/^\(\d+\) /)?.[0] ?? "";
+    document.title = count + document.title.replace(/^\(\d+\) /, "");
     for (const each of parts()) replace(each, request.response.getElementById(each.id));
   };
   request.send();
 }
 
+// The count of calls that wait is asked for apart: the page may answer a form.
+const counts = () => [...document.querySelectorAll("[data-count]")];
+const COUNTED = ["approval.asked", "approval.ended"];
+
 let stream = null;
 function follow() {
   const parts = () => [...document.querySelectorAll("[data-live]")];
   const kinds = new Set(parts().flatMap((each) => each.dataset.live.split(" ")));
-  if (stream || !kinds.size || document.hidden) return;
+  if (stream || !counts().length || document.hidden) return;
   stream = new EventSource(`/events?after=${document.body.dataset.after}`);
   let planned = 0;
   const plan = () => { planned ||= setTimeout(() => { planned = 0; refresh(parts); }, 100); };
+  const count = () => refresh(counts, "/waiting");
+  for (const kind of COUNTED) stream.addEventListener(kind, count);
   for (const kind of kinds) stream.addEventListener(kind, plan);
-  stream.addEventListener("stream.opened", (event) => JSON.parse(event.data).complete || plan());
+  stream.addEventListener("stream.opened", (event) => {
+    if (JSON.parse(event.data).complete) return;
+    count();
+    if (kinds.size) plan();
+  });
   stream.onerror = () => { if (stream.readyState === 2) stream = null; };
 }
 // A hidden page holds no connection: browsers have six for all pages together.
@@ -134,8 +146,11 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden && stream) {
     stream.close();
     stream = null;
-  } else if (!document.hidden && document.querySelector("[data-live]")) {
-    refresh(() => [...document.querySelectorAll("[data-live]")]);
+  } else if (!document.hidden && counts().length) {
+    refresh(counts, "/waiting");
+    if (document.querySelector("[data-live]")) {
+      refresh(() => [...document.querySelectorAll("[data-live]")]);
+    }
     follow();
   }
 });

@@ -63,6 +63,7 @@ def route_of(item: Page | Act, console: Console) -> Route:
                 if visit.session is None:
                     return _to_login(visit)
                 visit.require(item.role)
+                await visit.count_waiting()
             if isinstance(item, Page):
                 return await item.show(visit)
             if item.fresh:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from toolcell.core import ToolcellError
+from toolcell.core import StoreUnavailableError, ToolcellError
 
 from ...operator.desk import Desk
 from ...operator.recent_events import OPERATORS, Events
@@ -82,6 +83,8 @@ class Visit:
         self.form: Form = admitted.form
         # Taken before the page looks at anything, so that it misses no change.
         self.latest_event = console.events.latest(OPERATORS)
+        self.waiting = 0
+        """The calls that wait for a person, as the head of pages shows them."""
 
     @property
     def sources(self) -> Sources:
@@ -107,6 +110,11 @@ class Visit:
     def query(self, name: str, default: str = "") -> str:
         """Return a value of the query."""
         return self.request.query_params.get(name, default)
+
+    async def count_waiting(self) -> None:
+        """Count the calls that wait; where they cannot be read there is no count."""
+        with suppress(StoreUnavailableError):
+            self.waiting = len(await self.sources.approvals.pending())
 
     def require(self, role: Role) -> None:
         """Check that the person has a role.

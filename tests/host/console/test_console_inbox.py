@@ -337,3 +337,37 @@ def test_a_request_that_is_unknown_is_told(service: Service) -> None:
     assert carl.get("/approvals/none").status_code == 404
     assert carl.post("/approvals/none/approve").status_code == 404
     assert carl.post("/grants/none/revoke").status_code == 404
+
+
+@pytest.mark.promise("D5")
+def test_every_page_tells_how_many_calls_wait(service: Service, anna: Browser) -> None:
+    before = len(service.waiting())
+    anna.open(f"{service.url}/health")
+    request, _ = service.asked(to="somebody")
+    anna.until(lambda: anna.driver.title == f"({before + 1}) Health · toolcell")
+    told = anna.find("nav a[href='/']").text
+    service.deny(request)
+    rest = f"({before}) " if before else ""
+    anna.until(lambda: anna.driver.title == f"{rest}Health · toolcell")
+
+    assert told.split()[:2] == ["Inbox", str(before + 1)]
+    assert anna.driver.current_url.endswith("/health")
+
+
+@pytest.mark.promise("D5")
+def test_the_count_leaves_a_page_that_answers_a_form(
+    service: Service, anna: Browser
+) -> None:
+    """It is asked for apart: to read the page again would lose what the form did."""
+    anna.open(f"{service.url}/policies")
+    anna.write("[name=agent]", "builder")
+    anna.write("[name=tool]", "pay")
+    anna.write("[name=arguments]", '{"to": "shop"}')
+    anna.send("Explain")
+    before = len(service.waiting())
+    request, _ = service.asked(to="somebody else")
+    anna.until(lambda: anna.driver.title.startswith(f"({before + 1}) "))
+    service.deny(request)
+
+    assert anna.driver.current_url.endswith("/explain")
+    assert "builder calls pay" in anna.text
