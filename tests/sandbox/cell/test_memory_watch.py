@@ -132,6 +132,19 @@ async def test_what_others_keep_in_segments_is_theirs(unheld: Sandbox) -> None:
     assert result.status == "ok"
 
 
+@pytest.mark.promise("FP3")
+async def test_what_forks_programs_counts_as_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Users of programs cannot look at it: it is not one that hides its memory."""
+    monkeypatch.setattr(host_cgroups, "create", refuse_cgroups)
+    config = OWN_USER.config(limits=LIMITS, programs_per_cell=9)
+    async with SandboxManager(config) as manager:
+        result = await manager.run("import time\ntime.sleep(1.3)")
+
+    assert result.status == "ok"
+
+
 HIDDEN = "import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n"
 FILE = """
 import os, time
