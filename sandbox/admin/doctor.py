@@ -17,6 +17,7 @@ from toolcell.core import ToolcellError
 
 from ..backends import docker_engine
 from ..client.backend import Backend
+from ..client.cell import Cell
 from ..client.types import Program
 from ..config.settings import Limits, SandboxConfig
 from . import kernel_helpers
@@ -103,9 +104,10 @@ class DoctorReport(BaseModel):
 
 
 async def diagnose(config: SandboxConfig | None = None) -> DoctorReport:
-    """Try each backend with real cells and report which layers of isolation hold.
+    """Try Docker and this machine with real cells; report which layers hold.
 
-    It starts, and removes, a few cells of each backend. A backend that fails is a
+    Backends of other packages are not tried: `backend="auto"` never takes them.
+    It starts, and removes, a few cells of each. A backend that fails is a
     finding, never an exception.
 
     Args:
@@ -227,12 +229,19 @@ async def _try_cells(
 
     A backend that does not work is an error that is returned.
     """
+    seconds: list[float] = []
+    layers: tuple[str, ...] = ()
     try:
         await backend.start()
-        layers = await _layers_of_a_run(backend)
-        return layers, await _pool_check(backend, config)
+        while len(seconds) < _TIMED_CELLS and sum(seconds) < _TIMED_SECONDS:
+            started = anyio.current_time()
+            async with await backend.create_cell(config.limits) as cell:
+                await cell.wait_ready()
+                seconds.append(anyio.current_time() - started)
+                layers = layers or await _layers_of_a_run(cell, config.limits)
     except ToolcellError as error:
         return error
+    return layers, _pool_check(backend, config, statistics.median(seconds))
 
 
 def _weaker_level(
@@ -247,22 +256,14 @@ def _weaker_level(
     )
 
 
-async def _layers_of_a_run(backend: Backend) -> tuple[str, ...]:
-    program = Program(code=b"1", language="python", inputs=b"", limits=Limits())
-    async with await backend.create_cell(Limits()) as cell:
-        result = cell.result(await cell.run(program), program)
+async def _layers_of_a_run(cell: Cell, limits: Limits) -> tuple[str, ...]:
+    program = Program(code=b"1", language="python", inputs=b"", limits=limits)
+    result = cell.result(await cell.run(program), program)
     return result.isolation.layers if result.isolation else ()
 
 
-async def _pool_check(backend: Backend, config: SandboxConfig) -> DoctorCheck:
-    """Measure how long a cell takes to get ready, alone and for a whole pool."""
-    seconds: list[float] = []
-    while len(seconds) < _TIMED_CELLS and sum(seconds) < _TIMED_SECONDS:
-        started = anyio.current_time()
-        async with await backend.create_cell(config.limits) as cell:
-            await cell.wait_ready()
-            seconds.append(anyio.current_time() - started)
-    each = statistics.median(seconds)
+def _pool_check(backend: Backend, config: SandboxConfig, each: float) -> DoctorCheck:
+    """Tell of the seconds that a cell takes to get ready, and a whole pool."""
     size = config.pool or _USUAL_POOL
     would = "keeps" if config.pool else "would keep"
     return DoctorCheck(
