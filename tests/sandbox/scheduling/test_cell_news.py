@@ -44,7 +44,9 @@ def facts(reason: str, agent: str | None = None) -> Mapping[str, str | None]:
 def end(cell: Any) -> None:
     """End a cell from outside: its first process, and with it the supervisor."""
     signal.pidfd_send_signal(cell._process._handle, signal.SIGKILL)
-    select.select([cell._channel._sock], [], [])
+    poller = select.poll()
+    poller.register(cell._channel._sock, select.POLLRDHUP)
+    poller.poll()
 
 
 async def use(manager: SandboxManager, *, streamed: bool) -> None:
