@@ -1,4 +1,4 @@
-"""How an act of a program passes the gate of its guarded network."""
+"""The way of a program's act through the gate of its guarded network."""
 
 from __future__ import annotations
 

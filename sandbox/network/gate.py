@@ -23,7 +23,7 @@ class NetworkAct:
     is one request in the clear."""
 
     arguments: Mapping[str, JsonValue]
-    """What is judged, and what is sent."""
+    """The facts that are judged, and that are sent."""
 
     stop: Callable[[], object]
     """Ends it, soon."""

@@ -184,8 +184,7 @@ class SandboxSession(ABC):
             background: True if it never waits for somebody to read its output or to
                 call `wait`; the latest 65,536 bytes are there for a reader. False: with
                 524,288 bytes unread it waits for one of the two.
-            gate: As in `Sandbox.run`; `timeout_seconds` stands still while a person
-                looks.
+            gate: As in `Sandbox.run`; `timeout_seconds` stands still meanwhile.
 
         Raises:
             InvalidInputError: It cannot be started: no such program or folder, too
@@ -204,8 +203,7 @@ class SandboxSession(ABC):
 
         The bytes pass over the cell's own channel: nothing listens outside of the cell,
         and the cell cannot open a connection this way. Servers are found at 127.0.0.1,
-        else at ::1. Connections go on beside runs and commands, 128 at once, and end
-        with the session.
+        else at ::1; 128 connections go on beside runs, until the session ends.
 
         Close the stream, or use it in `async with`.
 
@@ -277,8 +275,7 @@ class SandboxSession(ABC):
         It is kept: the bytes of regular files, their executable bit, folders, and links
         that stay inside. It is not kept: variables and processes, what lies outside of
         the work dir, times and other bits of modes, and what `list_files` leaves
-        out. No process runs meanwhile, so the archive is of one moment. If it fails
-        nothing of it stays.
+        out. No process runs meanwhile. If it fails nothing of it stays.
 
         Args:
             target: The archive; there must be nothing. Only this user can read it.
@@ -306,8 +303,7 @@ class SandboxSession(ABC):
 
         Args:
             source: The archive.
-            max_bytes: Bytes of all files together, by default 1 GiB. When it is
-                exceeded the call fails.
+            max_bytes: As in `save`.
 
         Raises:
             InvalidInputError: It is no such archive, or larger than `save` writes.
@@ -377,8 +373,7 @@ class SandboxSession(ABC):
     async def context(self) -> SandboxSession:
         """Return a second session without variables, in the same work dir.
 
-        It has its own interpreter, counts as a fork, and ends with this session or by
-        `aclose`.
+        It has its own interpreter, counts as a fork, and ends with this or by `aclose`.
 
         Raises:
             InvalidInputError: There are 16 forks and checkpoints already.
@@ -420,8 +415,7 @@ class SandboxSession(ABC):
             data: Its bytes, or a text for UTF-8.
 
         Raises:
-            InvalidInputError: The path is no path inside, a link, or not a file; or
-                the disk is full.
+            InvalidInputError: The path is no file inside, or the disk is full.
         """
 
     @abstractmethod
@@ -472,8 +466,7 @@ class SandboxSession(ABC):
             path: The folder there; empty for the work dir.
 
         Raises:
-            InvalidInputError: It is no folder, holds more than 10,000 entries, or
-                cannot be read.
+            InvalidInputError: It is no folder, over 10,000 entries, or unreadable.
         """
 
     @abstractmethod
@@ -491,8 +484,7 @@ class SandboxSession(ABC):
         Args:
             target: The new folder here.
             path: The folder there; empty for the work dir.
-            max_bytes: Bytes of all files together, by default 1 GiB. When it is
-                exceeded the call fails.
+            max_bytes: As in `save`.
 
         Raises:
             InvalidInputError: `target` exists, a name cannot be used, a file has more
