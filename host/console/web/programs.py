@@ -32,7 +32,7 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+), in .+$', re.M)
 
 
 class Failure(NamedTuple):
-    """Why a program or a tool failed: what its author reads first."""
+    """The failure of a program or a tool: what its author reads first."""
 
     message: str
     """The last line, which names the exception."""

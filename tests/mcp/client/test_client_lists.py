@@ -1,0 +1,89 @@
+"""Lists of tools of MCP servers: one that is odd costs itself, and names fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.core import ToolExecutionError
+
+from ...support.mcp.servers import Scripted, definition, processes_of
+from ...support.sample_tools import call, executor
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.promise("T23")
+async def test_names_are_mended_and_cut_and_the_server_is_called_by_its_own(
+    tmp_path: Path,
+) -> None:
+    long, other = "echo" * 30, "echo" * 30 + "s"
+    odd = ["files/read", "a:b", long, other, "day\u200bs", "x y", "x_y"]
+    server = Scripted(tmp_path, *odd, "echo")
+    async with server.toolset() as toolset:
+        pairs = zip(toolset.definitions, toolset.tools, strict=True)
+        tools = {definition.name: each for definition, each in pairs}
+        names = [tools[each].name for each in (long, other)]
+        assert tools["files/read"].name == "test__files_read"
+        assert tools["a:b"].name == "test__a_b"
+        assert [len(each) for each in names] == [64, 64] and len(set(names)) == 2
+        assert set(toolset.unusable) == {"day\\u{200b}s", "x y", "x_y"}
+        for name in ("files/read", long):
+            await executor(*toolset.tools).call(call(tools[name].name))
+
+    assert server.log("called") == ["files/read", long]
+
+
+@pytest.mark.promise("T9")
+async def test_an_empty_cursor_is_the_end(tmp_path: Path) -> None:
+    server = Scripted(tmp_path)
+    server.tell({"tools": [definition("echo")], "nextCursor": ""})
+    async with server.toolset() as toolset:
+        assert len(toolset.tools) == 1
+        assert toolset.unusable == {}
+
+
+@pytest.mark.promise("T8")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"name": "bad", "inputSchema": {}},
+        {"name": "bad"},
+        {"name": "bad", "inputSchema": {"type": ["object", "null"]}},
+        {"name": "bad", "inputSchema": {"type": "array"}},
+        {"name": "bad", "inputSchema": {"type": "object"}, "description": 7},
+        {"name": 7, "inputSchema": {"type": "object"}},
+        {"inputSchema": {"type": "object"}},
+        7,
+    ],
+)
+async def test_a_malformed_definition_costs_itself(tmp_path: Path, bad: Any) -> None:
+    server = Scripted(tmp_path)
+    server.tell([bad, definition("echo")])
+    async with server.toolset() as toolset:
+        assert "test__echo" in [each.name for each in toolset.tools]
+        assert len(toolset.unusable) + len(toolset.tools) == 2
+        assert (await executor(*toolset.tools).call(call("test__echo"))).ok
+
+
+@pytest.mark.promise("RG-41")
+@pytest.mark.parametrize(
+    "listing",
+    [
+        {},
+        {"tools": 7},
+        {"tools": [], "nextCursor": 7},
+    ],
+)
+async def test_a_listing_that_is_none_is_no_connection(
+    tmp_path: Path, listing: Any
+) -> None:
+    server = Scripted(tmp_path)
+    server.tell(listing)
+    with pytest.raises(ToolExecutionError, match="no connection to the MCP server"):
+        async with server.toolset():
+            pass
+
+    assert processes_of(tmp_path) == []
