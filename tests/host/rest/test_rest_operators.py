@@ -85,6 +85,13 @@ async def test_an_operator_reads_budgets_and_records_of_all(tmp_path: Path) -> N
             "/v1/records", "operator", agent="*", limit=2, before=first["next"]
         )
         own = (await service.get("/v1/records", "operator")).json()
+        [last] = second.json()["records"]
+        times = {
+            name: await service.get(
+                "/v1/records", "operator", agent="*", **{name: last["started_at"]}
+            )
+            for name in ("since", "until")
+        }
 
     assert [each["agent_id"] for each in agents] == ["a", "b"]
     assert agents[0] == of_a
@@ -94,6 +101,7 @@ async def test_an_operator_reads_budgets_and_records_of_all(tmp_path: Path) -> N
     assert [each["agent_id"] for each in second.json()["records"]] == ["a"]
     assert second.json()["next"] is None
     assert [each["agent_id"] for each in own["records"]] == ["b"]
+    assert [len(times[name].json()["records"]) for name in times] == [3, 0]
 
 
 async def test_an_operator_follows_the_events_of_all(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ async def test_auto_takes_none_unasked(install: Install) -> None:
 
     assert result.backend in ("subprocess", "process")
     assert last.backend == "process"
+    with pytest.raises(ConfigError, match=r"subprocess, process, other \("):
+        SandboxConfig(backend="podman")
 
 
 async def test_what_cannot_be_used_is_refused_by_name(
