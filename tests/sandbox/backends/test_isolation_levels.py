@@ -7,11 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 
 from ...conftest import missing, why_no_namespaces
 from ...support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
@@ -236,6 +238,17 @@ def test_process_isolation_runs_restricted_python() -> None:
     assert "restricted_python" in result["isolation"]["layers"]
 
 
+@pytest.fixture(scope="module")
+async def restricted() -> AsyncIterator[SandboxManager]:
+    limits = Limits(wall_seconds=60)
+    config = SandboxConfig(
+        backend="process", minimum_isolation="process", limits=limits
+    )
+    async with SandboxManager(config) as manager:
+        yield manager
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     "code",
     [
@@ -249,13 +262,16 @@ def test_process_isolation_runs_restricted_python() -> None:
         "exec('1')",
     ],
 )
-def test_process_isolation_refuses_with_the_line(code: str) -> None:
-    result = in_process(code)
+async def test_process_isolation_refuses_with_the_line(
+    restricted: SandboxManager, code: str
+) -> None:
+    result = await restricted.run(code)
 
-    assert result["status"] == "refused"
-    assert result["reasons"][0].startswith("line 1: ")
+    assert result.status == "refused"
+    assert result.reasons[0].startswith("line 1: ")
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     "code",
     [
@@ -269,8 +285,10 @@ def test_process_isolation_refuses_with_the_line(code: str) -> None:
         "str.format_map",
     ],
 )
-def test_process_isolation_guards_at_run_time(code: str) -> None:
-    assert in_process(code)["status"] == "error"
+async def test_process_isolation_guards_at_run_time(
+    restricted: SandboxManager, code: str
+) -> None:
+    assert (await restricted.run(code)).status == "error"
 
 
 def test_process_isolation_keeps_time_and_memory() -> None:
