@@ -14,9 +14,8 @@ from .foreign.pins import PinChange
 from .hooks.hook import CallCancelledError, Invocation, Proceed
 from .hooks.result_size import FolderResultStore
 from .hooks.watcher import CallStage, CallWatch
-from .mcp_client.definition import MCPDefinition
+from .mcp_client.definition import MCPDefinition, MCPPins
 from .mcp_client.http import MCPEndpoint
-from .mcp_client.pins import MCPPins
 from .openapi.definition import OpenAPIDefinition, OpenAPIPins
 from .registry.registry import Reload
 from .registry.snapshot import Snapshot, Visible

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from toolcell.core import ConfigError, InvalidInputError, SandboxUnavailableError
 from toolcell.core.detached import Detachable
-from toolcell.sandbox import Sandbox
+from toolcell.sandbox import Sandbox, SandboxConfig
 from toolcell.sandbox.spi import sweep_folders
 
 from ..directory.connect import meet
@@ -36,7 +36,6 @@ from ..wire.sockets import accept, listening
 from ..wire.tls import TLSSocket
 from . import metrics
 from .health import CHECK_SECONDS, Health
-from .inventory import Inventory
 from .visitor import Visitor
 
 MAX_STRANGERS = 64
@@ -47,6 +46,9 @@ _ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - drivers cannot connect to these
 _LOOK_SECONDS = 0.1
 _log = logging.getLogger(__name__)
 State = Literal["ready", "draining", "sick"]
+MAX_SETS = 64
+"""Sets of packages that a node tells of. When it is exceeded the one that was longest
+out of use is told no more; it stays installed."""
 
 
 class NodeAgent(Detachable):
@@ -381,3 +383,33 @@ def _reachable(host: str) -> str:
             hint="set public_host to the address, or the name, of this machine",
         )
     return host
+
+
+class Inventory:
+    """Knows what programs find on a node without a wait.
+
+    Args:
+        config: The configuration of its sandbox.
+    """
+
+    def __init__(self, config: SandboxConfig) -> None:
+        names_image = config.backend == "docker" or "image" in config.model_fields_set
+        self.image = config.image if names_image else ""
+        """The image of its cells; empty where they have none."""
+
+        self._sets: dict[tuple[str, ...], None] = {}
+
+    @property
+    def packages(self) -> list[list[str]]:
+        """The sets of packages that were installed since this node began."""
+        return [list(each) for each in sorted(self._sets)]
+
+    def note(self, packages: Sequence[str]) -> bool:
+        """Note that a set of packages is there; return True if that is news."""
+        found = tuple(sorted(set(packages)))
+        is_new = found not in self._sets
+        self._sets.pop(found, None)
+        self._sets[found] = None
+        if len(self._sets) > MAX_SETS:
+            del self._sets[next(iter(self._sets))]
+        return is_new

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
+import anyio
+
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Network, SandboxConfig, SandboxSession
-from toolcell.sandbox.spi import SandboxProcess
+from toolcell.sandbox.spi import SandboxProcess, SandboxWatch
 
 from ..wire.codec import pack_model, pack_result, read_network
 from ..wire.exchange_stream import ExchangeStream, relay
 from ..wire.link import Exchange
 from ..wire.message import Message
+from ..wire.tasks import tasks_beside
 from .transfers import TRANSFERS, files, max_archive_bytes, transfer
-from .watches import tell_changes
 
 _Fields = dict[str, Any]
 _Answer = tuple[_Fields, list[bytes]]
@@ -180,3 +182,28 @@ async def _open(
         exchange.send_soon({"is_open": True})
         await relay(ExchangeStream(exchange), server)
     return {}, []
+
+
+async def tell_changes(exchange: Exchange, watch: SandboxWatch) -> None:
+    """Answer questions of a driver until it has no more.
+
+    A question takes the place of an earlier one that has no answer yet.
+    """
+    turn, waiting = anyio.Lock(), anyio.CancelScope()
+
+    async def answer(asked: dict[str, Any], waiting: anyio.CancelScope) -> None:
+        async with turn:
+            with waiting:
+                if asked["at_once"]:
+                    found = await watch.changes()
+                else:
+                    found = (await anext(watch),)
+                changes = [each.model_dump() for each in found]
+                exchange.send_soon({"number": asked["number"], "changes": changes})
+
+    async with tasks_beside() as tasks:
+        while True:
+            _, message = await exchange.receive()
+            waiting.cancel()
+            waiting = anyio.CancelScope()
+            tasks.start_soon(answer, message.fields, waiting)

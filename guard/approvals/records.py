@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import JsonValue, TypeAdapter
 
-from .types import ApprovalRequest
-from .votes import APPROVED_BY
+from .types import ApprovalRequest, letters
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "used"]
 
@@ -18,6 +17,24 @@ ApprovalState = Literal["waiting", "approved", "rejected", "used", "expired"]
 """The state of a request at a moment: it waits for an answer, it was approved and may
 be used, it was rejected, its approval was used, or nobody answered or used it in
 time."""
+
+VOTES_SCHEMA = """
+CREATE TABLE IF NOT EXISTS approval_votes (
+    number INTEGER PRIMARY KEY,
+    request_id TEXT NOT NULL,
+    person TEXT NOT NULL,
+    approver TEXT NOT NULL,
+    at REAL NOT NULL,
+    UNIQUE (request_id, person)
+) STRICT;
+"""
+
+APPROVED_BY = """
+(SELECT json_group_array(approver) FROM (
+    SELECT approver FROM approval_votes WHERE request_id = approvals.id ORDER BY number
+))
+"""
+"""The names of those who have approved a row of `approvals`, in their order."""
 
 SELECT_RECORD = (
     "SELECT request, status, approver, reason, arguments, rowid,"  # noqa: S608 - ours
@@ -40,6 +57,46 @@ IN_STATE: dict[ApprovalState, str] = {
 _STANDS = (
     "(status = 'rejected' OR status IN ('pending', 'approved') AND expires_at > ?)"
 )
+
+
+def add_vote(
+    db: sqlite3.Connection, request: ApprovalRequest, approver: str, now: float
+) -> list[str] | None:
+    """Count a person; return all who have approved, or None if nothing changed.
+
+    The last one of the people that the request takes approves it. Nothing changes if it
+    waits no longer, or if the person was counted before.
+    """
+    waits = db.execute(
+        "SELECT 1 FROM approvals"
+        " WHERE id = ? AND status = 'pending' AND expires_at > ?",
+        (request.id, now),
+    ).fetchone()
+    added = waits and db.execute(
+        "INSERT OR IGNORE INTO approval_votes (request_id, person, approver, at)"
+        " VALUES (?, ?, ?, ?)",
+        (request.id, letters(approver), approver, now),
+    )
+    if not added or added.rowcount != 1:
+        return None
+    rows = db.execute(
+        "SELECT approver FROM approval_votes WHERE request_id = ? ORDER BY number",
+        (request.id,),
+    ).fetchall()
+    if len(rows) >= request.approvers:
+        db.execute(
+            "UPDATE approvals SET status = 'approved', approver = ?, reason = ''"
+            " WHERE id = ?",
+            (approver, request.id),
+        )
+    return [name for (name,) in rows]
+
+
+def forget_votes(db: sqlite3.Connection) -> None:
+    """Delete the votes of requests that are forgotten."""
+    db.execute(
+        "DELETE FROM approval_votes WHERE request_id NOT IN (SELECT id FROM approvals)"
+    )
 
 
 class ApprovalRecord(NamedTuple):

@@ -21,13 +21,15 @@ from .records import (
     IN_STATE,
     REQUEST,
     SELECT_RECORD,
+    VOTES_SCHEMA,
     ApprovalRecord,
     ApprovalState,
+    add_vote,
     current_record,
+    forget_votes,
     read_record,
 )
 from .types import ApprovalRequest, StandingGrant
-from .votes import VOTES_SCHEMA, add_vote, forget_votes
 from .withdrawal import GRANT, Withdrawn, withdraw
 
 BUSY_SECONDS = 0.5

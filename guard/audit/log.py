@@ -44,7 +44,6 @@ from .chain import (
 from .file import AuditFile, HeldByOthersError
 from .lock_wait import AuditBusyError
 from .redaction import Redactor
-from .shortening import DELETE, shortened
 
 RUNS = 10_000
 """Runs whose records are counted. When it is reached, the oldest run is forgotten."""
@@ -58,6 +57,12 @@ _sorted_json = json.JSONEncoder(sort_keys=True).encode
 _RESERVED = frozenset({"seq", "time", "event", "prev", "hash"})
 _OWN_EVENTS = frozenset({"repaired", "rotated", "pruned"})
 _SMALLEST_FILE = 4_096
+FIELD_BYTES = 2_048
+"""Largest field of a line that is too long, in bytes. When it is reached, the size and
+the hash of the field take its place."""
+
+DELETE = "\\u007f"
+"""The escape of the one character that is ASCII, unprintable, and bare in JSON."""
 
 
 class AuditLog:
@@ -387,3 +392,22 @@ class AuditLog:
 def _quoted(text: str | None) -> str:
     """Return the JSON of text of the host's own, which holds no secret."""
     return "null" if text is None else quoted(text)
+
+
+def shortened(members: str) -> str:
+    """Return the members of a record, as JSON text, without its long fields."""
+    fields = json.loads(f"{{{members}}}")
+    small = {name: _small(value) for name, value in fields.items()}
+    return _printable_json(small)[1:-1]
+
+
+def _small(value: Any) -> Any:
+    text = _printable_json(value)
+    if len(text) <= FIELD_BYTES:
+        return value
+    digest = sha256(text.encode("ascii")).hexdigest()
+    return f"[{len(text)} bytes left out, sha256 {digest}]"
+
+
+def _printable_json(value: Any) -> str:
+    return ascii_json(value).replace("\x7f", DELETE)

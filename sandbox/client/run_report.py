@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from toolcell.core.text.json_size import count_values
+from toolcell.core.text.picture_type import picture_type
 
 from ..cell.wire.contract import MAX_RESULT_VALUES
 from ..cell.wire.frames import (
@@ -17,7 +18,6 @@ from ..cell.wire.frames import (
     FrameError,
     strict_json,
 )
-from ..results.media_type import mime_of
 from ..results.output import Output
 from ..results.output_reader import OutputReader
 from ..results.process_end import kept_text
@@ -27,6 +27,18 @@ from .types import Program
 
 # 16 for the members of a report besides its value.
 _MAX_REPORT_VALUES = MAX_RESULT_VALUES + 16
+_MAGIC = (
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+)
+_TEXT = {
+    ".csv": "text/csv",
+    ".html": "text/html",
+    ".json": "application/json",
+    ".md": "text/markdown",
+    ".svg": "image/svg+xml",
+}
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -262,3 +274,19 @@ def _parse_program_report(data: bytes) -> tuple[dict[str, Any] | None, bool]:
     except (FrameError, KeyError, TypeError):
         return None, True
     return program_report, False
+
+
+def mime_of(name: str, data: bytes) -> str:
+    """Return the media type of a file; no decoder but that of UTF-8 runs."""
+    if (picture := picture_type(data)) is not None:
+        return picture
+    for magic, mime in _MAGIC:
+        if data.startswith(magic):
+            return mime
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "application/octet-stream"
+    if "\0" in text:
+        return "application/octet-stream"
+    return _TEXT.get(name[name.rfind(".") :].lower(), "text/plain")

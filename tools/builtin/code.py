@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
 
 from pydantic import JsonValue
 
-from toolcell.core import ToolcellError
-from toolcell.core.text.overwritten import without_overwritten
-from toolcell.sandbox import Artifact, ExecutionResult, Sandbox, SandboxSession
+from toolcell.core import ImagePart, ToolcellError
+from toolcell.sandbox import Artifact, ExecutionResult, Output, Sandbox, SandboxSession
 from toolcell.sandbox.spi import OpaqueValue
 
 from ..code.executor import CodeExecutor, CodeResult
@@ -23,7 +24,6 @@ from ..definition.tool import Tool
 from ..execution.attempt import record_usage
 from ..execution.components import RunContext
 from ..execution.runner import max_cpu_ms, max_run_bytes
-from .outputs import shown_outputs
 
 _EXTRA_SECONDS = 10.0
 _PROGRESS_SECONDS = 0.25
@@ -32,6 +32,9 @@ _CALLS = (
     " written as `_`; a call that fails raises ToolError."
 )
 _STAYS = " Variables and files stay for the next program of the session."
+MAX_CHARACTERS = 65_536
+"""Characters of the texts of all outputs of one call. When it would be exceeded the
+size of a text stands for it."""
 
 
 def code_tools(
@@ -311,3 +314,55 @@ def _files_of_value(result: ExecutionResult) -> tuple[str, ...]:
 
 def _key(artifact: Artifact) -> tuple[str, str]:
     return artifact.name, artifact.sha256
+
+
+def shown_outputs(outputs: Sequence[Output], context: ToolContext) -> list[JsonValue]:
+    """Return outputs in order, for the facts of a call; show their pictures beside it.
+
+    Each has its media types and origin, and either its `text` or the number of its
+    `picture` among those of the call, from 1. The size and SHA-256 of a picture stay in
+    the record of the call, which has no picture.
+    """
+    shown: list[JsonValue] = []
+    pictures, room = 0, MAX_CHARACTERS
+    for output in outputs:
+        about: dict[str, JsonValue] = {
+            "mimes": list(output.mimes),
+            "origin": output.origin,
+        }
+        if output.is_value:
+            about["is_value"] = True
+        if output.left_out:
+            about["left_out"] = list(output.left_out)
+        for part in output.to_content():
+            if isinstance(part, ImagePart):
+                data = base64.b64decode(part.data)
+                if context.show(part):
+                    pictures += 1
+                    about["picture"] = pictures
+                else:
+                    about["text"] = f"[{part.mime}, {len(data)} bytes: not sent]"
+                about["bytes"] = len(data)
+                about["sha256"] = hashlib.sha256(data).hexdigest()
+            elif len(part.text) <= room:
+                room -= len(part.text)
+                about["text"] = part.text
+            else:
+                about["text"] = f"[{len(part.text)} characters: not sent]"
+        shown.append(about)
+    return shown
+
+
+def without_overwritten(text: str) -> str:
+    """Return a text in which carriage returns have had their effect.
+
+    Of each line the last part that is not empty is left: a program that goes back to
+    the beginning of its line writes over all of it.
+    """
+    if "\r" not in text:
+        return text
+    return "\n".join(map(_last_part, text.split("\n")))
+
+
+def _last_part(line: str) -> str:
+    return line.rstrip("\r").rpartition("\r")[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import traceback
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from decimal import Decimal
+from hashlib import sha256
 from typing import Any, Literal, Self
 
 import anyio
@@ -22,13 +24,18 @@ from toolcell.sandbox.spi import RequestGate, pause_deadline
 
 from ..definition.tool import Tool
 from ..stores.records import NEVER_MADE, RecordedVerdict, ToolExecutionRecord
-from .refused_arguments import bounded
 from .threads import ThreadJob
 
 HeldSlots = frozenset[int]
 """The slots that a call and the calls around it hold."""
 
 NO_SLOTS: HeldSlots = frozenset()
+REFUSED_BYTES = 4_096
+"""Bytes of arguments, as JSON, in the record of a call that was refused. When it is
+reached the largest are left out: who is refused must not fill the disk."""
+
+LEFT_OUT = "(left out)"
+"""The name under which a record tells how much of the arguments it has not."""
 
 
 class CallState:
@@ -244,3 +251,24 @@ def kind_of(error: BaseException) -> str:
 
 def _traceback_text(error: BaseException, redactor: Redactor) -> str:
     return redactor.text("".join(traceback.format_exception(error)))
+
+
+def bounded(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments, or as many as fit and the size and hash of all."""
+    text = _json(arguments)
+    if len(text) <= REFUSED_BYTES:
+        return arguments
+    kept: dict[str, Any] = {}
+    room = REFUSED_BYTES
+    for name, value in arguments.items():
+        size = len(_json({name: value}))
+        if size <= room:
+            kept[name] = value
+            room -= size
+    digest = sha256(text.encode()).hexdigest()
+    kept[LEFT_OUT] = f"the arguments have {len(text)} bytes, sha256 {digest}"
+    return kept
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

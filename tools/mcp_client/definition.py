@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue
 
 from ..foreign.definition import ForeignDefinition, checked_definition
+from ..foreign.pins import Pins
 
 
 class MCPDefinition(ForeignDefinition):
@@ -32,3 +33,13 @@ def mcp_definition(tool: Mapping[str, Any]) -> MCPDefinition:
     keys = ("name", "description", "inputSchema", "outputSchema", "annotations")
     given = {key: tool[key] for key in keys if tool.get(key) is not None}
     return checked_definition(MCPDefinition, given, ("input_schema", "output_schema"))
+
+
+class MCPPins(Pins[MCPDefinition]):
+    """Approved definitions of MCP tools, by the name of their server; immutable.
+
+    Args:
+        servers: Definitions by server.
+    """
+
+    kind = MCPDefinition

@@ -26,9 +26,8 @@ from ..definition.tool import Tool
 from ..foreign.definition import model_description, model_schema
 from ..foreign.offered import OfferedTools, check_prefix, offered_name
 from .connection import ServerConnection, connect
-from .definition import MCPDefinition
+from .definition import MCPDefinition, MCPPins
 from .http import MCPEndpoint
-from .pins import MCPPins
 from .results import MCPProgressRelay, content_of
 from .stdio import MCPCommand
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import termios
 from collections.abc import AsyncGenerator
@@ -23,12 +24,14 @@ from toolcell.guard import (
 )
 
 from ...terminal.output import print_json
-from ...terminal.stdin_lines import stdin_lines
 from .approval_answer import answer_line, send_answer
 
 _LOOK_SECONDS = 0.5
 _QUESTION = "approve? [y]es, [n]o, anything else leaves it waiting: "
 _QUESTION_OF_HIDDEN = "[o]pen the hidden parts, [n]o, anything else leaves it waiting: "
+_CHUNK = 65_536
+MAX_LINE_BYTES = 1_048_576
+"""Length of a line in bytes. When it is reached the part so far counts as a line."""
 
 
 class AnswerLine(FrozenModel):
@@ -166,3 +169,25 @@ async def _answered(desk: Approvals, by: str, line: str) -> dict[str, Any]:
     except ToolcellError as error:
         return {"error": error.kind, "message": str(error)}
     return told | {"answer": answer.answer}
+
+
+async def stdin_lines(descriptor: int = 0) -> AsyncGenerator[str, None]:
+    """Yield lines as they come, without line ends, until the input ends."""
+    rest = b""
+    while data := await _read(descriptor):
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            yield line.decode("utf-8", "replace")
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+async def _read(descriptor: int) -> bytes:
+    try:
+        await anyio.wait_readable(descriptor)
+    except PermissionError:
+        # A plain file is always ready.
+        await anyio.lowlevel.checkpoint()
+    return os.read(descriptor, _CHUNK)

@@ -86,7 +86,7 @@ def map(  # noqa: A001 - the command is called so
 
     Exits with 0 if all were run, well or badly, and with 1 if some could not be.
     """
-    from ...terminal.rate_bar import rate_bar
+    from ...terminal.progress import rate_bar
     from ..base.cell_options import config_of
     from .batch_files import ProgramsFile, ResultsFile
 

@@ -21,7 +21,7 @@ from toolcell.core.text.printable import escaped_line
 from toolcell.sandbox import Artifact, ExecutionResult, Sandbox, SandboxSession
 
 from ...terminal.output import print_value
-from ..base.artifact_sink import FolderArtifacts
+from ..base.artifact_folder import FolderArtifacts
 from .program_view import ProgramView
 from .run_program import summary
 from .shown_outputs import picture_files

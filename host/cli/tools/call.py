@@ -85,8 +85,7 @@ async def _call(
 ) -> ToolResult:
     from toolcell.tools import RunContext
 
-    from ..base.artifact_folder import drop_if_empty, new_folder
-    from ..base.artifact_sink import FolderArtifacts
+    from ..base.artifact_folder import FolderArtifacts, drop_if_empty, new_folder
 
     sink = None if out is None else FolderArtifacts(out)
     run = RunContext(run_id=run_id, approval_seconds=wait, artifacts=sink)

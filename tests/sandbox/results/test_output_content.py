@@ -14,7 +14,7 @@ from toolcell.core import ImagePart, Part
 from toolcell.core.text.picture_type import picture_type
 from toolcell.sandbox import Output
 from toolcell.sandbox.results.html_tables import table_as_markdown
-from toolcell.sandbox.results.pictures import picture_size
+from toolcell.sandbox.results.output import picture_size
 from toolcell.sandbox.spi import Preview
 
 

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from toolcell.core import ToolCall
 from toolcell.guard import ActionGuard, AgentPolicy
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
-from toolcell.tools.execution.refused_arguments import LEFT_OUT, REFUSED_BYTES
+from toolcell.tools.execution.attempt import LEFT_OUT, REFUSED_BYTES
 
 pytestmark = pytest.mark.anyio
 MANY: dict[str, JsonValue] = {f"a{number}": "x" * 4_000 for number in range(250)}
