@@ -43,11 +43,11 @@ from .control.ownership import (
 )
 from .control.recovery import threads_to_look_at
 from .control.stream import EventStream
-from .execution.desk import Desk
 from .execution.first_step import begin, create_thread
 from .execution.parts import FlowParts
 from .execution.result import FlowResult
 from .execution.thread import ThreadView
+from .execution.thread_questions import ThreadQuestions
 from .graph.graph import Graph
 from .state.state import State, Update
 from .stores.base import Lease
@@ -281,7 +281,7 @@ class Flow(Threads[S]):
         if view.head.status in ("done", "cancelled"):
             return result_of(view)
         await add_answers(self._store, view, new_answers)
-        await Desk(self._parts, view).take_answers()
+        await ThreadQuestions(self._parts, view).take_answers()
         expired = expired_answers(view, self._clock())
         await add_answers(self._store, view, expired)
         return await drive(self._parts, lease, view, options)
@@ -369,7 +369,7 @@ class Flow(Threads[S]):
                 break
             try:
                 view = await self._view(thread_id)
-                await Desk(self._parts, view).take_answers()
+                await ThreadQuestions(self._parts, view).take_answers()
                 if can_go_on(view, self._clock()):
                     results.append(await self.resume(thread_id))
             except ThreadBusyError:

@@ -9,9 +9,9 @@ import anyio
 from toolcell.core import InvalidInputError, StoreUnavailableError
 
 from ..execution.answers import CANCEL, answered, checked, store_answer
-from ..execution.desk import Desk
 from ..execution.parts import RunParts
 from ..execution.thread import ThreadView
+from ..execution.thread_questions import ThreadQuestions
 from ..stores.reading import read_answer
 from ..stores.records import Answered
 from ..values import events
@@ -85,15 +85,15 @@ class Answering:
         """Wait for answers that others give, as long as the caller wants to."""
         if self._parts.wait_until <= 0:
             return False
-        desk = Desk(self._parts.flow, self._view)
+        questions = ThreadQuestions(self._parts.flow, self._view)
         while True:
             left = self._parts.wait_until - anyio.current_time()
             open_ids = {each.interrupt_id for each in self._view.open_questions()}
-            await desk.take_answers()
-            at_desk = [a for a in self._view.answers.values() if a.id in open_ids]
-            for answer in at_desk:
+            await questions.take_answers()
+            stored = [a for a in self._view.answers.values() if a.id in open_ids]
+            for answer in stored:
                 await self._add(answer)
-            if await self._take_stored() or at_desk:
+            if await self._take_stored() or stored:
                 return True
             if left <= 0:
                 return False

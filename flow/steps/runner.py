@@ -17,11 +17,11 @@ from toolcell.core import (
     ToolcellError,
 )
 
-from ..execution.desk import Desk
 from ..execution.next_step import Plan, next_tasks
 from ..execution.parts import RunParts
 from ..execution.task import TaskRun
 from ..execution.thread import ThreadView
+from ..execution.thread_questions import ThreadQuestions
 from ..state.state import State
 from ..stores.records import Checkpoint, GivenAnswer, Redo, TaskSpec
 from ..values.events import StepCommitted, StepStarted
@@ -210,16 +210,17 @@ class Runner:
         return await self._answering.get()
 
     async def _pause(self) -> Outcome:
-        desk, questions = Desk(self._parts.flow, self.view), self.view.open_questions()
+        asked = ThreadQuestions(self._parts.flow, self.view)
+        questions = self.view.open_questions()
         own = [each for each in questions if each.request_id is None]
         expiries = [each.expires_at for each in own if each.expires_at is not None]
         await self._set_status(
             status="interrupted",
             error=None,
             expires=min(expiries, default=None),
-            requests=len(questions) if desk.is_open else 0,
+            requests=len(questions) if asked.is_open else 0,
         )
-        await desk.put(questions)
+        await asked.put(questions)
         return "interrupted"
 
     async def _fail(self, error: ToolcellError) -> Outcome:

@@ -23,7 +23,7 @@ from ..http.agent_shares import AgentShares, TooManyError
 from ..http.open_requests import OpenRequests
 from ..http.streams import event_stream
 from ..http.tokens import Token, TokenStore
-from ..operator.acts import cancel_call
+from ..operator.actions import cancel_call
 from ..operator.limits import agent_limits
 from ..operator.recent_events import OPERATORS, Events
 from ..operator.session_usage import measured
@@ -255,19 +255,18 @@ class RestAPI:
 
     async def _approve(self, asked: Asked) -> _Answer:
         name = approvals.approver(asked.token)
-        desk = self._host.approvals
-        found = await approvals.find(desk, asked.agent_id, asked.id)
+        found = await approvals.find(self._host.approvals, asked.agent_id, asked.id)
         approvals.check_alone(found)
         body = asked.body
         reply = Approve(approver=name, arguments=body.arguments, seen=body.digest)
-        await desk.answer(found.id, reply)
+        await self._host.approvals.answer(found.id, reply)
         return 200, bodies.Answered(id=found.id, answer="approved", approver=name)
 
     async def _deny(self, asked: Asked) -> _Answer:
         name = approvals.approver(asked.token)
-        desk = self._host.approvals
-        found = await approvals.find(desk, asked.agent_id, asked.id)
-        await desk.answer(found.id, Reject(approver=name, reason=asked.body.reason))
+        found = await approvals.find(self._host.approvals, asked.agent_id, asked.id)
+        reply = Reject(approver=name, reason=asked.body.reason)
+        await self._host.approvals.answer(found.id, reply)
         return 200, bodies.Answered(id=found.id, answer="rejected", approver=name)
 
     async def _list_live_calls(self, asked: Asked) -> _Answer:

@@ -11,12 +11,12 @@ from ...terminal.user_name import account_name
 
 
 async def send_answer(
-    desk: Approvals, request_id: str, reply: Approve | Reject
+    approvals: Approvals, request_id: str, reply: Approve | Reject
 ) -> dict[str, Any]:
     """Hand an answer in, and return it as JSON values.
 
     Args:
-        desk: The approvals.
+        approvals: The approvals.
         request_id: The request.
         reply: The answer.
 
@@ -30,7 +30,7 @@ async def send_answer(
             hint=f"`toolcell approvals show {request_id}` says it as `seen`; "
             "approve with it as --seen",
         )
-    record = await desk.find(request_id)
+    record = await approvals.find(request_id)
     several = record is not None and record.request.approvers > 1
     own = account_name()
     if several and isinstance(reply, Approve) and reply.approver != own:
@@ -39,13 +39,13 @@ async def send_answer(
             hint="leave out --by; others answer from accounts of their own, or in the "
             "console",
         )
-    await desk.answer(request_id, reply)
+    await approvals.answer(request_id, reply)
     told: dict[str, Any] = {
         "request": request_id,
         "answer": type(reply).__name__.lower(),
         "approver": reply.approver,
     }
-    record = await desk.find(request_id) if several else None
+    record = await approvals.find(request_id) if several else None
     if record is not None:
         told["approvers"] = record.request.approvers
         told["approved_by"] = record.approved_by

@@ -139,8 +139,8 @@ def watch(
 async def _watch(config: Path, by: str, as_json: bool) -> None:
     from .approvals_watch import watch_lines, watch_terminal
 
-    async with _open(config) as desk:
-        await (watch_lines if as_json else watch_terminal)(desk, by)
+    async with _open(config) as approvals:
+        await (watch_lines if as_json else watch_terminal)(approvals, by)
 
 
 def _answer(
@@ -158,32 +158,34 @@ def _answer(
 async def _send(config: Path, request: str, reply: Approve | Reject) -> dict[str, Any]:
     from .approval_answer import send_answer
 
-    async with _open(config) as desk:
-        return await send_answer(desk, request, reply)
+    async with _open(config) as approvals:
+        return await send_answer(approvals, request, reply)
 
 
 async def _withdraw(config: Path, name: str, by: str) -> Withdrawn:
-    async with _open(config) as desk:
-        return await desk.withdraw(name, by=by)
+    async with _open(config) as approvals:
+        return await approvals.withdraw(name, by=by)
 
 
 async def _pending(config: Path) -> list[ShownRequest]:
     from toolcell.guard import ShownRequest
 
-    async with _open(config) as desk:
-        return [ShownRequest(each, desk.redactor) for each in await desk.pending()]
+    async with _open(config) as approvals:
+        return [
+            ShownRequest(each, approvals.redactor) for each in await approvals.pending()
+        ]
 
 
 async def _find(config: Path, request: str, revealed_by: str | None) -> ShownRequest:
     from toolcell.guard import ShownRequest
 
-    async with _open(config) as desk:
+    async with _open(config) as approvals:
         if revealed_by is not None:
-            found = await desk.reveal(request, by=revealed_by)
-            return ShownRequest(found, desk.redactor, opened=True)
-        for each in await desk.pending():
+            found = await approvals.reveal(request, by=revealed_by)
+            return ShownRequest(found, approvals.redactor, opened=True)
+        for each in await approvals.pending():
             if each.id == request:
-                return ShownRequest(each, desk.redactor)
+                return ShownRequest(each, approvals.redactor)
     raise InvalidInputError(
         f"no request {request!r} waits", hint="see `toolcell approvals list`"
     )

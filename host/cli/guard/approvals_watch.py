@@ -57,7 +57,7 @@ class AnswerLine(FrozenModel):
         return Approve(approver=by, arguments=self.arguments, seen=self.seen)
 
 
-async def watch_lines(desk: Approvals, by: str) -> None:
+async def watch_lines(approvals: Approvals, by: str) -> None:
     """Print each request as one line of JSON; read answers, an `AnswerLine` each.
 
     Raises:
@@ -66,22 +66,22 @@ async def watch_lines(desk: Approvals, by: str) -> None:
     """
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_print_new, desk)
-            await _take_answers(desk, by)
+            tasks.start_soon(_print_new, approvals)
+            await _take_answers(approvals, by)
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # A command ends with one error; of two the first is reported.
         raise group.exceptions[0] from None
 
 
-async def _take_answers(desk: Approvals, by: str) -> None:
+async def _take_answers(approvals: Approvals, by: str) -> None:
     async with aclosing(stdin_lines()) as lines:
         async for line in lines:
             if line.strip():
-                print_json(await _answered(desk, by, line))
+                print_json(await _answered(approvals, by, line))
 
 
-async def watch_terminal(desk: Approvals, by: str) -> None:
+async def watch_terminal(approvals: Approvals, by: str) -> None:
     """Show each request, ask, and go on until the input ends.
 
     Raises:
@@ -91,17 +91,17 @@ async def watch_terminal(desk: Approvals, by: str) -> None:
         raise InvalidInputError(
             "standard input is no terminal", hint="--json takes answers as lines"
         )
-    async with aclosing(_new(desk)) as requests:
+    async with aclosing(_new(approvals)) as requests:
         async for request in requests:
-            shown = ShownRequest(request, desk.redactor)
+            shown = ShownRequest(request, approvals.redactor)
             letter = await _ask(shown)
-            if letter == "o" and await _opened(desk, request, by):
-                shown = ShownRequest(request, desk.redactor, opened=True)
+            if letter == "o" and await _opened(approvals, request, by):
+                shown = ShownRequest(request, approvals.redactor, opened=True)
                 letter = await _ask(shown)
             if letter is None:
                 print()
                 return
-            await _reply(desk, shown, by, letter)
+            await _reply(approvals, shown, by, letter)
 
 
 async def _ask(shown: ShownRequest) -> str | None:
@@ -115,16 +115,18 @@ async def _ask(shown: ShownRequest) -> str | None:
     return None if answer is None else answer.strip().lower()[:1]
 
 
-async def _opened(desk: Approvals, request: ApprovalRequest, by: str) -> bool:
+async def _opened(approvals: Approvals, request: ApprovalRequest, by: str) -> bool:
     try:
-        await desk.reveal(request.id, by=by)
+        await approvals.reveal(request.id, by=by)
     except InvalidInputError as error:
         print(f"toolcell: {escaped_line(str(error))}", file=sys.stderr)
         return False
     return True
 
 
-async def _reply(desk: Approvals, shown: ShownRequest, by: str, letter: str) -> None:
+async def _reply(
+    approvals: Approvals, shown: ShownRequest, by: str, letter: str
+) -> None:
     replies: dict[str, Approve | Reject] = {
         "y": Approve(approver=by, seen=shown.digest),
         "n": Reject(approver=by),
@@ -134,18 +136,18 @@ async def _reply(desk: Approvals, shown: ShownRequest, by: str, letter: str) -> 
         print("left waiting")
         return
     try:
-        told = await send_answer(desk, shown.request.id, reply)
+        told = await send_answer(approvals, shown.request.id, reply)
     except InvalidInputError as error:
         print(f"toolcell: {escaped_line(str(error))}", file=sys.stderr)
     else:
         print(answer_line(told))
 
 
-async def _new(desk: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
+async def _new(approvals: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
     """Yield each request once."""
     seen: set[str] = set()
     while True:
-        waiting = await desk.pending()
+        waiting = await approvals.pending()
         for request in waiting:
             if request.id not in seen:
                 yield request
@@ -153,19 +155,19 @@ async def _new(desk: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
         await anyio.sleep(_LOOK_SECONDS)
 
 
-async def _print_new(desk: Approvals) -> None:
-    async with aclosing(_new(desk)) as requests:
+async def _print_new(approvals: Approvals) -> None:
+    async with aclosing(_new(approvals)) as requests:
         async for request in requests:
-            print_json(ShownRequest(request, desk.redactor).to_json())
+            print_json(ShownRequest(request, approvals.redactor).to_json())
 
 
-async def _answered(desk: Approvals, by: str, line: str) -> dict[str, Any]:
+async def _answered(approvals: Approvals, by: str, line: str) -> dict[str, Any]:
     try:
         answer = AnswerLine.model_validate_json(line)
         if answer.answer == "reveal":
-            request = await desk.reveal(answer.request, by=by)
-            return ShownRequest(request, desk.redactor, opened=True).to_json()
-        told = await send_answer(desk, answer.request, answer.reply(by))
+            request = await approvals.reveal(answer.request, by=by)
+            return ShownRequest(request, approvals.redactor, opened=True).to_json()
+        told = await send_answer(approvals, answer.request, answer.reply(by))
     except ToolcellError as error:
         return {"error": error.kind, "message": str(error)}
     return told | {"answer": answer.answer}

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from toolcell.guard import AuditLog
 from toolcell.guard.spi import AuditEntry, audit_page
 
-from ...operator.acts import keep_head
+from ...operator.actions import keep_head
 from ...operator.audit_check import AuditCheck
 from ...operator.heads import KeptHead
 from ..web.visit import NotDoneError, Visit

@@ -17,7 +17,7 @@ from toolcell.guard import Redactor
 from toolcell.tools.spi import NumberedRecord
 
 from ...http.streams import event_stream
-from ...operator.acts import cancel_call
+from ...operator.actions import cancel_call
 from ...operator.explanations import call_tree, why
 from ...operator.live_calls import LiveCall, LiveCalls
 from ..web.visit import NotDoneError, Visit

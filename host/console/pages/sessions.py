@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from toolcell.tools.spi import CodeSession, CodeSessions
 
-from ...operator.acts import close_session, interrupt_session
+from ...operator.actions import close_session, interrupt_session
 from ...operator.session_usage import measured
 from ..web.visit import NotDoneError, Visit
 

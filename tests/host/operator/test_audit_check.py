@@ -9,7 +9,7 @@ import pytest
 
 from toolcell.core import StoreUnavailableError
 from toolcell.guard import AuditHead, AuditLog
-from toolcell.host.operator import acts, heads
+from toolcell.host.operator import actions, heads
 from toolcell.host.operator.audit_check import AuditCheck
 from toolcell.host.operator.heads import HeadFile
 
@@ -83,7 +83,7 @@ async def test_a_head_is_kept_under_a_name(
 ) -> None:
     path = tmp_path / "heads.db"
     with AuditLog(tmp_path / "audit.jsonl") as log, HeadFile(path) as file:
-        kept = await acts.keep_head(log, file, by="Ann")
+        kept = await actions.keep_head(log, file, by="Ann")
         assert kept.head == log.head()
         assert kept.head.seq == 1
         with HeadFile(path) as other:

@@ -15,7 +15,7 @@ import pytest
 from toolcell.core import AuditError, InvalidInputError, ToolResult
 from toolcell.guard.spi import audit_page
 from toolcell.host import Host, HostConfig
-from toolcell.host.operator import acts
+from toolcell.host.operator import actions
 from toolcell.host.operator.events import CallEvent, Event
 from toolcell.host.operator.heads import HeadFile
 from toolcell.host.operator.live_calls import LiveCall
@@ -122,7 +122,7 @@ async def test_a_call_is_seen_with_its_output_and_can_be_ended(tmp_path: Path) -
         assert [each.id for each in live.all("b")] == ["other"]
         assert live.find(call.number) is call
 
-        await acts.cancel_call(live, call, by="Ann", audit=running.host.audit)
+        await actions.cancel_call(live, call, by="Ann", audit=running.host.audit)
         assert (call.status, call.cancelled_by) == ("cancelled", "Ann")
         assert [each.id for each in live.all()] == ["other"]
         with pytest.raises(InvalidInputError):
@@ -190,16 +190,16 @@ async def test_sessions_are_seen_interrupted_and_closed(tmp_path: Path) -> None:
         assert (session.agent_id, session.key, session.users) == ("a", "s", 1)
         assert session.opened <= session.used
 
-        await acts.interrupt_session(host.sessions, "a", "s", by="Ann", audit=audit)
+        await actions.interrupt_session(host.sessions, "a", "s", by="Ann", audit=audit)
         with anyio.fail_after(60):
             while "one" not in running.results:
                 await anyio.sleep(0.01)
         content: Any = running.results["one"].content
         assert (content["status"], content["variables"]) == ("cancelled", "new")
 
-        await acts.close_session(host.sessions, "a", "s", by="Bob", audit=audit)
+        await actions.close_session(host.sessions, "a", "s", by="Bob", audit=audit)
         assert host.sessions.all() == []
-        for act in (acts.close_session, acts.interrupt_session):
+        for act in (actions.close_session, actions.interrupt_session):
             with pytest.raises(InvalidInputError):
                 await act(host.sessions, "a", "s", by="Bob", audit=audit)
     done = [
@@ -227,7 +227,7 @@ async def test_a_call_is_ended_though_it_cannot_be_recorded(
         call = await running.start("one", code=WAITS)
         lose_log(tmp_path)
         with anyio.fail_after(60), caplog.at_level(logging.ERROR, "toolcell.host"):
-            assert not await acts.cancel_call(live, call, by="Ann", audit=audit)
+            assert not await actions.cancel_call(live, call, by="Ann", audit=audit)
         assert call.status == "cancelled"
         assert live.all() == []
 
@@ -246,7 +246,7 @@ async def test_a_session_is_interrupted_and_closed_though_it_cannot_be_recorded(
         await running.until("one", b"begun")
         lose_log(tmp_path)
         with anyio.fail_after(60):
-            close, interrupt = acts.close_session, acts.interrupt_session
+            close, interrupt = actions.close_session, actions.interrupt_session
             assert not await interrupt(sessions, "a", "s", by="Ann", audit=audit)
             while "one" not in running.results:
                 await anyio.sleep(0.01)
@@ -260,5 +260,5 @@ async def test_other_acts_are_refused(tmp_path: Path) -> None:
         lose_log(tmp_path)
         with HeadFile(tmp_path / "heads.db") as heads:
             with pytest.raises(AuditError):
-                await acts.keep_head(running.host.audit, heads, by="Ann")
+                await actions.keep_head(running.host.audit, heads, by="Ann")
             assert heads.all() == []

@@ -22,7 +22,7 @@ _log = logging.getLogger("toolcell.flow")
 _TOOL = "interrupt"
 
 
-class Desk:
+class ThreadQuestions:
     """The open questions of one thread, as requests for approval.
 
     A question of an agent's thread becomes a request of that agent. Approving it
