@@ -1,6 +1,6 @@
 """One request and its answer, over a connection of its own.
 
-One parser reads a URL, one look-up finds its addresses, every address is checked,
+One parser reads a URL, one lookup finds its addresses, every address is checked,
 and the connection goes to the address that was checked: a name that points
 elsewhere a moment later points in vain. No redirect is followed, and no setting of
 the environment is used.
@@ -64,7 +64,7 @@ def exchange(
         target: The place, as `rules` read it.
         rules: Checks the addresses.
         request: The request; `Host`, `User-Agent` and such are added.
-        seconds: Seconds for all of it but the look-up of the host. When it is reached
+        seconds: Seconds for all of it but the lookup of the host. When it is reached
             the connection is cut: what was read so far looks like an end.
         read: Reads the answer.
 

@@ -84,7 +84,7 @@ def _messages(state: BaseModel) -> Sequence[Message]:
 
 
 def _turns(messages: Sequence[Message]) -> int:
-    """Return how often the model answered since somebody spoke to it."""
+    """Return how often the model answered since its last input."""
     count = 0
     for message in reversed(messages):
         if message.role is Role.USER:

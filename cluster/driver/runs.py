@@ -208,9 +208,9 @@ class _Caller:
         with closing_link_on_error(self._exchange):
             call = _Call(self._exchange, fields)
             if call.name not in calls.names:
-                raise ValueError("a call of what was not offered")
+                raise ValueError("a call of a function that was not offered")
             if self._made == calls.max_calls or self._open == calls.max_concurrency:
-                raise ValueError("more calls than may be")
+                raise ValueError("more calls than allowed")
         self._made += 1
         self._open += 1
         tasks.start_soon(call.answer, calls, self)

@@ -41,7 +41,7 @@ class ClusterSandbox(Sandbox, Detachable):
     It is a `Sandbox`, as `SandboxManager` is: arguments, results and errors are the
     same. A run goes to the node with most room; a session stays on its node. If a node
     is lost its runs and sessions raise CellLostError at once (`details["reason"]` is
-    `node_lost`); nothing is tried again unasked. Tool calls of a program come back
+    `node_lost`); nothing is repeated by itself. Tool calls of a program come back
     to this process and its guard.
 
     Args:

@@ -91,7 +91,9 @@ class Signature:
             try:
                 adapter = TypeAdapter(annotation)
             except (PydanticUserError, SchemaError):
-                raise self._problem(f"{name} has a type that JSON has not") from None
+                raise self._problem(
+                    f"the type of {name} cannot be stored as JSON"
+                ) from None
         return _Parameter(name, role, required, by_position, adapter)
 
     def _problem(self, what: str) -> GraphError:

@@ -70,7 +70,7 @@ class AnswerWaits:
             call: The call.
             request: Its request, which is stored.
             seconds: Seconds to wait. When it is reached the call is unanswered.
-            lookups: The look-ups of this event loop.
+            lookups: The lookups of this event loop.
 
         Raises:
             StoreUnavailableError: The store did not answer.

@@ -1,4 +1,4 @@
-"""Look-ups of answers in the store of approvals: few at a time for an event loop."""
+"""Lookups of answers in the store of approvals: few at a time for an event loop."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 THREADS = 8
-"""Look-ups at once, and so threads. When it is reached further ones wait."""
+"""Lookups at once, and so threads. When it is reached further ones wait."""
 
 HANDLER_THREADS = 40
 """Handlers that are plain functions, at once. When it is reached further ones wait."""
 
 LAST_PAUSE_SECONDS = 1.0
-"""The longest pause between two look-ups."""
+"""The longest pause between two lookups."""
 
 EndedRequests = Mapping[str, ApprovalRecord | None]
 """Records of requests that no longer wait, by id; None for one that is forgotten."""
 
 
 class _SharedLookup:
-    """One look-up for all calls that want one when it begins."""
+    """One lookup for all calls that want one when it begins."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
@@ -39,7 +39,7 @@ class _SharedLookup:
 
 
 class ApprovalLookups:
-    """The look-ups of one event loop.
+    """The lookups of one event loop.
 
     Args:
         ended: Returns those of some requests that no longer wait.
@@ -76,7 +76,7 @@ class ApprovalLookups:
     async def ended(self, request_id: str) -> EndedRequests:
         """Return the record of a request, and maybe of others; empty while it waits.
 
-        All calls that ask meanwhile are answered by one look-up.
+        All calls that ask meanwhile are answered by one lookup.
 
         Raises:
             StoreUnavailableError: The store did not answer.
@@ -85,7 +85,7 @@ class ApprovalLookups:
         look.ids.add(request_id)
         async with self._turn:
             if look.found is None:
-                # From here on callers may know of an answer that this look-up misses.
+                # From here on callers may know of an answer that this lookup misses.
                 self._next = _SharedLookup()
                 try:
                     look.found = await self.in_thread(self._ended, look.ids)

@@ -179,7 +179,7 @@ class LiveCalls(CallWatcher):
         call = self._calls.get(number)
         if call is None:
             raise InvalidInputError(
-                f"no call lives under the number {number}",
+                f"no running call has the number {number}",
                 hint="it has ended; records have its result",
             )
         return call

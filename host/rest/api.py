@@ -283,7 +283,7 @@ class RestAPI:
             call = live.find(int(asked.id))
         except (ValueError, InvalidInputError):
             raise RefusedError(
-                404, "not_found", "no call lives under this number", hint="see /v1/live"
+                404, "not_found", "no running call has this number", hint="see /v1/live"
             ) from None
         name = f"token {asked.token.id}"
         recorded = await cancel_call(live, call, by=name, audit=host.audit)

@@ -104,7 +104,7 @@ class CallServer:
             FrameError: The supervisor passed on more calls than it may.
         """
         if self._open == CALLS_AHEAD * self._calls.max_concurrency or not self._left:
-            raise FrameError("more calls than may be")
+            raise FrameError("more calls than allowed")
         self._open += 1
         self._left -= 1
         number = int(payload[:_NUMBER_BYTES], 16)

@@ -206,7 +206,7 @@ class Egress:
         if kind == "net_open":
             self._opened += 1
             if self._opened > self._max_connections or number in self._attempts:
-                raise FrameError("a connection that may not be")
+                raise FrameError("a connection that is not allowed")
             assert self._send_frame is not None
             attempt = _Attempt(CellStream(number, self._send_frame))
             if "listener" in header:

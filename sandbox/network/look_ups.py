@@ -16,7 +16,7 @@ Find = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a name and port. May block; raises OSError."""
 
 MAX_LOOK_UPS = 64
-"""Look-ups at once. When it is reached further ones wait. So do those of an agent that
+"""Lookups at once. When it is reached further ones wait. So do those of an agent that
 has half as many as the other agents leave free."""
 
 _OF_A_RUN = 4
@@ -29,10 +29,10 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 class LookUps:
-    """The look-ups of one event loop.
+    """The lookups of one event loop.
 
     No run has more than four at once, and no agent more than half of what is free, so
-    none can starve the others. An abandoned look-up counts until the name server has
+    none can starve the others. An abandoned lookup counts until the name server has
     answered, as its thread cannot be stopped.
 
     Args:
@@ -92,7 +92,7 @@ class LookUps:
                 loop.call_soon_threadsafe(end, found)
 
         # Not a pool's thread: the end of the process must not wait for a name server.
-        thread = threading.Thread(target=work, name="toolcell look-up", daemon=True)
+        thread = threading.Thread(target=work, name="toolcell lookup", daemon=True)
         thread.start()
         self._of_agents[agent_id] += 1
         self._of_runs[run] += 1

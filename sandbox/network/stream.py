@@ -145,7 +145,7 @@ class CellStream:
 
 
 async def connect(address: str, port: int) -> socket.socket:
-    """Connect to an address, without a look-up of names. Raises OSError."""
+    """Connect to an address, without a lookup of names. Raises OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -1,7 +1,7 @@
 """Packages for programs: checks requests and finds the one layer that holds a set.
 
 A set is resolved once and keeps its versions until it is pruned, so it is the same for
-every run. For a set that is installed, a request costs one dictionary look-up.
+every run. For a set that is installed, a request costs one dictionary lookup.
 """
 
 from __future__ import annotations

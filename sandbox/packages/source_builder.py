@@ -318,7 +318,7 @@ def _wheel_name(source: SourceDistribution, names: Any) -> str:
     """Return the name of the only wheel. Raises PackageError."""
     name = names[0] if isinstance(names, list) and len(names) == 1 else ""
     if not isinstance(name, str) or not _WHEEL.fullmatch(name):
-        raise _not_built(source, "it came to something else than one wheel")
+        raise _not_built(source, "the build did not produce exactly one wheel")
     if canonical(name.partition("-")[0]) != source.name:
         raise _not_built(source, f"it came to another package: {name}")
     return name

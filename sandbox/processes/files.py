@@ -77,6 +77,6 @@ class FileTable:
             self._answers[number] = frame
 
     def end_all(self) -> None:
-        """Wait for no answer: the cell is gone. Who asks reads so, too."""
+        """Fail all pending requests: the cell is gone."""
         self._answers.clear()
         self._given_up.clear()

@@ -191,7 +191,7 @@ class ProgramFactory:
             program: The program; its limits hold for the connections.
             network: The hosts that it may reach.
             on_connection: Called with each connection when it has ended or was refused.
-            agent_id: The agent whose share of the name look-ups it uses.
+            agent_id: The agent whose share of the name lookups it uses.
             gate: Judges what goes to a guarded network.
         """
         egress = self.egress(network, program.limits, on_connection, agent_id, gate)
@@ -211,7 +211,7 @@ class ProgramFactory:
             network: The hosts that it may reach.
             limits: They hold for its connections.
             on_connection: Called with each connection when it has ended or was refused.
-            agent_id: The agent whose share of the name look-ups it uses.
+            agent_id: The agent whose share of the name lookups it uses.
             gate: Judges what goes to a guarded network.
         """
         from ..network.egress import Egress

@@ -199,7 +199,7 @@ class Pool:
         await self.discard(cell)
 
     def replace_dead(self) -> None:
-        """Replace ready cells that have ended, or sent something unasked."""
+        """Replace ready cells that have ended, or sent something unrequested."""
         self._used.destroy_idle()
         dead = [cell for cell in self._ready if not cell.alive()]
         for cell in dead:

@@ -79,7 +79,14 @@ def test_a_clause_without_its_noun_is_found(tmp_path: Path) -> None:
 
 
 WORDS = {
+    "came to something": "produced",
+    "lives under": "has",
+    "look-ups?": "lookup",
+    "none of utf": "not UTF",
+    "than may be": "than allowed",
     "to be had": "available",
+    "unasked": "by itself",
+    "what they are at": "their state",
     "nonsense": "the protocol is broken, and by what",
     "wish": "request",
 }

@@ -41,7 +41,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if any(key.value == "<<" and key.style not in _QUOTES for key in keys):
             raise ConfigError(
-                "the OpenAPI document has a merge key (`<<`), which JSON has not",
+                "the OpenAPI document has a merge key (`<<`), which is not JSON",
                 hint="write what it merges where it is merged, or convert it to JSON",
             )
         if len({key.value for key in keys}) < len(keys):
@@ -126,7 +126,7 @@ def _check_yaml(text: str) -> None:
             depth -= 1
         tag = getattr(event, "tag", None)
         if tag is not None and tag not in _TAGS:
-            # Some make values that JSON has not, and `!!int` takes quadratic time.
+            # Some make values that are not JSON, and `!!int` takes quadratic time.
             raise ValueError("a tag that JSON has no type for")
         if depth > MAX_DEPTH or number > MAX_YAML_EVENTS:
             raise RecursionError

@@ -113,7 +113,7 @@ class _Parser:
             return item
         beside: _Raw = {name: each for name, each in given.items() if name != "$ref"}
         if "$ref" in item or item.keys() & beside.keys():
-            raise unfit("it and what it refers to do not fit each other")
+            raise unfit("the parameter and its schema disagree")
         return item | beside
 
     def definition(
@@ -363,7 +363,7 @@ def _check_path(path: str, parameters: list[OperationParameter]) -> None:
     wanted = _PLACEHOLDER.findall(path)
     given = [each.name for each in parameters if each.location == "path"]
     if sorted(set(wanted)) != sorted(given) or "{" in _PLACEHOLDER.sub("", path):
-        raise unfit("its path and its parameters do not fit each other")
+        raise unfit("its path and its parameters disagree")
 
 
 _NEVER = 9

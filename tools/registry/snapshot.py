@@ -19,10 +19,10 @@ Visible = Callable[[str | None, Tool], bool]
 """Tells whether an agent may know of a tool; None stands for one without a name."""
 
 MAX_SUGGESTIONS = 3
-"""Names that a failed look-up suggests. When it is reached the search ends."""
+"""Names that a failed lookup suggests. When it is reached the search ends."""
 
 MAX_COMPARED = 50
-"""Names that a failed look-up is compared with. When it is reached suggestions come
+"""Names that a failed lookup is compared with. When it is reached suggestions come
 from these alone."""
 
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})

@@ -25,7 +25,7 @@ def read_option(text: str, name: str, *, example: str) -> Any:
     try:
         return read_json(text)
     except UnicodeEncodeError:
-        why = "it is not UTF-8, or the locale is none of UTF-8"
+        why = "it, or the locale, is not UTF-8"
     except ValueError as error:
         why = str(error)
     raise InvalidInputError(f"{name} is no JSON: {why}", hint=f"such as {example}")

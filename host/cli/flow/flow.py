@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from toolcell.guard import Redactor
 
 flow = typer.Typer(
-    help="Show, answer and go on with threads of graphs.", no_args_is_help=True
+    help="Inspect, answer and resume threads of graphs.", no_args_is_help=True
 )
 add_running_commands(flow)
 add_keeping_commands(flow)

@@ -32,7 +32,7 @@ def verify(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Tell the threads that were changed, by their whole history.
+    """List threads whose history was altered.
 
     Exit codes: 0 none, 1 some.
     """

@@ -46,7 +46,7 @@ def up(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
 
 @cluster.command()
 def status(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
-    """List the nodes, what they are at, and the runs that wait."""
+    """List the nodes, their state, and the runs that wait."""
     _show(*_look(_read(config), check=False), as_json=as_json)
 
 
@@ -178,7 +178,7 @@ def manifest(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Print what makes machines of a Kubernetes cluster nodes."""
+    """Print a Kubernetes manifest for nodes."""
     import yaml
 
     settings, text = _read(config), config.read_text()

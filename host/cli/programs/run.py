@@ -225,7 +225,7 @@ def parse_input(text: str) -> tuple[str, Any]:
     except UnicodeEncodeError:
         # The locale cannot read these bytes of the command line.
         raise InvalidInputError(
-            f"--input {name} is not UTF-8, or the locale is none of UTF-8",
+            f"--input {name} is not UTF-8, or the locale is not",
             hint="pass bytes with --file; set LC_ALL=C.UTF-8 for text",
         ) from None
     except RecursionError:

@@ -44,7 +44,7 @@ class NetworkRequest(Message):
     allow_out: list[str] | None = None
     deny_out: list[str] | None = None
     allow_public_traffic: bool | None = None
-    """Ports need the access token in any case; SDKs send True unasked."""
+    """Ports need the access token in any case; SDKs send True by default."""
 
     allow_internet_access: bool | None = Field(
         default=None, alias="allow_internet_access"

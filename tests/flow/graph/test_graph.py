@@ -123,7 +123,7 @@ def test_a_node_that_cannot_be_called_is_refused() -> None:
 
     with pytest.raises(GraphError, match=r"\*args cannot be filled"):
         graph.node(lambda *args: None, name="x")
-    with pytest.raises(GraphError, match="type that JSON has not"):
+    with pytest.raises(GraphError, match="cannot be stored as JSON"):
 
         @graph.node
         def odd(state: Log, lock: object) -> None: ...
