@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from .fields import WholeText
 from .models import FrozenModel
-
-
-def _whole(text: str) -> str:
-    """Refuse half a surrogate pair, which no protocol can carry."""
-    text.encode()
-    return text
 
 
 class TextPart(FrozenModel):
@@ -21,7 +16,7 @@ class TextPart(FrozenModel):
     model_config = ConfigDict(defer_build=True)
 
     type: Literal["text"] = "text"
-    text: Annotated[str, AfterValidator(_whole)]
+    text: WholeText
 
     def to_openai_format(self) -> dict[str, Any]:
         """Return a content part of Chat Completions."""
