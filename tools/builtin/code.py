@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from toolcell.core import ImagePart, ToolcellError
+from toolcell.core.text.overwritten import without_overwritten
 from toolcell.sandbox import Artifact, ExecutionResult, Output, Sandbox, SandboxSession
 from toolcell.sandbox.spi import OpaqueValue
 
@@ -351,18 +352,3 @@ def shown_outputs(outputs: Sequence[Output], context: ToolContext) -> list[JsonV
                 about["text"] = f"[{len(part.text)} characters: not sent]"
         shown.append(about)
     return shown
-
-
-def without_overwritten(text: str) -> str:
-    """Return a text in which carriage returns have had their effect.
-
-    Of each line the last part that is not empty is left: a program that goes back to
-    the beginning of its line writes over all of it.
-    """
-    if "\r" not in text:
-        return text
-    return "\n".join(map(_last_part, text.split("\n")))
-
-
-def _last_part(line: str) -> str:
-    return line.rstrip("\r").rpartition("\r")[2]

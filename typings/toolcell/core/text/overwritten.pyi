@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from core.text.overwritten import *
