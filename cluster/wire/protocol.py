@@ -16,7 +16,8 @@ HEARD = frozenset(("calls", "on_output", "on_display", "on_connection"))
 answer, and nothing before."""
 
 _NO_JSON = frozenset(("limits", "network", "secrets", "stdin", "files"))
-_HERE = frozenset(("streamed", "batch"))
+# No node has a guarded network, whose requests a gate would judge.
+_HERE = frozenset(("streamed", "batch", "gate"))
 OPTIONS = frozenset(RunRequest._fields) - HEARD - _NO_JSON - _HERE
 """What a driver may say of a run, beside the fields that are read one by one."""
 
