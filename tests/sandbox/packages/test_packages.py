@@ -336,7 +336,13 @@ async def test_tasks_and_processes_build_a_set_once(
     assert len(places) == 7
     assert len(set(places)) == 1
     assert sum(line.startswith("Installed") for line in said) == 1, said
-    assert len(os.listdir(folder / "layers")) == 1
+    assert len(layers_of(folder)) == 1
+
+
+def layers_of(store: Path) -> list[str]:
+    """Return the names in a folder that not even its owner may list."""
+    (store / "layers").chmod(0o700)
+    return os.listdir(store / "layers")
 
 
 @pytest.mark.parametrize("damage", ["change", "remove", "add", "swap", "lose"])
@@ -351,6 +357,7 @@ async def test_a_damaged_layer_is_built_again(
     times = target.stat()
     if damage == "change":
         # Same size, same times as far as anybody can set them.
+        target.chmod(0o644)
         target.write_text(target.read_text().replace("42", "13"))
         os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
     elif damage == "remove":
@@ -369,7 +376,7 @@ async def test_a_damaged_layer_is_built_again(
 
     assert result.value == 42
     assert again != place
-    assert os.listdir(tmp_path / "store" / "layers") == [Path(again).name]
+    assert layers_of(tmp_path / "store") == [Path(again).name]
 
 
 async def test_a_layer_in_use_is_not_pruned(index: Index, tmp_path: Path) -> None:
@@ -389,7 +396,7 @@ async def test_a_layer_in_use_is_not_pruned(index: Index, tmp_path: Path) -> Non
     assert removed.packages == ("kind==2.0",)
     assert removed.size_bytes > 0
     assert list_packages(str(folder)) == ()
-    assert os.listdir(folder / "layers") == os.listdir(folder / "resolved") == []
+    assert layers_of(folder) == os.listdir(folder / "resolved") == []
 
 
 async def test_a_cancelled_install_leaves_nothing(
