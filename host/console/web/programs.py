@@ -32,7 +32,7 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+), in .+$', re.M)
 
 
 class Failure(NamedTuple):
-    """The failure of a program or a tool: what its author reads first."""
+    """The reason of a failure of a program or a tool, as its author reads it."""
 
     message: str
     """The last line, which names the exception."""

@@ -7,6 +7,8 @@ import re
 import pytest
 from markupsafe import Markup
 
+from toolcell.core.text.overwritten import without_overwritten
+from toolcell.core.text.printable import escaped
 from toolcell.host.console.web.programs import (
     MAX_COLOURED,
     Failure,
@@ -36,6 +38,8 @@ def third(x):
 print("\\x1b[31mred\\x1b[0m\\n50%\\r99%", flush=True)
 third(1)
 """
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def unmarked(shown: Markup) -> str:
@@ -78,7 +82,9 @@ def test_markup_adds_no_text_and_hides_none() -> None:
         "a\u202eb\x1b[2J",
     ]:
         for shown in (program(text, "python"), program(text, "bash"), program(text)):
-            assert unmarked(shown) == unmarked(terminal(text.replace("\r", "\\u{d}")))
+            assert unmarked(shown) == escaped(text)
+        plain = _COLOURS.sub("", without_overwritten(text))
+        assert unmarked(terminal(text)) == escaped(plain)
 
 
 @pytest.mark.promise("D2")
