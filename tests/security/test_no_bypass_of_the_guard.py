@@ -51,7 +51,7 @@ DO_NOT = {
     },
     ToolExecutor: {
         *("approval_seconds", "check_records", "may_call", "refuse"),
-        *("still_running", "tools"),
+        *("request_gate", "still_running", "tools"),
     },
     CodeExecutor: {"describe_tools"},
 }

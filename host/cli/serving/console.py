@@ -19,7 +19,9 @@ from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 if TYPE_CHECKING:
     from ...config.host_config import HostConfig
 
-MODULES = ("starlette", "uvicorn", "jinja2", "webauthn", "joserfc", "httpx2")
+MODULES = (
+    *("starlette", "uvicorn", "jinja2", "pygments", "webauthn", "joserfc", "httpx2"),
+)
 """The modules that the extra `console` brings."""
 
 

@@ -222,6 +222,7 @@ class Session:
 
     async def exec(self, words: list[str], **how: Any) -> Process:
         how["env"] = {k: v for k, v in how["env"].items() if k != "E2B_SANDBOX_ID"}
+        how["gate"] = type(how.get("gate"))
         self.world.note(self.name, "exec", words, **how)
         return Process(NO_METADATA if "listxattr" in words[-1] else ENTRY)
 
@@ -249,6 +250,7 @@ class Session:
 
     async def stream(self, code: str, **how: Any) -> AsyncGenerator[Any, None]:
         shown = {k: v.get_secret_value() for k, v in how.pop("secrets").items()}
+        how["gate"] = type(how["gate"])
         self.world.note(self.name, "code", code, shown.get("A"), **how)
         return
         yield
