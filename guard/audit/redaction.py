@@ -71,7 +71,7 @@ _FORMS = tuple(
         ),
         (
             # From the start of a run of letters, so that each is read once. The group
-            # is atomic: before Python 3.11.4 a possessive one finds nothing.
+            # is atomic: before Python 3.11.5 a possessive one finds nothing.
             "eyj",
             r"(?<![\w-])(?>(?:(?!\beyJ)[\w-])*)"
             r"(?P<secret>eyJ[\w-]{8,}+\.[\w-]{4,}+(?:\.[\w-]*+)?)",

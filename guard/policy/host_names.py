@@ -29,7 +29,7 @@ _LONG_TEXT = 65_536
 decode, the text counts as a mention."""
 
 # No run of characters is tried from its middle. The group is atomic: a possessive
-# one takes a dot too many before Python 3.11.4.
+# one takes a dot too many before Python 3.11.5.
 _NAMED = re.compile(r"[\w\ufffd-]++(?>(?:\.[\w\ufffd-]++)*)")
 _WORD = re.compile(r"[^\s/@:?#\[\]\"'<>(),;=&\\]+")
 _NUMBERS = re.compile(r"[0-9][0-9a-fx.]*+")

@@ -41,7 +41,8 @@ agent has no policy. bad_call: the tool's name is not one, or the
 arguments are no JSON object. no_tool: the agent has no
 tool of this name. denied: a rule denies it.
 not_allowed: no rule allows it. approval_required: a person must agree.
-approval_denied: the person did not. approval_unavailable: nobody could be asked.
+approval_denied: the person did not. approval_unavailable: nobody answered, or could
+be asked.
 facts_missing: a limit needs to know the run or the turn. rate_limited, concurrency,
 turn_limit, budget_exceeded: a limit is reached. consecutive: too many calls of one
 tool in a row. repeated: the same call with the same result too often.
@@ -138,8 +139,8 @@ class Decision(NamedTuple):
         hint = None
         if self.retry_after is not None:
             hint = f"try again {_when(self.retry_after, self.decided_at)}"
-        elif self.approval_id is not None:
-            end = datetime.fromtimestamp(self.expires_at or 0, UTC)
+        elif self.expires_at is not None and self.expires_at > (self.decided_at or 0):
+            end = datetime.fromtimestamp(self.expires_at, UTC)
             hint = (
                 f"the request {self.approval_id} can be answered until "
                 f"{end:%Y-%m-%d %H:%M} UTC, and the same call finds the answer"

@@ -60,8 +60,9 @@ class ServerConfig(Model):
     standard input as too large."""
 
     max_body_values: Count = 10_000
-    """Values of one request: texts, numbers, lists, objects. When it is reached the
-    request is answered 413, unread, and over standard input as too large."""
+    """Values of one request: texts, numbers, lists, objects; a number of 4,000 digits
+    counts as 1,600. When it is reached the request is answered 413, unread, and over
+    standard input as too large."""
 
     max_result_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 8_388_608
     """Bytes of one result over MCP, artifacts included. When it is reached the client

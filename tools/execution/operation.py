@@ -359,6 +359,7 @@ class RequestGuard:
             if operation.arguments != act.arguments:
                 raise GuardDeniedError(
                     "what was approved is another request than the program's",
+                    hint="a request of a program is approved as it is, or denied",
                     details={"reason": "edited"},
                 )
             operation.stop_with(act.stop)

@@ -41,16 +41,13 @@ def offered_name(prefix: str, name: str) -> str:
     Marks that names do not have become `_`; a long name is cut, and ends with a hash of
     it. A name with other letters than ASCII stays as it is, which no tool may have.
     """
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name) if _is_ascii(name) else name
-    whole = f"{prefix}__{plain}"
+    if not (name.isascii() and name.isprintable()):
+        return f"{prefix}__{name}"
+    whole = f"{prefix}__{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}"
     if len(whole) <= MAX_NAME_CHARACTERS:
         return whole
     end = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{whole[: MAX_NAME_CHARACTERS - 9]}_{end}"
-
-
-def _is_ascii(name: str) -> bool:
-    return name.isascii() and name.isprintable()
 
 
 class OfferedTools(Generic[D, T]):

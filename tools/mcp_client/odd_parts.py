@@ -21,6 +21,10 @@ _UNKNOWN = {"type": "text", "text": "[a block of content that MCP does not know]
 _AT_ONCE = 50
 """Tools that are looked at before others have their turn."""
 
+_PAGE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+"""The members that a page must have beside its tools. Its own may be large: the library
+checks them once."""
+
 
 async def set_odd_parts_aside(result: dict[str, Any], version: str | None) -> None:
     """Change an answer of a server before the MCP library checks it as one.
@@ -33,7 +37,7 @@ async def set_odd_parts_aside(result: dict[str, Any], version: str | None) -> No
     if isinstance(content, list):
         result["content"] = known_blocks(content)
     if isinstance(tools, list) and version is not None:
-        known, odd = await _well_formed(tools, {**result}, version)
+        known, odd = await _well_formed(tools, version)
         meta = result.get("_meta")
         aside = {SET_ASIDE: odd}
         result["tools"] = known
@@ -63,21 +67,19 @@ def _block_adapter() -> TypeAdapter[Any]:
     return TypeAdapter(ContentBlock)
 
 
-async def _well_formed(
-    tools: list[Any], page: dict[str, Any], version: str
-) -> tuple[list[Any], list[Any]]:
+async def _well_formed(tools: list[Any], version: str) -> tuple[list[Any], list[Any]]:
     """Return the tools that the library takes, and the others."""
     from mcp_types.methods import parse_server_result
 
     known: list[Any] = []
-    odd = tools[MAX_TOOLS:]
+    odd: list[Any] = []
     for number, tool in enumerate(tools[:MAX_TOOLS]):
         if number % _AT_ONCE == 0:
             await anyio.lowlevel.checkpoint()
         try:
-            parse_server_result("tools/list", version, page | {"tools": [tool]})
+            parse_server_result("tools/list", version, _PAGE | {"tools": [tool]})
         except ValidationError:
             odd.append(tool)
         else:
             known.append(tool)
-    return known, odd
+    return known, odd + tools[MAX_TOOLS:]

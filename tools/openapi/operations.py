@@ -113,7 +113,7 @@ class _Parser:
             return item
         beside: _Raw = {name: each for name, each in given.items() if name != "$ref"}
         if "$ref" in item or item.keys() & beside.keys():
-            raise unfit("the parameter and its schema disagree")
+            raise unfit("the path item and what it refers to disagree")
         return item | beside
 
     def definition(

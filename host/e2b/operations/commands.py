@@ -88,9 +88,9 @@ async def _command(scene: Scene, arguments: CommandArguments) -> AsyncIterator[C
         has_terminal=arguments.terminal,
         has_limit=arguments.timeout_seconds is not None,
     )
-    sandbox.commands[process.pid] = command
-    scene.operation.stop_with(partial(sandbox.work.start_soon, process.kill))
     try:
+        sandbox.commands[process.pid] = command
+        scene.operation.stop_with(partial(sandbox.work.start_soon, process.kill))
         async with charged(scene, sandbox):
             yield command
             result = await process.wait()

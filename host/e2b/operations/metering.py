@@ -34,10 +34,11 @@ async def meter(sandbox: Sandbox, guard: ActionGuard) -> None:
                 _log.warning("sandbox %s ends: a budget is used up", sandbox.id)
                 sandbox.end("budget")
     finally:
+        # Commands end with their sandbox, and charge first.
         with anyio.move_on_after(_LAST_SECONDS, shield=True):
-            # Commands end with their sandbox, and charge first.
             for command in list(sandbox.commands.values()):
                 await command.ended.wait()
+        with anyio.move_on_after(_LAST_SECONDS, shield=True):
             await _charge(sandbox, guard)
 
 

@@ -77,8 +77,8 @@ MAX_CALL_BYTES = 1024 * 1024
 """Bytes of JSON of one call of a host's tool. When they are exceeded the call fails."""
 
 MAX_RESULT_VALUES = 100_000
-"""Values in a program's last value: texts, numbers, lists, objects. When it is reached
-the value is described instead."""
+"""Values in a program's last value: texts, numbers, lists, objects; a number of 4,000
+digits counts as 1,600. When it is reached the value is described instead."""
 
 BESIDE = ("exec_", "file_", "port_", "reach_", "usage_", "watch_")
 """Beginnings of the types of frames that pass beside runs: of commands, of files, of

@@ -41,7 +41,6 @@ async def test_a_server_keeps_connections_longer_than_its_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """E2B's do for 300 seconds; a request would meet the end of its connection."""
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
     assert connections.IDLE_SECONDS > 300
     with listen("127.0.0.1:0") as listening:
         port = listening.getsockname()[1]
@@ -53,6 +52,7 @@ async def test_a_server_keeps_connections_longer_than_its_clients(
                     answer = b""
                     while not answer.endswith(b"here"):
                         answer += await idle.receive()
+                    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
                     silent = await anyio.connect_tcp("127.0.0.1", port)
                     # Its time for a head began after the answer.
                     with contextlib.suppress(anyio.EndOfStream):
