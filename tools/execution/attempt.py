@@ -250,7 +250,8 @@ def kind_of(error: BaseException) -> str:
 
 
 def _traceback_text(error: BaseException, redactor: Redactor) -> str:
-    return redactor.text("".join(traceback.format_exception(error)))
+    # A long text is cut at its end; the innermost frames and the message are there.
+    return redactor.text("".join(traceback.format_exception(error, limit=-12)))
 
 
 def bounded(arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -111,7 +111,11 @@ function refresh(parts, url = location.href) {
   request.open("GET", url);
   request.responseType = "document";
   request.onload = () => {
-    if (request.status === 401 || !request.response) return location.reload();
+    if (request.status === 401 || !request.response) {
+      // The count is not worth what a person has written.
+      if (url === location.href) location.reload();
+      return;
+    }
     const count = request.response.title.match(/^\(\d+\) /)?.[0] ?? "";
     document.title = count + document.title.replace(/^\(\d+\) /, "");
     for (const each of parts()) replace(each, request.response.getElementById(each.id));
@@ -129,9 +133,12 @@ function follow() {
   const kinds = new Set(parts().flatMap((each) => each.dataset.live.split(" ")));
   if (stream || !counts().length || document.hidden) return;
   stream = new EventSource(`/events?after=${document.body.dataset.after}`);
-  let planned = 0;
-  const plan = () => { planned ||= setTimeout(() => { planned = 0; refresh(parts); }, 100); };
-  const count = () => refresh(counts, "/waiting");
+  const soon = (act) => {
+    let planned = 0;
+    return () => { planned ||= setTimeout(() => { planned = 0; act(); }, 100); };
+  };
+  const plan = soon(() => refresh(parts));
+  const count = soon(() => refresh(counts, "/waiting"));
   for (const kind of COUNTED) stream.addEventListener(kind, count);
   for (const kind of kinds) stream.addEventListener(kind, plan);
   stream.addEventListener("stream.opened", (event) => {

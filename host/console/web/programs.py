@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from markupsafe import Markup
 from pygments import lex
@@ -14,28 +14,37 @@ from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 
-from toolcell.core.text.overwritten import without_overwritten
 from toolcell.core.text.printable import escaped
+from toolcell.sandbox import Status
 
-MAX_COLOURED = 50_000
+MAX_COLOURED = 20_000
 """Characters of a program that is coloured. When it is reached it has line numbers
-alone, since lexers take long for what is written to keep them busy."""
+alone."""
 
-_LANGUAGES = {"run_python": ("code", "python"), "run_shell": ("command", "bash")}
+# Pygments' lexer of bash takes exponential time for a quote that is never closed.
+_LANGUAGES = {"run_python": ("code", "python"), "run_shell": ("command", "text")}
+# That of Python tries each way to split white space, which takes quadratic time.
+_BLANK = re.compile(r"\s{100}")
+_COLOURED = frozenset("cksm")
+"""Kinds of tokens that have a colour: comments, keywords, literal texts, numbers."""
+
 _SPAN = Markup('<span class="{}">{}</span>')
-_NUMBER = Markup('<span class="n{}"></span>')
+_NUMBER = Markup('<span class="n"></span>')
+_FAILED = Markup('<span class="n failed"></span>')
 _COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
 _ROOT = Path(__file__).resolve().parents[3]
 _OURS = tuple(f"{_ROOT / room}/" for room in ("core", "guard", "host", "tools"))
 _BASIC = re.compile(r"[39][0-7]")
-_FRAME = re.compile(r'^  File "(.+)", line (\d+), in .+$', re.M)
+_FRAME = re.compile(r'^  File "(.+)", line \d+(?:, in .+)?$', re.M)
+_OWN = re.compile(r'^  File "((?:[^"\n]*/)?main(?:-\d+)?\.py)", line (\d{1,9})\b', re.M)
+_NAMED = re.compile(r"^(?!Traceback )\S.*", re.M)
 
 
 class Failure(NamedTuple):
     """The reason of a failure of a program or a tool, as its author reads it."""
 
     message: str
-    """The last line, which names the exception."""
+    """The line that names the exception; empty if none is seen to."""
 
     line: int | None
     """The line of the program that failed. None: none of its own is named."""
@@ -57,21 +66,21 @@ def program(code: str, language: str = "", failed: int | None = None) -> Markup:
     """
     lines = _lines(escaped(code), language)
     numbered = (
-        _NUMBER.format(" failed" if number == failed else "") + line
+        (_FAILED if number == failed else _NUMBER) + line
         for number, line in enumerate(lines, 1)
     )
     return Markup("\n").join(numbered)
 
 
 def _lines(code: str, language: str) -> list[Markup]:
-    if not language or len(code) > MAX_COLOURED:
+    if not language or len(code) > MAX_COLOURED or _BLANK.search(code):
         return [Markup.escape(each) for each in code.split("\n")]
-    lines = [Markup()]
+    lines: list[list[Markup]] = [[]]
     for kind, text in lex(code, _lexer(language)):
         first, *more = text.split("\n")
-        lines[-1] += _token(kind, first)
-        lines += [_token(kind, each) for each in more]
-    return lines
+        lines[-1].append(_token(kind, first))
+        lines += [[_token(kind, each)] for each in more]
+    return [Markup().join(each) for each in lines]
 
 
 @lru_cache
@@ -82,16 +91,18 @@ def _lexer(language: str) -> Lexer:
 def _token(kind: Any, text: str) -> Markup:
     # Kinds are of three letters at most, of which the first one says enough.
     name = STANDARD_TYPES.get(kind, "")[:1]
-    return _SPAN.format(f"c-{name}", text) if name and text else Markup.escape(text)
+    if name not in _COLOURED or not text:
+        return Markup.escape(text)
+    return _SPAN.format(f"c-{name}", text)
 
 
 def terminal(text: str) -> Markup:
-    """Return output as a terminal shows it: coloured, and without what was overwritten.
+    """Return output in the colours of a terminal.
 
     Only the colour of letters and bold are followed, so nothing can be hidden; every
     other escape sequence is written out.
     """
-    return Markup().join(_coloured(without_overwritten(text)))
+    return Markup().join(_coloured(text))
 
 
 def _coloured(text: str) -> Iterator[Markup]:
@@ -108,8 +119,8 @@ def _coloured(text: str) -> Iterator[Markup]:
             match code.lstrip("0"):
                 case "":
                     colour, bold = "", False
-                case "1":
-                    bold = True
+                case "1" | "22" as weight:
+                    bold = weight == "1"
                 case "39":
                     colour = ""
                 case "38" | "48":
@@ -118,31 +129,41 @@ def _coloured(text: str) -> Iterator[Markup]:
                     colour = f"ansi-{number[1]}"
 
 
-def program_status(result: Any) -> str:
-    """Return the status of the program that a result is of, or an empty text."""
-    if isinstance(result, Mapping) and {"status", "stdout"} <= result.keys():
-        return str(result["status"])
-    return ""
+def program_status(record: Any) -> str:
+    """Return the status of the program that a record is of, or an empty text.
+
+    Other tools may answer with anything, and do not choose a status.
+    """
+    result = record.result
+    if record.tool_name not in _LANGUAGES or not isinstance(result, Mapping):
+        return ""
+    status = result.get("status")
+    return status if status in get_args(Status) else ""
 
 
 def failure(traceback: str) -> Failure:
     """Return what a traceback says to the author of the program."""
-    own = [
-        int(line)
-        for file, line in _FRAME.findall(traceback)
-        if file == "/work/main.py" or file.startswith("<")
-    ]
-    message = traceback.strip().rsplit("\n", 1)[-1]
+    found = _OWN.findall(traceback)
+    # Functions of earlier runs of a session are in other files; ours is the outermost.
+    own = [int(line) for file, line in found if file == found[0][0]]
+    message = traceback[_message_at(traceback) :].split("\n", 1)[0]
     return Failure(message, own[-1] if own else None)
+
+
+def _message_at(traceback: str) -> int:
+    """Return where the lines begin that name the last exception."""
+    frames = [*_FRAME.finditer(traceback)]
+    named = _NAMED.search(traceback, frames[-1].end() if frames else 0)
+    return len(traceback) if named is None else named.start()
 
 
 def frames_of_tools(traceback: str) -> str:
     """Return a traceback without our own frames; if no other is in it, the whole."""
-    frames = [*_FRAME.finditer(traceback)]
-    ends = [each.start() for each in frames[1:]] + [len(traceback)]
+    frames, at = [*_FRAME.finditer(traceback)], _message_at(traceback)
+    ends = [each.start() for each in frames[1:]] + [at]
     theirs = [
         traceback[frame.start() : end]
         for frame, end in zip(frames, ends, strict=False)
         if not frame[1].startswith(_OURS) and "/anyio/" not in frame[1]
     ]
-    return "".join(theirs) or traceback
+    return "".join(theirs) + traceback[at:] if theirs else traceback

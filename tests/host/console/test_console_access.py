@@ -224,13 +224,15 @@ def test_every_page_fits_the_screen(
 def test_the_menu_of_a_telephone_leads_on(service: Service, page: Browser) -> None:
     """Also without scripts."""
     page.allow_scripts(False)
-    page.open(f"{service.url}/health")
-    with on_screen(page, PHONE):
-        assert not page.find("nav a").is_displayed()
-        page.click(".menu")
-        page.click("nav a[href='/runs']")
-        assert page.find("h1").text == "Runs"
-    page.allow_scripts(True)
+    try:
+        page.open(f"{service.url}/health")
+        with on_screen(page, PHONE):
+            assert not page.find("nav a").is_displayed()
+            page.click(".menu")
+            page.click("nav a[href='/runs']")
+            assert page.find("h1").text == "Runs"
+    finally:
+        page.allow_scripts(True)
 
 
 def test_a_call_is_approved_by_the_keyboard_alone(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+import time
+from types import SimpleNamespace
 
 import pytest
 from markupsafe import Markup
 
-from toolcell.core.text.overwritten import without_overwritten
 from toolcell.core.text.printable import escaped
 from toolcell.host.console.web.programs import (
     MAX_COLOURED,
     Failure,
     failure,
     frames_of_tools,
+    language_of,
     program,
+    program_status,
     terminal,
 )
 
@@ -81,10 +84,29 @@ def test_markup_adds_no_text_and_hides_none() -> None:
         "'''\nx\n'''",
         "a\u202eb\x1b[2J",
     ]:
-        for shown in (program(text, "python"), program(text, "bash"), program(text)):
+        for shown in (program(text, "python"), program(text, "text"), program(text)):
             assert unmarked(shown) == escaped(text)
-        plain = _COLOURS.sub("", without_overwritten(text))
-        assert unmarked(terminal(text)) == escaped(plain)
+        assert unmarked(terminal(text)) == escaped(_COLOURS.sub("", text))
+
+
+@pytest.mark.promise("D2")
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "echo $'" + r"\77" * 30,
+        " \n" * 9_000,
+        "match" + " " * 19_000 + "x",
+        "1+" * 9_000,
+        "<<a" * 6_000,
+    ],
+)
+def test_no_program_keeps_the_console_busy(hostile: str) -> None:
+    """Patterns of lexers take long for texts that are written for them."""
+    start = time.thread_time()
+    for tool, argument in (("run_python", "code"), ("run_shell", "command")):
+        assert unmarked(program(hostile, language_of(tool, argument))) == hostile
+
+    assert time.thread_time() - start < 3
 
 
 @pytest.mark.promise("D2")
@@ -95,7 +117,7 @@ def test_markup_adds_no_text_and_hides_none() -> None:
         ("\x1b[8;37;40mseen\x1b[0m", '<span class="ansi-7">seen</span>'),
         ("\x1b[31m<b>\x1b[39m</b>", '<span class="ansi-1">&lt;b&gt;</span>&lt;/b&gt;'),
         ("\x1b[38;5;1mx", "x"),
-        ("10%\r20%\nend", "20%\nend"),
+        ("\x1b[1ma\x1b[22mb", '<span class="bold">a</span>b'),
         ("\x1b]0;title\x07", "\\u{1b}]0;title\\u{7}"),
     ],
 )
@@ -123,6 +145,24 @@ THEIRS = '  File "/srv/app/pay.py", line 3, in pay\n    raise ValueError("no")\n
             Failure("ValueError: no", None),
         ),
         ('  File "/work/main.py", line 2, in f\nKeyError\n', Failure("KeyError", 2)),
+        (
+            '  File "/tmp/.runs/7/main-3.py", line 5, in <module>\n'
+            '  File "/tmp/.runs/7/main-1.py", line 2, in f\nKeyError\n',
+            Failure("KeyError", 5),
+        ),
+        (
+            '  File "main.py", line 4, in <module>\n    exec("1/0")\n'
+            '  File "<string>", line 1, in <module>\nZeroDivisionError: no\n',
+            Failure("ZeroDivisionError: no", 4),
+        ),
+        (
+            '  File "/work/main.py", line 3\n    a b\n      ^\nSyntaxError: bad\n',
+            Failure("SyntaxError: bad", 3),
+        ),
+        (
+            f"{THEIRS}ValueError: x\nAll tests passed\n",
+            Failure("ValueError: x", None),
+        ),
         ("", Failure("", None)),
     ],
 )
@@ -137,3 +177,18 @@ def test_the_frames_of_a_tool_come_first() -> None:
     assert frames_of_tools(whole) == f"{THEIRS}ValueError: no\n"
     assert frames_of_tools(f"{OURS}ValueError") == f"{OURS}ValueError"
     assert frames_of_tools("ValueError") == "ValueError"
+    assert frames_of_tools(f"{THEIRS}{OURS}ValueError\n") == f"{THEIRS}ValueError\n"
+
+
+@pytest.mark.promise("D4")
+def test_other_tools_choose_no_status() -> None:
+    told = {"status": "denied", "stdout": ""}
+
+    for tool, result, shown in (
+        ("pay", told, ""),
+        ("run_python", told, ""),
+        ("run_python", {"status": "timeout"}, "timeout"),
+        ("run_python", "denied", ""),
+    ):
+        record = SimpleNamespace(tool_name=tool, result=result)
+        assert program_status(record) == shown

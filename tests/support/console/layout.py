@@ -18,6 +18,8 @@ TARGET_PIXELS = 44
 MEASURE = f"""
 const [width, headPixels, targetPixels] = arguments;
 {OPEN_ALL}
+if (document.querySelector(".menu")?.checkVisibility())
+  document.getElementById("pages").showPopover();
 const found = [];
 const seen = (each) => each.checkVisibility({{ visibilityProperty: true }})
   && !each.closest(".unseen, .skip");
