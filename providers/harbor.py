@@ -137,7 +137,8 @@ class ToolcellEnvironment(BaseEnvironment):
             network = self.cell.network
         elif network_policy.network_mode == NetworkMode.ALLOWLIST:
             names = network_policy.allowed_hosts
-            network = Network.allow(f"{name}:{p}" for name in names for p in (80, 443))
+            hosts = [f"{name}:{p}" for name in names for p in (80, 443)]
+            network = self.cell.network.to(hosts)
         session = self._live.guarded.session
         await self._live.acall(session.set_network, network)
 

@@ -69,7 +69,7 @@ class ToolcellRuntime(Runtime):
         self._open = partial(
             ThreadSession, config, guard=guard, agent_id=agent_id, records=records
         )
-        self._hosts = config.network.hosts if config else ()
+        self._network = config.network if config else Network.none
         self._thread: ThreadSession | None = None
 
     async def start(self) -> None:
@@ -118,7 +118,7 @@ class ToolcellRuntime(Runtime):
     async def prepare_execution(self, routes: list[str] | None) -> None:
         """Open the way to the model's endpoint and to tool servers, and no other."""
         hosts = [f"{url.hostname}:{_port(url)}" for url in map(urlsplit, routes or ())]
-        allowed = Network.allow(sorted({*self._hosts, *hosts}))
+        allowed = self._network.to(sorted({*self._network.hosts, *hosts}))
         session = self._live.guarded.session
         await self._live.acall(session.set_network, allowed)
 

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from toolcell.core import GuardDeniedError, ToolcellError
 from toolcell.guard import ApprovalRequest, Approve, Redactor, Reject, ShownRequest
+from toolcell.sandbox.spi import NETWORK_ACTS
 from toolcell.tools.spi import is_nested_call
 
 from ..runtime.host import Host
@@ -105,7 +106,8 @@ class ClientElicitation:
         return may and _supports_forms(self._ctx)
 
     async def __call__(self, request: ApprovalRequest) -> Approve | Reject | None:
-        if is_nested_call():
+        # Calls of a program, and its requests.
+        if is_nested_call() or request.call.name in NETWORK_ACTS:
             return await self._ask_inside(request)
         self.request = request
         if not self.can_ask or self._caller.approver is None:

@@ -150,9 +150,12 @@ class HostRules:
 
     def allow(self, host: str, port: int) -> bool:
         """Return True if a canonical host, or every host of a rule, may be reached."""
-        return self._any_host or any(
-            (each, port) in self._rules for each in (host, *_above(host))
+        if any((each, port) in self._rules for each in (host, *_above(host))):
+            return True
+        is_inside = _is_address(host) and not is_public_address(
+            ipaddress.ip_address(host)
         )
+        return self._any_host and not is_inside
 
     def allow_address(self, address: str, port: int) -> bool:
         """Return True if a connection may go to an address, whatever name led there."""

@@ -75,6 +75,15 @@ class Network(SettingsModel):
         any_host = self.mode == "guarded" and not self.hosts
         return HostRules(self.hosts, any_host=any_host)
 
+    def to(self, hosts: Iterable[str]) -> "Network":
+        """Return the network to other hosts; it is guarded if this one is.
+
+        Raises:
+            ConfigError: One of them cannot be read.
+        """
+        mode = "guarded" if self.mode == "guarded" else "allow"
+        return Network(mode=mode, hosts=tuple(hosts)) if hosts else Network.none
+
     def narrowed_by(self, other: "Network") -> "Network":
         """Return the other one; guarded if one of them is.
 
@@ -84,8 +93,9 @@ class Network(SettingsModel):
         rules = self.rules
         wider = [each for each in other.hosts if not rules.allow(*read_rule(each))]
         if wider or (self.mode == "none" and other.mode != "none"):
+            told = ", ".join(wider) or "there is no network"
             raise InvalidInputError(
-                f"a run can only narrow the network; wider here: {', '.join(wider)}",
+                f"a run can only narrow the network; wider here: {told}",
                 hint="name it in SandboxConfig(network=...), or use "
                 "Session.set_network",
             )

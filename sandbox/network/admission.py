@@ -120,6 +120,9 @@ def _refusal(error: ToolcellError, act: NetworkAct) -> RefusedError:
     wanted = host if act.name == "net.connect" else f"{facts['method']} {host}"
     if act.name == "http.request":
         wanted += str(facts["path"])[:200]
+    if error.kind == "tool.cancelled":
+        told = f"a person stopped {act.name} {wanted}"
+        return RefusedError(told, headers={REFUSAL: "cancelled"})
     rule = error.details.get("rule")
     reason = str(error.details.get("reason") or error.kind)
     headers = {REFUSAL: reason}

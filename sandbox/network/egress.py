@@ -188,7 +188,9 @@ class Egress:
     @property
     def max_pause_seconds(self) -> float:
         """Seconds for which the program's clock may stand still in all."""
-        return 0.0 if self._gate is None else self._gate.max_pause_seconds
+        if self._gate is None or self._network.mode != "guarded":
+            return 0.0
+        return self._gate.max_pause_seconds
 
     def begin(self, send_frame: SendFrame, clock: Pausable) -> None:
         """Set the function that sends frames to the cell, and the program's clock."""

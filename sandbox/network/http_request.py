@@ -102,20 +102,23 @@ class HTTPRequest:
                 else:
                     raise RefusedError("the request ended too early")
                 event = self._connection.next_event()
-            await send(out.send(event) or b"")
+            # Trailers were not judged.
+            await send(out.send(h11.EndOfMessage()) or b"")
         except h11.ProtocolError as error:
             raise RefusedError(str(error)) from None
 
 
 def _headers(request: h11.Request, host: str, port: int) -> list[tuple[bytes, bytes]]:
     """Return the headers for the server, without those meant for the proxy."""
-    named = dict(request.headers)
-    nominated = named.get(b"connection", b"").lower().split(b",")
+    named = {name for name, _ in request.headers}
+    told = [value for name, value in request.headers if name == b"connection"]
+    nominated = b",".join(told).lower().split(b",")
     dropped = {name.strip().decode("latin-1") for name in nominated} | _HOP_BY_HOP
+    # These were judged, and say what the body is and where it ends.
+    dropped -= {"content-length", "content-type", "transfer-encoding"}
     if b"transfer-encoding" in named:
         dropped.add("content-length")
     dropped.add("host")
-    dropped -= {"transfer-encoding"}
     authority = write_authority(host, port)
     if port == HTTP_PORT:
         authority = authority.removesuffix(f":{HTTP_PORT}")

@@ -92,8 +92,11 @@ class CellStream:
         return data
 
     async def ended(self) -> None:
-        """Wait until the program has sent its last byte, or closed the connection."""
-        while not (self._broken or self._last_came):
+        """Wait until the program has sent its last byte, or closed the connection.
+
+        So has one that sent 512 KiB more than was read: its end would not be heard.
+        """
+        while not (self._broken or self._last_came or self._kept >= WINDOW_BYTES):
             await self._change()
 
     async def room(self) -> int:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -335,7 +336,8 @@ class RequestGuard:
         self._operation = Operations(components)
         self._agent_id = agent_id
         self._parent_id = parent_id
-        self._run = run
+        # A program cannot ask again later, so no request of it is parked.
+        self._run = replace(run, park_approvals=False)
 
     @property
     def max_pause_seconds(self) -> float:

@@ -465,5 +465,8 @@ class Supervisor:
         """Return the pids of processes below this one that run no program."""
         ours = {self._processes.pid} if self._processes.pid else set()
         if self._zygote is not None:
+            if self._zygote.is_gone():
+                # Its number may be a program's now.
+                raise HostGone
             ours.add(self._zygote.pid)
         return ours

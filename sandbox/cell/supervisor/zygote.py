@@ -13,6 +13,7 @@ work to a fork of itself and ends, and the kernel makes both the supervisor's.
 from __future__ import annotations
 
 import os
+import select
 import socket
 
 from ..kernel import confine, landlock, linux, signals
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _FORK = b"f"
 _FORK_ANEW = b"n"
 _MAX_ANSWER_BYTES = 40
+_FORK_SECONDS = 30.0
+"""Seconds in which the zygote forks. When they have passed a program has stopped it,
+and the cell ends."""
 
 
 class Zygote:
@@ -47,6 +51,11 @@ class Zygote:
         if self.pid == 0:
             _serve(theirs, settings)
         theirs.close()
+        self._socket.settimeout(_FORK_SECONDS)
+
+    def is_gone(self) -> bool:
+        """Return True if it has ended: it says nothing unless it is asked."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def fork(self, pipes: runner.Pipes, *, anew: bool) -> int:
         """Fork the process of a program; return its pid.

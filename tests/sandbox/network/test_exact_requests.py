@@ -144,6 +144,11 @@ A, AB = ["a.test:443"], ["a.test:443", "b.test:443"]
         (Network.allow([]), Network.guarded(), Network.none),
         (Network.guarded(A), Network.guarded(AB), None),
         (Network.none, Network.guarded(), None),
+        (Network.guarded(), Network.allow(["169.254.169.254:80"]), None),
+        (Network.guarded(), Network.guarded(["[::1]:80"]), None),
+        (Network.guarded(AB), Network.guarded(AB).to(A), Network.guarded(A)),
+        (Network.allow(AB), Network.allow(AB).to(A), Network.allow(A)),
+        (Network.guarded(AB), Network.guarded(AB).to([]), Network.none),
     ],
 )
 def test_a_network_within_a_guarded_one_is_guarded(

@@ -82,6 +82,21 @@ async def test_http_is_made_anew_without_what_was_for_the_proxy() -> None:
     )
 
 
+@pytest.mark.promise("boundary-2")
+async def test_what_was_judged_is_sent_and_nothing_beside_it() -> None:
+    request = await request_of(
+        b"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nX-Hop: 1\r\n"
+        b"Connection: content-type, transfer-encoding, x-hop\r\nConnection: a\r\n"
+        b"Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"2\r\nhi\r\n0\r\nAuthorization: later\r\n\r\n"
+    )
+    sent = await made(request.http)
+
+    assert b"Content-Type: text/plain" in sent
+    assert b"X-Hop" not in sent
+    assert sent.endswith(b"\r\n\r\n2\r\nhi\r\n0\r\n\r\n")
+
+
 @pytest.mark.promise("QN2")
 async def test_a_plain_web_socket_is_refused_by_name() -> None:
     text = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\n"

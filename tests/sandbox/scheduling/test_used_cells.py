@@ -219,16 +219,20 @@ async def test_sockets_of_the_machine_cost_a_cell_no_new_network(
 ) -> None:
     code = "import os; os.stat('/proc/self/ns/net').st_ino"
     for _ in range(_TRIES):
-        first = await sandbox.run(code, agent_id="a")
-        sockets = [socket.socket() for _ in range(100)]
-        # It is made new for the last one with these sockets in the machine's counts.
-        later = [await sandbox.run(code, agent_id="a") for _ in range(2)]
+        runs, sockets = [], []
+        for _ in range(3):
+            # The machine counts more of them at each look between two runs.
+            sockets += [socket.socket() for _ in range(100)]
+            runs.append(await sandbox.run(code, agent_id="a"))
         for each in sockets:
             each.close()
-        if number_of(later[1]) == number_of(first) + 2:
+        is_reused = number_of(runs[2]) == number_of(runs[0]) + 2
+        # A socket of the program before may be closed a moment late, which counts.
+        if is_reused and runs[2].value == runs[0].value:
             break
 
-    assert later[1].value == first.value
+    assert is_reused
+    assert runs[2].value == runs[0].value
 
 
 async def test_files_and_inputs_of_a_run_are_its_own(sandbox: SandboxManager) -> None:
