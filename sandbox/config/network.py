@@ -81,8 +81,10 @@ class Network(SettingsModel):
         Raises:
             ConfigError: One of them cannot be read.
         """
-        mode = "guarded" if self.mode == "guarded" else "allow"
-        return Network(mode=mode, hosts=tuple(hosts)) if hosts else Network.none
+        if not (named := tuple(hosts)):
+            return Network.none
+        guarded = self.mode == "guarded"
+        return Network.guarded(named) if guarded else Network.allow(named)
 
     def narrowed_by(self, other: "Network") -> "Network":
         """Return the other one; guarded if one of them is.

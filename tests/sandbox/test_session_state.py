@@ -186,19 +186,20 @@ async def test_state_lost_between_runs_is_told_in_the_next_result(
         "def end():\n"
         "    while not os.path.exists('go'): time.sleep(0.01)\n"
         "    os._exit(0)\n"
-        "threading.Thread(target=end).start()\nx = 1"
+        "threading.Thread(target=end).start()\nos.getpid()"
     )
     async with sandbox.session() as session:
-        assert (await session.run(code)).state == "kept"
+        kept = await session.run(code)
+        assert kept.state == "kept"
         # It ends while a new interpreter waits for its end.
         await session.run(
             "import os, time\n"
             "open('go', 'w').close()\n"
-            "while len([p for p in os.listdir('/proc') if p.isdigit()]) > 2:\n"
-            "    time.sleep(0.01)",
+            "while os.path.exists(f'/proc/{pid}'): time.sleep(0.01)",
+            inputs={"pid": kept.value},
             fresh=True,
         )
-        after = await session.run("'x' in globals()")
+        after = await session.run("'end' in globals()")
 
     assert after.value is False
     assert any("were lost" in warning for warning in after.warnings)

@@ -137,7 +137,7 @@ def program_status(record: Any) -> str:
     result = record.result
     if record.tool_name not in _LANGUAGES or not isinstance(result, Mapping):
         return ""
-    status = result.get("status")
+    status = str(result.get("status"))
     return status if status in get_args(Status) else ""
 
 
