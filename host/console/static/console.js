@@ -169,4 +169,6 @@ for (const each of document.querySelectorAll("[data-lines]")) {
 }
 guardAll(document);
 countDown();
+// Acts of people wait for no store of requests, so pages that answer them have no count.
+if (document.querySelector("[data-count=unread]")) refresh(counts, "/waiting");
 follow();

@@ -63,8 +63,9 @@ def route_of(item: Page | Act, console: Console) -> Route:
                 if visit.session is None:
                     return _to_login(visit)
                 visit.require(item.role)
-                await visit.count_waiting()
             if isinstance(item, Page):
+                if visit.session is not None:
+                    await visit.count_waiting()
                 return await item.show(visit)
             if item.fresh:
                 visit.check_fresh()

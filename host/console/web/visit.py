@@ -83,7 +83,7 @@ class Visit:
         self.form: Form = admitted.form
         # Taken before the page looks at anything, so that it misses no change.
         self.latest_event = console.events.latest(OPERATORS)
-        self.waiting = 0
+        self.waiting: int | None = None
         """The calls that wait for a person, as the head of pages shows them."""
 
     @property
