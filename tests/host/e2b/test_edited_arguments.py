@@ -330,6 +330,16 @@ async def test_what_was_edited_runs_and_is_recorded(
     assert record.status == "ok"
 
 
+@pytest.mark.promise("boundary-4")
+@pytest.mark.parametrize("name", ["CommandArguments", "CodeArguments"])
+async def test_programs_have_a_gate_for_their_requests(name: str) -> None:
+    [act] = [each for each in ACTS if each.arguments.__name__ == name]
+    asked = {key: asked for key, (asked, _) in EXAMPLES[name].items()}
+    log, _ = await outcome(act, asked, None)
+
+    assert "RequestGuard" in log[0]
+
+
 @pytest.mark.promise("R23")
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_what_has_no_result_is_charged_once(
