@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mcp import MCPError
 from mcp_types import CallToolRequestParams, ElicitResult, ErrorData
 
-from toolcell.guard import AgentPolicy, Approve
+from toolcell.core import ToolCall
+from toolcell.guard import AgentPolicy, ApprovalRequest, Approve, Redactor
 from toolcell.guard.spi import Rule
-from toolcell.host.mcp.caller import ANSWER_KEY, Caller, take_answer
+from toolcell.host.mcp.caller import (
+    ANSWER_KEY,
+    Caller,
+    ClientElicitation,
+    take_answer,
+)
 
 from ...support.mcp.served_hosts import (
     CONFIG,
@@ -188,3 +195,30 @@ async def test_the_agents_own_person_is_none_of_several(
     assert (waiting.is_error, answer.asked) == (True, [])
     assert request.approved_by == ()
     assert "today" in said(done)
+
+
+@pytest.mark.promise("boundary-3")
+@pytest.mark.parametrize(("name", "parked"), [("pay", 1), ("http.request", 0)])
+async def test_a_program_is_not_made_again_to_ask_about_its_request(
+    name: str, parked: int, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer client would repeat the call whose program asks, and all its effects."""
+    monkeypatch.setattr(ClientElicitation, "can_ask", True)
+    parks: list[str] = []
+    ctx: Any = SimpleNamespace(protocol_version=MODERN)
+    handler = ClientElicitation(
+        ctx,
+        Caller(agent_id="a", run_id="r", name="token 1", approver="anna"),
+        asked=False,
+        redactor=Redactor(),
+        seconds=0,
+        park=lambda: parks.append(name),
+    )
+    call = ToolCall(id="1", name=name, agent_id="a")
+    facts: Any = dict.fromkeys(("run_id", "version", "definition_hash", "rule"), "")
+    request = ApprovalRequest(
+        id="i", call=call, tags=frozenset(), asked_at=0, expires_at=9, **facts
+    )
+
+    assert await handler(request) is None
+    assert len(parks) == parked
