@@ -79,15 +79,17 @@ class ProgramsFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = _opened(path)
-        try:
-            _check_kind(path, self._file.read(_KIND_BYTES))
-            self.size = sum(1 for _ in self._lines())
-            """Programs in it; blank lines are none."""
-        except (OSError, EOFError, zlib.error) as error:
-            raise InvalidInputError(
-                f"cannot read {path}: {error}", hint="name a whole file"
-            ) from None
+        with contextlib.ExitStack() as opened:
+            self._file = _opened(path, opened)
+            try:
+                _check_kind(path, self._file.read(_KIND_BYTES))
+                self.size = sum(1 for _ in self._lines())
+                """Programs in it; blank lines are none."""
+            except (OSError, EOFError, zlib.error) as error:
+                raise InvalidInputError(
+                    f"cannot read {path}: {error}", hint="name a whole file"
+                ) from None
+            self._opened = opened.pop_all()
 
         self.unused: set[str] = set()
         """Fields of lines that say nothing to us, 20 at most."""
@@ -96,7 +98,7 @@ class ProgramsFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._opened.close()
 
     def _lines(self) -> Iterator[tuple[int, bytes | None]]:
         self._file.seek(0)
@@ -152,15 +154,20 @@ class ProgramsFile:
         return {name: each for name, each in fields.items() if name not in others}
 
 
-def _opened(path: Path) -> IO[bytes]:
-    """Return a file that can be read again and again. Raises InvalidInputError."""
+def _opened(path: Path, opened: contextlib.ExitStack) -> IO[bytes]:
+    """Return a file that can be read again and again, and that a stack closes.
+
+    Raises:
+        InvalidInputError: It cannot be read.
+    """
     try:
-        file = sys.stdin.buffer if str(path) == "-" else path.open("rb")
+        file: IO[bytes] = sys.stdin.buffer
+        if str(path) != "-":
+            file = opened.enter_context(path.open("rb"))
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            with file:
-                copy = tempfile.TemporaryFile()
-                shutil.copyfileobj(file, copy)
-            file = cast(IO[bytes], copy)
+            copy = opened.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(file, copy)
+            file = copy
         file.seek(0)
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
