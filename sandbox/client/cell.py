@@ -388,7 +388,8 @@ class Cell:
 
     def alive(self) -> bool:
         """Return True if the channel is open and nothing unexpected has arrived."""
-        return self._killing is None and self._channel.quiet()
+        asked = self.handshake.is_under_way
+        return self._killing is None and self._channel.quiet(asked=asked)
 
     async def kill(self) -> None:
         """Kill the cell; return when nothing of it is left. Twice is harmless.

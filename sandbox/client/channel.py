@@ -211,16 +211,19 @@ class Channel:
             data = self._streams.feed(data)
         return self._decoder.feed(data)
 
-    def quiet(self) -> bool:
-        """Return True if nothing has arrived and the other end is open."""
+    def quiet(self, *, asked: bool = False) -> bool:
+        """Return True if the other end is open and nothing unexpected has arrived.
+
+        Args:
+            asked: True if an answer is expected, which may have arrived.
+        """
         try:
-            self._sock.recv(1, socket.MSG_PEEK)
+            arrived = self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
-            return not self._frames
+            return asked or not self._frames
         except OSError:
             return False
-        # A byte that nobody asked for, or the end.
-        return False
+        return asked and arrived != b""
 
     @property
     def diagnostics(self) -> str:

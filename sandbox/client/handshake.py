@@ -46,6 +46,11 @@ class Handshake:
         # A run and what passes beside it may both wait for the answer.
         self._waiting = anyio.Lock(fast_acquire=True)
 
+    @property
+    def is_under_way(self) -> bool:
+        """True from the greeting until its answer is taken."""
+        return self._greeted and self.started is None
+
     def hello(self) -> bytes:
         """Return the first frame that a cell gets; empty once it was sent."""
         if self._greeted:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from toolcell.core import InvalidInputError
-from toolcell.sandbox import Limits, SandboxManager
+from toolcell.sandbox import Limits, SandboxManager, Session
 
 pytestmark = pytest.mark.anyio
 
@@ -25,6 +25,20 @@ async def test_files_stay_and_variables_do_not(sandbox: SandboxManager) -> None:
     assert file.value == "text"
     assert variable.exception is not None
     assert variable.exception.type == "NameError"
+
+
+async def test_a_session_lives_before_its_first_run(sandbox: SandboxManager) -> None:
+    """Its cell was greeted, and the answer may wait to be read."""
+    async with sandbox.session() as session:
+        with anyio.fail_after(60):
+            # A node of a cluster hears it elsewhere.
+            while (
+                isinstance(session, Session) and session._shared.cell._channel.quiet()
+            ):
+                await anyio.sleep(0.01)
+        assert session.alive
+        assert (await session.run("1 + 1")).value == 2
+        assert session.alive
 
 
 @pytest.mark.promise("P-08")
