@@ -152,10 +152,8 @@ class HostRules:
         """Return True if a canonical host, or every host of a rule, may be reached."""
         if any((each, port) in self._rules for each in (host, *_above(host))):
             return True
-        is_inside = _is_address(host) and not is_public_address(
-            ipaddress.ip_address(host)
-        )
-        return self._any_host and not is_inside
+        is_reachable = not _is_address(host) or self.allow_address(host, port)
+        return self._any_host and is_reachable
 
     def allow_address(self, address: str, port: int) -> bool:
         """Return True if a connection may go to an address, whatever name led there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 
@@ -100,17 +100,12 @@ async def admitted(
     if gate is None:
         raise RefusedError(_NO_GATE, headers={REFUSAL: "no_guard"})
     answer_for(_Wait(clock, stream, withdraw, interim=interim))
-    context = gate.admit(act)
-    try:
-        await context.__aenter__()
-    except ToolcellError as error:
-        raise _refusal(error, act) from None
-    try:
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(gate.admit(act))
+        except ToolcellError as error:
+            raise _refusal(error, act) from None
         yield
-    except BaseException as error:
-        await context.__aexit__(type(error), error, error.__traceback__)
-        raise
-    await context.__aexit__(None, None, None)
 
 
 def _refusal(error: ToolcellError, act: NetworkAct) -> RefusedError:
