@@ -13,7 +13,7 @@ from toolcell.core import CellLostError
 from toolcell.sandbox import Limits, Network, Process, SandboxManager, Session
 
 from ...conftest import BackendRow
-from ...support.cells.web_server import NAME, Site, self_signed, serving
+from ...support.cells.web_server import Site, resolve_here, self_signed, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -39,16 +39,12 @@ def site() -> Iterator[Site]:
         yield plain
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    return ["127.0.0.1"]
-
-
 @pytest.fixture
 async def session(backend: BackendRow, site: Site) -> AsyncIterator[Session]:
-    network = Network.allow([f"{NAME}:{site.port}", f"127.0.0.1:{site.port}"])
+    network = Network.allow(site.rules)
     config = backend.config(network=network, limits=Limits(connections=5))
     async with (
-        SandboxManager(config, resolver=resolve) as manager,
+        SandboxManager(config, resolver=resolve_here) as manager,
         manager.session() as session,
     ):
         yield session
@@ -127,7 +123,7 @@ async def test_rules_change_for_commands_that_run(session: Session, site: Site) 
     assert (await anext(output))[1] == b"end b''\n"
     result = await process.wait()
     assert [each.reason for each in result.connections] == ["the rules have changed"]
-    hosts = [f"{NAME}:{site.port}", f"127.0.0.1:{site.port}"]
+    hosts = site.rules
     await session.set_network(Network.allow(hosts))
     assert (await (await get(session, site.url)).wait()).ok
 

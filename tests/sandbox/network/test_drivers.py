@@ -15,7 +15,7 @@ from toolcell.sandbox.config.host_rules import hosts_file, loopback_addresses
 from toolcell.sandbox.spi import Connection
 
 from ...conftest import BackendRow
-from ...support.cells.web_server import NAME, serving
+from ...support.cells.web_server import NAME, resolve_here, serving
 from ...support.guard.redis_server import RedisServer
 from ...support.web.ports import free_port
 
@@ -42,10 +42,6 @@ def site() -> Iterator[int]:
         yield site.port
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    return ["127.0.0.1"]
-
-
 def rules(*ports: int) -> Network:
     """Return rules for all names at these ports."""
     names = (DATABASE, NAME, "127.0.0.1")
@@ -68,7 +64,7 @@ async def reaching(
             mounts=[Mount(source=folder, target=CLIENTS)],
             env={"PYTHONPATH": CLIENTS},
         )
-        async with SandboxManager(config, resolver=resolve) as manager:
+        async with SandboxManager(config, resolver=resolve_here) as manager:
             yield manager
 
 

@@ -34,6 +34,7 @@ from ...support.cells.node_cells import options
 from ...support.cells.web_server import (
     NAME,
     Server,
+    resolve_here,
     running,
     secure,
     self_signed,
@@ -130,9 +131,6 @@ def clients() -> Iterator[Path]:
 async def sandbox(
     backend: BackendRow, shop: Shop, clients: Path
 ) -> AsyncIterator[SandboxManager]:
-    async def resolve(host: str, port: int) -> list[str]:
-        return ["127.0.0.1"]
-
     # What these programs look for certificates with, each by its own name.
     trust = (
         *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
@@ -150,7 +148,7 @@ async def sandbox(
         package_rules=PackageRules(allow=PACKAGES),
         **options(backend),
     )
-    async with SandboxManager(config, resolver=resolve) as manager:
+    async with SandboxManager(config, resolver=resolve_here) as manager:
         try:
             await manager.install(PACKAGES)
         except PackageError as error:

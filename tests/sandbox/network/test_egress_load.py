@@ -11,7 +11,7 @@ import pytest
 from toolcell.sandbox import ExecutionResult, Limits, Network, SandboxManager
 
 from ...conftest import BackendRow
-from ...support.cells.web_server import NAME, Site, serving
+from ...support.cells.web_server import Site, resolve_here, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -46,14 +46,11 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 async def reaching(backend: BackendRow, site: Site) -> AsyncIterator[SandboxManager]:
-    async def resolve(host: str, port: int) -> list[str]:
-        return ["127.0.0.1"]
-
     config = backend.config(
         limits=Limits(wall_seconds=110, pids=200, network_bytes=2**30),
-        network=Network.allow([f"{NAME}:{site.port}", f"127.0.0.1:{site.port}"]),
+        network=Network.allow(site.rules),
     )
-    async with SandboxManager(config, resolver=resolve) as manager:
+    async with SandboxManager(config, resolver=resolve_here) as manager:
         yield manager
 
 

@@ -15,7 +15,7 @@ from toolcell.sandbox.network import admission
 from toolcell.sandbox.spi import NetworkAct, pause_deadline
 
 from ...conftest import BackendRow
-from ...support.cells.web_server import NAME, Site, serving
+from ...support.cells.web_server import NAME, Site, resolve_here, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -99,17 +99,12 @@ def site() -> Iterator[Site]:
         yield plain
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    return ["127.0.0.1"]
-
-
 @pytest.fixture(scope="module")
 async def manager(backend: BackendRow, site: Site) -> AsyncIterator[SandboxManager]:
-    fence = [f"{NAME}:{site.port}", f"127.0.0.1:{site.port}"]
     config = backend.config(
-        network=Network.guarded(fence), limits=Limits(wall_seconds=60)
+        network=Network.guarded(site.rules), limits=Limits(wall_seconds=60)
     )
-    async with SandboxManager(config, resolver=resolve) as manager:
+    async with SandboxManager(config, resolver=resolve_here) as manager:
         yield manager
 
 
@@ -279,7 +274,7 @@ sys.stdin.read()
 async def test_a_network_that_becomes_guarded_ends_what_nobody_judged(
     cell: Session, site: Site
 ) -> None:
-    hosts = [f"{NAME}:{site.port}", f"127.0.0.1:{site.port}"]
+    hosts = site.rules
     await cell.set_network(Network.allow(hosts))
     code = """
 way = proxy()

@@ -21,6 +21,11 @@ NAME = "api.example.test"
 BLOCK = b"0123456789abcdef" * 4096
 
 
+async def resolve_here(host: str, port: int) -> list[str]:
+    """Lead each name to this machine: a resolver for a sandbox."""
+    return ["127.0.0.1"]
+
+
 @dataclass
 class Site:
     """A running server."""
@@ -38,6 +43,11 @@ class Site:
     @property
     def url(self) -> str:
         return f"{'https' if self.certificate else 'http'}://{NAME}:{self.port}"
+
+    @property
+    def rules(self) -> list[str]:
+        """The rules of a network that reaches it, where `NAME` leads here."""
+        return [f"{NAME}:{self.port}", f"127.0.0.1:{self.port}"]
 
 
 class Handler(BaseHTTPRequestHandler):

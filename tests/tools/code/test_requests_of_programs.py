@@ -28,7 +28,7 @@ from toolcell.tools import (
 )
 from toolcell.tools.builtin import code_tools
 
-from ...support.cells.web_server import NAME, Site, serving
+from ...support.cells.web_server import NAME, Site, resolve_here, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -50,19 +50,14 @@ def site() -> Iterator[Site]:
         yield plain
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    return ["127.0.0.1"]
-
-
 @pytest.fixture(scope="module")
 async def manager(site: Site) -> AsyncIterator[SandboxManager]:
-    fence = [f"{NAME}:{site.port}", f"127.0.0.1:{site.port}"]
     config = SandboxConfig(
         backend="subprocess",
-        network=Network.guarded(fence),
+        network=Network.guarded(site.rules),
         limits=Limits(wall_seconds=60),
     )
-    async with SandboxManager(config, resolver=resolve) as manager:
+    async with SandboxManager(config, resolver=resolve_here) as manager:
         yield manager
 
 
