@@ -333,11 +333,9 @@ class RequestGuard:
         run: RunContext,
     ) -> None:
         self._components = components
-        self._operation = Operations(components)
         self._agent_id = agent_id
         self._parent_id = parent_id
-        # A program cannot ask again later, so no request of it is parked.
-        self._run = replace(run, park_approvals=False)
+        self._run = run
 
     @property
     def max_pause_seconds(self) -> float:
@@ -351,12 +349,14 @@ class RequestGuard:
         Raises:
             ToolcellError: On entering: it is refused, or a person cancelled it.
         """
-        async with self._operation(
+        operations = Operations(self._components)
+        async with operations(
             act.name,
             act.arguments,
             agent_id=self._agent_id,
             parent_id=self._parent_id,
-            run=self._run,
+            # A program cannot ask again later, so no request of it is parked.
+            run=replace(self._run, park_approvals=False),
         ) as operation:
             if operation.arguments != act.arguments:
                 raise GuardDeniedError(
