@@ -10,6 +10,7 @@ import pytest
 from markupsafe import Markup
 
 from toolcell.core.text.printable import escaped
+from toolcell.host.console.web import programs
 from toolcell.host.console.web.programs import (
     MAX_COLOURED,
     Failure,
@@ -100,8 +101,11 @@ def test_markup_adds_no_text_and_hides_none() -> None:
         "<<a" * 6_000,
     ],
 )
-def test_no_program_keeps_the_console_busy(hostile: str) -> None:
+def test_no_program_keeps_the_console_busy(
+    hostile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Patterns of lexers take long for texts that are written for them."""
+    monkeypatch.setattr(programs, "MAX_COLOURED", 20_000)
     start = time.thread_time()
     for tool, argument in (("run_python", "code"), ("run_shell", "command")):
         assert unmarked(program(hostile, language_of(tool, argument))) == hostile
