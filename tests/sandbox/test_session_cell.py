@@ -27,6 +27,7 @@ async def test_files_stay_and_variables_do_not(sandbox: SandboxManager) -> None:
     assert variable.exception.type == "NameError"
 
 
+@pytest.mark.promise("P-06")
 async def test_a_session_lives_before_its_first_run(sandbox: SandboxManager) -> None:
     """Its cell was greeted, and the answer may wait to be read."""
     async with sandbox.session() as session:
