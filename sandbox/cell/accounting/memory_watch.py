@@ -56,33 +56,33 @@ class MemoryWatch:
         self._start(self._own_limit, _MOST_BETWEEN_RUNS)
 
     def _start(self, limit: int, most: float) -> None:
-        self._limit, self._most = limit, most
+        self.limit, self._most = limit, most
         self._last = 0
         self._wait = min(limit / _BYTES_PER_SECOND, most)
         self._next = time.monotonic() + self._wait
 
     def due_in(self, now: float) -> float:
         """Return the seconds until the next look."""
-        return max(self._next - now, 0.0) if self._limit else self._most
+        return max(self._next - now, 0.0) if self.limit else self._most
 
     def exceeded(self, now: float) -> bool:
         """Take a look if one is due; return True if the limit is passed."""
-        if not self._limit or now < self._next:
+        if not self.limit or now < self._next:
             return False
         began = time.process_time()
-        used = self._memory.count(self._limit)
+        used = self._memory.count(self.limit)
         self._wait = self._pause(used, time.process_time() - began)
         self._next = time.monotonic() + self._wait
         self._last = used
-        return used > self._limit
+        return used > self.limit
 
     def is_passed(self) -> bool:
         """Return True if more than the limit is in use just now."""
-        return self._memory.count(self._limit) > self._limit
+        return self._memory.count(self.limit) > self.limit
 
     def _pause(self, used: int, cost: float) -> float:
         """Return the seconds until the next look; this one took `cost` of a CPU."""
-        wait = max((self._limit - used) / _BYTES_PER_SECOND, cost / _SHARE)
+        wait = max((self.limit - used) / _BYTES_PER_SECOND, cost / _SHARE)
         if abs(used - self._last) >= _AT_REST_BYTES:
             return min(max(wait, _LEAST_SECONDS), self._most)
         dear = min(cost / _SHARE_AT_REST, _MOST_AT_REST)

@@ -170,6 +170,14 @@ class ResourceAccounting:
             return "cpu_limit"
         return None
 
+    def was_too_large(self, resident_bytes: int) -> bool:
+        """Return True if a process that had so much passed the limit between two looks.
+
+        Node ends itself by a signal where its heap is full.
+        """
+        memory = self._memory
+        return memory is not None and 0 < memory.limit < resident_bytes
+
     @property
     def watches_memory(self) -> bool:
         """True if programs that run between runs must be watched, too."""

@@ -364,6 +364,9 @@ class Run:
             self._count(pid, usage)
             if pid == self._child.pid:
                 self._status = status
+                died = os.WIFSIGNALED(status)
+                if died and self._accounting.was_too_large(usage.ru_maxrss * 1024):
+                    self._reason = self._reason or "out_of_memory"
 
     def _count(self, pid: int, usage: resource.struct_rusage) -> None:
         if not self._live or pid == self._child.pid:
