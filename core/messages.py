@@ -10,18 +10,19 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from .errors import ToolcellError
-from .fields import (
+from .models import (
     DECIMAL,
     Count,
     DecimalText,
+    FrozenModel,
     Id,
     JsonCopy,
     JsonObjectCopy,
     WholeText,
     copied,
     json_text,
+    put_together,
 )
-from .models import FrozenModel, put_together
 from .parts import Part
 from .text.strict_json import read_json
 

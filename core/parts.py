@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from .fields import WholeText
-from .models import FrozenModel
+from .models import FrozenModel, WholeText
 
 
 class TextPart(FrozenModel):

@@ -27,10 +27,8 @@ from ..audit.redaction import Redactor
 from ..values.call_facts import CallFacts
 from ..values.clock import Clock, steady_time
 from ..values.decision import Decision
-from .answer_waits import AnswerWaits
-from .look_limit import ApprovalLookups
-from .outcomes import as_it_stands, no_answer
-from .records import ApprovalRecord, ApprovalState
+from .answer_waits import AnswerWaits, ApprovalLookups
+from .records import ApprovalRecord, ApprovalState, as_it_stands, no_answer
 from .store import ApprovalStore
 from .types import (
     ApprovalHandler,

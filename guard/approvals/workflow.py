@@ -14,8 +14,7 @@ from ..audit.redaction import Redactor
 from ..values.call_facts import CallFacts, call_hash
 from ..values.clock import Clock
 from ..values.decision import Decision
-from .outcomes import UNANSWERED, no_answer, outcome_of, with_arguments
-from .records import ApprovalRecord
+from .records import UNANSWERED, ApprovalRecord, no_answer, outcome_of, with_arguments
 from .shown import ShownRequest, check_seen, hidden_as_json
 from .store import ApprovalStore
 from .types import (

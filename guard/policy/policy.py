@@ -20,9 +20,8 @@ from toolcell.core import InvalidInputError
 
 from ..values.amounts import Unit, parse_amount
 from .aliases import ALIAS_SCHEMA, translate_aliases
-from .argument_paths import Path, parse_path
 from .base import PolicyModel
-from .conditions import Condition
+from .conditions import Condition, Path, parse_path
 from .rate_limit import Per, RateLimit
 from .selectors import PRESETS, Selector
 

@@ -21,11 +21,11 @@ passkey within five minutes, for which `touch` of the form asks.
 
 A page that is open keeps up by itself if a part of it has an `id` and names the events
 that change it: `<section id="runs" data-live="call.started call.ended">`. The script
-then reads the page again and replaces that part. `desk.events` has all types, and
-`visit.sources.notices` tells of them. Lines that grow are
+then reads the page again and replaces that part. `operator.events` has all types, and
+`visit.sources.event_bus` publishes them. Lines that grow are
 `<pre data-lines="/runs/7/stream">`: the events `line` of that address, each with a text
 as JSON, are added to it as text, until an event `end`.
 
-A request passes, in this order, `base.gate` (host, origin, form token, headers), the
-role that `routes.TABLE` declares (`base.pages`), and the page.
+A request passes, in this order, `web.gate` (host, origin, form token, headers), the
+role that `routes.TABLE` declares (`web.pages`), and the page.
 """

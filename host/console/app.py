@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from ..config.secrets import read_secret
 from ..operator.desk import Desk, open_desk
-from ..operator.recent_events import Events
+from ..operator.event_bus import Events
 from ..runtime.sources import Sources
 from .accounts.oidc import OIDC
 from .accounts.passkeys import Passkeys

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 from toolcell.core import ConfigError
 
 from ..config.host_config import HostConfig
-from ..http.listening import listen
-from ..http.serving import serving
-from ..operator.recent_events import Events
+from ..http.serving import listen, serving
+from ..operator.event_bus import Events
 from ..runtime.sources import Sources
 from .accounts.people import FIRST_LINK_SECONDS, People
 from .accounts.people_file import open_people

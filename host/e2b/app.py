@@ -25,7 +25,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from ..config.host_config import HostConfig
 from ..http.agent_shares import AgentShares, TooManyError
 from ..http.bodies import Bounds
-from ..http.open_requests import OpenRequests
+from ..http.connections import OpenRequests
 from ..http.tokens import Token, open_tokens
 from ..runtime.host import Host
 from .operations.act import Acts
@@ -389,8 +389,8 @@ async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
         # Cells of a cluster are the nodes', whoever asks for them; those of this
         # machine are made differently for sandboxes.
         shared = host.sandbox if config.cluster is not None else None
-        notices = host.notices
-        async with Sandboxes(config, host.environ, notices, shared) as sandboxes:
+        event_bus = host.event_bus
+        async with Sandboxes(config, host.environ, event_bus, shared) as sandboxes:
             settings = config.sandbox_api
             acts = Acts(host.executor, settings, sandboxes, snapshots)
             yield SandboxAPI(config, Access(tokens), sandboxes, snapshots, acts)

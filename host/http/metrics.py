@@ -15,8 +15,7 @@ from starlette.routing import Route
 from toolcell.core import ConfigError
 
 from ..config.host_config import HostConfig
-from .listening import listen
-from .serving import serving
+from .serving import listen, serving
 
 PATH = "/metrics"
 

@@ -1,4 +1,4 @@
-"""Serves applications at listening sockets, until a signal ends the process."""
+"""Opens sockets, and serves applications at them until a signal ends the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,83 @@ import anyio
 import uvicorn
 from starlette.types import ASGIApp
 
-from .listening import uvicorn_server
+from toolcell.core import ConfigError
+
+from .connections import ConnectionLimiter
+
+CLOSE_SECONDS = 3
+"""Seconds that open requests have when a server stops. When it is reached their
+connections are closed."""
+
+
+def listen(address: str) -> socket.socket:
+    """Return a socket that listens at an address.
+
+    Args:
+        address: `HOST:PORT` or `[HOST]:PORT`; port 0 chooses a free one.
+
+    Raises:
+        ConfigError: The address cannot be read or used.
+    """
+    name, colon, port = address.rpartition(":")
+    name = name.removeprefix("[").removesuffix("]")
+    if not colon or not name or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(
+            f"{address!r} is no address", hint="write it as 127.0.0.1:8931"
+        )
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
+    try:
+        listening = socket.create_server((name, int(port)), family=family, backlog=512)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {address}: {error.strerror}",
+            hint="choose another port, or 0 for any; the host must be "
+            "one of this machine",
+        ) from None
+    # Otherwise an answer of two packets waits 40 ms for the first acknowledgement.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def uvicorn_server(
+    app: ASGIApp,
+    max_connections: int,
+    *,
+    max_message_bytes: int | None = None,
+    trusted_proxies: Sequence[str] = (),
+) -> uvicorn.Server:
+    """Return a server for an application, with limited connections.
+
+    Args:
+        app: The application.
+        max_connections: Connections at once. When it is reached the one that has
+            waited longest for a request is closed.
+        max_message_bytes: Bytes of one message of a WebSocket. When it is reached the
+            WebSocket is closed. None: there are no WebSockets.
+        trusted_proxies: Addresses and networks whose `X-Forwarded-For` says where a
+            request comes from. That of others is ignored.
+    """
+    connections = ConnectionLimiter(max_connections)
+    config = uvicorn.Config(
+        app,
+        # uvicorn only calls it, so any callable will do.
+        http=connections.protocol,  # type: ignore[arg-type]
+        lifespan="off",
+        ws="none" if max_message_bytes is None else "wsproto",
+        ws_max_size=max_message_bytes or 0,
+        # A small message must not become a large one.
+        ws_per_message_deflate=False,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        # By default uvicorn believes every program on the loopback address.
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=[*trusted_proxies],
+        # uvicorn refuses the connection that reaches this number.
+        limit_concurrency=max_connections + 1,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
+    )
+    return uvicorn.Server(config)
 
 
 @asynccontextmanager

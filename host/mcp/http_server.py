@@ -39,7 +39,7 @@ from toolcell.core import ConfigError
 from ..config.server import AuthConfig
 from ..http.agent_shares import AgentShares
 from ..http.bodies import Bounds
-from ..http.listening import CLOSE_SECONDS
+from ..http.serving import CLOSE_SECONDS
 from ..http.tokens import open_tokens
 from ..runtime.host import Host
 from ..runtime.readiness import Readiness

@@ -20,12 +20,12 @@ from toolcell.core import InvalidInputError
 from toolcell.guard import Approve, Reject
 
 from ..http.agent_shares import AgentShares, TooManyError
-from ..http.open_requests import OpenRequests
+from ..http.connections import OpenRequests
 from ..http.streams import event_stream
 from ..http.tokens import Token, TokenStore
 from ..operator.actions import cancel_call
+from ..operator.event_bus import OPERATORS, Events
 from ..operator.limits import agent_limits
-from ..operator.recent_events import OPERATORS, Events
 from ..operator.session_usage import measured
 from ..runtime.host import Host
 from ..runtime.readiness import Readiness

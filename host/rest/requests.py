@@ -11,7 +11,7 @@ from toolcell.core import InvalidInputError
 from ..config.server import ServerConfig
 from ..http.bodies import Bounds, parse
 from ..http.tokens import Token, TokenStore
-from ..operator.recent_events import OPERATORS
+from ..operator.event_bus import OPERATORS
 from .bodies import Body
 from .errors import InvalidRequestError, RefusedError
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 import anyio
 
 from ..http.tokens import open_tokens
-from ..operator.recent_events import Events
+from ..operator.event_bus import Events
 from ..runtime.host import Host
 from .api import RestAPI
 from .calls import ClientCalls

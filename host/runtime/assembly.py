@@ -48,8 +48,8 @@ from toolcell.tools.spi import (
 
 from ..config.host_config import HostConfig
 from ..config.secrets import read_secret
+from ..operator.event_bus import EventBus
 from ..operator.live_calls import LiveCalls
-from ..operator.notices import Notices
 from ..webhooks.opening import make_webhooks
 from .active_calls import ActiveCalls
 from .caller_approval import ask_caller
@@ -92,7 +92,7 @@ class HostComponents:
     flows: Mapping[str, Flow[Any]]
     live_calls: LiveCalls
     active_calls: ActiveCalls
-    notices: Notices
+    event_bus: EventBus
 
 
 async def open_components(
@@ -108,10 +108,10 @@ async def open_components(
     Raises:
         ToolcellError: A component cannot be opened; the stack closes the others.
     """
-    notices = Notices()
+    event_bus = EventBus()
     counters_are_lost = lacks_counters(config)
     guarding = open_guard(config, environ, stack)
-    notices.follow_guard(guarding.guard)
+    event_bus.follow_guard(guarding.guard)
     open_logging(config.logging, guarding.redactor, stack)
     if counters_are_lost:
         _log.warning(
@@ -126,12 +126,12 @@ async def open_components(
         registry.register_many(api.tools)
     sandbox = sessions = None
     if needs_sandbox(config, registry):
-        sandbox = await open_sandbox(config, environ, stack, notices)
-    live_calls = LiveCalls(notices)
+        sandbox = await open_sandbox(config, environ, stack, event_bus)
+    live_calls = LiveCalls(event_bus)
     executor = make_executor(config, registry, guarding, sandbox, live_calls, stack)
     if sandbox is not None and needs_sessions(config):
         sessions = make_sessions(config, sandbox, guarding.guard)
-        notices.follow_sessions(sessions)
+        event_bus.follow_sessions(sessions)
         await stack.enter_async_context(sessions)
         add_code(config, executor, sandbox, sessions)
     flows = await open_flows(config, environ, executor, stack)
@@ -150,7 +150,7 @@ async def open_components(
         flows=flows,
         live_calls=live_calls,
         active_calls=ActiveCalls(config.server.max_requests),
-        notices=notices,
+        event_bus=event_bus,
     )
 
 

@@ -16,7 +16,7 @@ from toolcell.core import ConfigError
 from ..config.cluster import ClusterConfig
 from ..config.host_config import HostConfig
 from ..config.secrets import read_secret
-from ..operator.notices import Notices
+from ..operator.event_bus import EventBus
 
 if TYPE_CHECKING:
     from toolcell.cluster import ClusterSandbox, NodeAgent, RayDirectory, RedisDirectory
@@ -153,7 +153,7 @@ async def open_sandbox(
     config: HostConfig,
     environ: Mapping[str, str],
     stack: AsyncExitStack,
-    notices: Notices,
+    event_bus: EventBus,
 ) -> Sandbox:
     """Open the sandbox of a host: that of the cluster, if one is configured.
 
@@ -161,7 +161,7 @@ async def open_sandbox(
         config: The configuration.
         environ: The environment, from which `env:` secrets are read.
         stack: Closes it again.
-        notices: Tell of its cells, unless they are those of a cluster.
+        event_bus: Publish events of its cells, unless they are those of a cluster.
 
     Raises:
         ToolcellError: It cannot be opened.
@@ -170,7 +170,7 @@ async def open_sandbox(
         from toolcell.sandbox import SandboxManager
 
         manager = SandboxManager(config.sandbox)
-        notices.follow_cells(manager)
+        event_bus.follow_cells(manager)
         return await stack.enter_async_context(manager)
     parts = stack.enter_context(cluster_parts(config, environ))
     return await stack.enter_async_context(parts.sandbox())

@@ -17,8 +17,8 @@ from toolcell.tools import ConcurrentExecutor, RunContext, Tool, ToolRegistry
 from toolcell.tools.spi import CodeSessions
 
 from ..config.host_config import HostConfig
+from ..operator.event_bus import EventBus
 from ..operator.live_calls import LiveCalls
-from ..operator.notices import Notices
 from .active_calls import ActiveCalls
 from .assembly import HostComponents, open_components
 from .telemetry import open_telemetry
@@ -213,6 +213,6 @@ class Host(Detachable):
         return self._components.active_calls
 
     @property
-    def notices(self) -> Notices:
+    def event_bus(self) -> EventBus:
         """Tells of the host's events."""
-        return self._components.notices
+        return self._components.event_bus

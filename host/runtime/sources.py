@@ -13,7 +13,7 @@ from toolcell.guard import ActionGuard, Approvals, AuditLog, Redactor
 from toolcell.tools import Records, ToolRegistry
 
 from ..config.host_config import HostConfig
-from ..operator.notices import Notices
+from ..operator.event_bus import EventBus
 from .assembly import list_registry, open_guard, open_records
 from .host import Host
 from .policy_reload import PolicyReloader
@@ -32,7 +32,7 @@ class Sources:
     """The tools; in a process of its own the console cannot call them."""
 
     records: Records
-    notices: Notices
+    event_bus: EventBus
     """Tells of what happens in this process."""
 
     host: Host | None
@@ -50,7 +50,7 @@ def sources_of(host: Host) -> Sources:
         redactor=host.redactor,
         registry=host.registry,
         records=host.executor.records,
-        notices=host.notices,
+        event_bus=host.event_bus,
         host=host,
     )
 
@@ -72,9 +72,9 @@ async def open_sources(
         ToolcellError: A part cannot be opened.
     """
     async with AsyncExitStack() as stack:
-        notices = Notices()
+        event_bus = EventBus()
         guarding = open_guard(config, environ, stack)
-        notices.follow_guard(guarding.guard)
+        event_bus.follow_guard(guarding.guard)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         tasks.start_soon(PolicyReloader(guarding.guard, config, path).watch)
         stack.callback(tasks.cancel_scope.cancel)
@@ -86,6 +86,6 @@ async def open_sources(
             redactor=guarding.redactor,
             registry=list_registry(config, guarding.guard),
             records=open_records(config, stack),
-            notices=notices,
+            event_bus=event_bus,
             host=None,
         )

@@ -11,9 +11,8 @@ from starlette.types import ASGIApp
 from toolcell.core import ConfigError
 
 from ..config.server import API
-from ..http.listening import listen
-from ..http.serving import serving, until_signal
-from ..operator.recent_events import Events, open_events
+from ..http.serving import listen, serving, until_signal
+from ..operator.event_bus import Events, open_events
 from ..runtime.host import Host
 from ..runtime.sources import Sources, sources_of
 from .front import Front
@@ -55,7 +54,7 @@ async def serve_host(
             await stack.enter_async_context(_front(host, address, apis))
             for address, apis in addresses
         ]
-        opened = open_events(host.notices, host.approvals)
+        opened = open_events(host.event_bus, host.approvals)
         events = await stack.enter_async_context(opened)
         if console is not None:
             from ..console.server import serve_console
@@ -95,7 +94,7 @@ async def serve_console_alone(
     from ..console.server import serve_console
 
     async with (
-        open_events(sources.notices, sources.approvals) as events,
+        open_events(sources.event_bus, sources.approvals) as events,
         serve_console(sources, address, events, new_admin=new_admin) as told,
     ):
         on_console(*told)

@@ -40,7 +40,7 @@ DO_NOT = {
         *("from_config", "guard"),
         *(
             "live_calls",
-            "notices",
+            "event_bus",
             "open",
             "redactor",
             "registry",

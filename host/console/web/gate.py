@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toolcell.core import StoreUnavailableError
 
 from ...http.bodies import BodyError, whole
-from ...http.open_requests import OpenRequests
+from ...http.connections import OpenRequests
 from ..accounts.sessions import Session, Sessions
 
 MAX_FIELDS = 1_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from ...http.streams import event_stream
-from ...operator.recent_events import OPERATORS
+from ...operator.event_bus import OPERATORS
 from .visit import Visit
 
 STREAM_SECONDS = 3_600.0

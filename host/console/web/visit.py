@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from toolcell.core import StoreUnavailableError, ToolcellError
 
 from ...operator.desk import Desk
-from ...operator.recent_events import OPERATORS, Events
+from ...operator.event_bus import OPERATORS, Events
 from ...runtime.sources import Sources
 from ..accounts.oidc import OIDC
 from ..accounts.passkeys import Passkeys

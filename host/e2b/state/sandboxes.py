@@ -20,6 +20,7 @@ from toolcell.sandbox.spi import is_weaker
 
 from ...config.host_config import HostConfig
 from ...http.tokens import Token
+from ...operator.event_bus import EventBus
 from ...operator.events import (
     SessionClosed,
     SessionEvent,
@@ -27,7 +28,6 @@ from ...operator.events import (
     SessionPaused,
     SessionResumed,
 )
-from ...operator.notices import Notices
 from ...runtime.cluster import open_sandbox
 from ..protocol.errors import APIError, gone
 from .sandbox import Lifecycle, Sandbox
@@ -47,8 +47,8 @@ class Sandboxes:
     Args:
         config: The configuration of the host.
         environ: The environment, from which secrets of a cluster are read.
-        notices: Tell of each sandbox that is made, pauses, goes on or has ended, and of
-            their cells.
+        event_bus: Publishes each sandbox that is made, pauses, goes on or has ended,
+            and events of their cells.
         shared: The host's own sandbox, whose cells are those of a cluster, as these
             would be; None opens one.
     """
@@ -59,11 +59,11 @@ class Sandboxes:
         self,
         config: HostConfig,
         environ: Mapping[str, str],
-        notices: Notices,
+        event_bus: EventBus,
         shared: Cells | None = None,
     ) -> None:
         self._environ = environ
-        self._notices = notices
+        self._event_bus = event_bus
         self._shared = shared
         self._settings = settings = config.sandbox_api
         longest = float(settings.max_timeout_seconds)
@@ -90,7 +90,7 @@ class Sandboxes:
         manager = self._shared
         if manager is None:
             manager = await open_sandbox(
-                self._config, self._environ, self._stack, self._notices
+                self._config, self._environ, self._stack, self._event_bus
             )
         try:
             self._require(manager.config)
@@ -338,4 +338,4 @@ class Sandboxes:
         named = {"agent": sandbox.agent_id, "number": None, "session": sandbox.id}
         if kind is SessionClosed:
             named["reason"] = sandbox.end_reason
-        self._notices.tell(kind.model_validate(named))
+        self._event_bus.publish(kind.model_validate(named))

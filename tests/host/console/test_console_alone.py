@@ -13,7 +13,7 @@ from toolcell.host.console.accounts.people_file import PEOPLE_FILE, PeopleFile
 from toolcell.host.console.accounts.sessions import Sessions
 from toolcell.host.console.app import open_app
 from toolcell.host.console.web.gate import cookie_name
-from toolcell.host.operator.recent_events import open_events
+from toolcell.host.operator.event_bus import open_events
 from toolcell.host.runtime.sources import open_sources
 
 from ...support.console.served import configured, note
@@ -33,7 +33,7 @@ async def test_pages_show_what_the_files_have(tmp_path: Path) -> None:
         path = tmp_path / "toolcell.toml"
         async with (
             open_sources(config, path, {}) as sources,
-            open_events(sources.notices, sources.approvals) as events,
+            open_events(sources.event_bus, sources.approvals) as events,
             open_app(sources, file, URL, events) as app,
             httpx2.AsyncClient(
                 transport=httpx2.ASGITransport(app), base_url=URL

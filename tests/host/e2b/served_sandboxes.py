@@ -16,8 +16,7 @@ import httpx2
 from toolcell.guard import Approve
 from toolcell.host import Host, HostConfig
 from toolcell.host.e2b.app import SandboxAPI, open_app
-from toolcell.host.http.listening import listen
-from toolcell.host.http.serving import serving
+from toolcell.host.http.serving import listen, serving
 from toolcell.host.http.tokens import open_tokens
 from toolcell.tools import ToolExecutionRecord
 

@@ -205,7 +205,7 @@ async def test_a_command_is_seen_while_it_runs_and_can_be_ended(tmp_path: Path) 
             start = partial(sandbox.events, "process.Process/Start", stdin=False)
             ended.append(await start(process=config))
 
-        with service.host.notices.heard(seen.append), anyio.fail_after(60):
+        with service.host.event_bus.subscribed(seen.append), anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run)
                 call = await live_call(service, "sandbox.command")

@@ -11,8 +11,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from toolcell.host.operator.event_bus import OPERATORS, Events
 from toolcell.host.operator.events import Event
-from toolcell.host.operator.recent_events import OPERATORS, Events
 
 from ...support.polling import until
 from .served_sandboxes import Service, served
@@ -31,7 +31,7 @@ async def heard(
             seen.append(event)
 
     async with served(folder, settings, **sandbox) as service:
-        listening = service.host.notices.heard(take)
+        listening = service.host.event_bus.subscribed(take)
         with listening:
             yield service, seen
 
@@ -91,7 +91,7 @@ async def test_a_fork_is_opened_and_the_stop_of_the_server_ends_all(
     seen: list[Event] = []
     async with served(tmp_path) as service:
         # Until the server has ended.
-        service.host.notices._listeners.append(seen.append)
+        service.host.event_bus._listeners.append(seen.append)
         sandbox = await service.create()
         answer = await service.http.post(
             f"/sandboxes/{sandbox.id}/fork", json={}, headers=service.key()
@@ -136,7 +136,7 @@ async def test_they_are_in_the_streams_of_their_agent_and_of_operators(
     async with served(tmp_path) as service:
         events = Events()
         starts = {name: events.latest(name) for name in ("a", "b", OPERATORS)}
-        with service.host.notices.heard(events.put):
+        with service.host.event_bus.subscribed(events.put):
             sandbox = await service.create("b")
         told = {name: await read(events, name, last) for name, last in starts.items()}
 

@@ -10,8 +10,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from toolcell.host.http import connections
-from toolcell.host.http.listening import listen
-from toolcell.host.http.serving import serving
+from toolcell.host.http.serving import listen, serving
 
 pytestmark = pytest.mark.anyio
 

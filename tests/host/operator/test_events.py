@@ -22,7 +22,7 @@ from toolcell.host import Host, HostConfig
 from toolcell.host.e2b.state.sandbox import Lifecycle, Sandbox
 from toolcell.host.e2b.state.sandboxes import Sandboxes
 from toolcell.host.http.tokens import open_tokens
-from toolcell.host.operator.approval_events import watch_approvals
+from toolcell.host.operator.event_bus import watch_approvals
 from toolcell.host.operator.events import EVENTS, Event, SessionClosed
 from toolcell.host.rest.openapi import openapi_document
 from toolcell.host.rest.streamed_events import StreamedEvent
@@ -133,7 +133,7 @@ async def listened(
 
             host.registry.register_many([pay, hold])
             # Until the host is closed, whose end is told as well.
-            stack.enter_context(host.notices.heard(made.seen.append))
+            stack.enter_context(host.event_bus.subscribed(made.seen.append))
             yield made
             tasks.cancel_scope.cancel()
 
@@ -150,7 +150,7 @@ async def no_place(made: Listened) -> None:
 
 async def asked(made: Listened) -> str:
     watch = partial(watch_approvals, look_seconds=0.02)
-    made.tasks.start_soon(watch, made.host.approvals, made.host.notices.tell)
+    made.tasks.start_soon(watch, made.host.approvals, made.host.event_bus.publish)
     made.start("pay", to="x")
     with anyio.fail_after(60):
         while not (waiting := await made.host.approvals.pending()):
@@ -192,7 +192,7 @@ async def a_sandbox(made: Listened) -> AsyncIterator[tuple[Sandboxes, Sandbox]]:
     config = made.host.config
     with open_tokens(config) as tokens:
         token = tokens.create("a")[0]
-    async with Sandboxes(config, {}, made.host.notices) as sandboxes:
+    async with Sandboxes(config, {}, made.host.event_bus) as sandboxes:
         sandbox = await sandboxes.create(
             token,
             template="base",
@@ -416,7 +416,7 @@ async def test_a_session_tells_that_its_time_is_over(
 async def test_an_event_of_another_thread_is_told_in_the_loop(tmp_path: Path) -> None:
     threads = []
     async with listened(tmp_path) as made:
-        with made.host.notices.heard(lambda _: threads.append(get_ident())):
+        with made.host.event_bus.subscribed(lambda _: threads.append(get_ident())):
             await other_policies(made)
 
     assert threads == [get_ident()]

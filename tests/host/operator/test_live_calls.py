@@ -94,7 +94,7 @@ class Running:
 async def opened(folder: Path) -> AsyncIterator[Running]:
     async with Host(config(folder)) as host, anyio.create_task_group() as tasks:
         running = Running(host, tasks)
-        with host.notices.heard(running.seen.append):
+        with host.event_bus.subscribed(running.seen.append):
             yield running
         tasks.cancel_scope.cancel()
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.abc import TaskStatus
 
-from toolcell.host.operator.output import MAX_BYTES, OutputRing
+from toolcell.host.operator.live_calls import MAX_BYTES, OutputRing
 
 pytestmark = pytest.mark.anyio
 

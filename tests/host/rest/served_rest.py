@@ -15,9 +15,9 @@ import uvicorn
 
 from toolcell.core import ImagePart
 from toolcell.host import Host, HostConfig
-from toolcell.host.http.listening import listen, uvicorn_server
+from toolcell.host.http.serving import listen, uvicorn_server
 from toolcell.host.http.tokens import TokenStore, open_tokens
-from toolcell.host.operator.recent_events import open_events
+from toolcell.host.operator.event_bus import open_events
 from toolcell.host.rest.server import open_api
 from toolcell.tools import ToolContext, tool
 
@@ -167,7 +167,9 @@ async def served(
             httpx2.AsyncClient(base_url=url, timeout=60) as http,
         ):
             async with (
-                open_events(host.notices, host.approvals, look_seconds=0.02) as events,
+                open_events(
+                    host.event_bus, host.approvals, look_seconds=0.02
+                ) as events,
                 open_api(host, events) as api,
             ):
                 web = uvicorn_server(api, 64)

@@ -10,7 +10,7 @@ import pytest
 
 from toolcell.host import Host
 from toolcell.host.http.tokens import open_tokens
-from toolcell.host.operator.recent_events import open_events
+from toolcell.host.operator.event_bus import open_events
 from toolcell.host.rest.bodies import NewCall
 from toolcell.host.rest.calls import MAX_SHOWN
 from toolcell.host.rest.server import open_api
@@ -231,7 +231,7 @@ async def test_calls_that_run_are_finished_when_the_server_stops(
         async with Host(config) as host, anyio.create_task_group() as tasks:
             host.registry.register_many(own_tools(held))
             async with (
-                open_events(host.notices, host.approvals) as events,
+                open_events(host.event_bus, host.approvals) as events,
                 open_api(host, events) as api,
             ):
                 call = await api.calls.start(token, NewCall(tool="hold"))

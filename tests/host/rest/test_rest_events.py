@@ -11,9 +11,9 @@ import httpx2
 import pytest
 
 from toolcell.host.http.streams import KEEP_ALIVE_SECONDS
-from toolcell.host.operator import recent_events as module
+from toolcell.host.operator import event_bus as module
+from toolcell.host.operator.event_bus import Events
 from toolcell.host.operator.events import SessionOpened
-from toolcell.host.operator.recent_events import Events
 
 from .served_rest import SUM, served, take
 
@@ -110,7 +110,7 @@ async def test_a_reader_that_leaves_during_the_replay_says_nothing(
     async with served(tmp_path) as service:
         for number in range(module.MAX_EVENTS):
             event = SessionOpened(agent="a", number=number, session="s" * 900)
-            service.host.notices.tell(event)
+            service.host.event_bus.publish(event)
         host, port = service.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as reader:
             # It leaves by a reset, with the answer unread.

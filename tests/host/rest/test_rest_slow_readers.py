@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.host.operator import recent_events as module
+from toolcell.host.operator import event_bus as module
 from toolcell.host.operator.events import SessionOpened
 
 from .served_rest import Service, served, take
@@ -47,7 +47,7 @@ async def tell(service: Service, count: int, at_once: int = 10) -> None:
     for number in range(count):
         name = "s" * EVENT
         event = SessionOpened(agent="a", number=number, session=name)
-        service.host.notices.tell(event)
+        service.host.event_bus.publish(event)
         if number % at_once == 0:
             await anyio.sleep(0)
 

@@ -16,7 +16,7 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 
 from toolcell.core import ConfigError
-from toolcell.host.http.listening import listen
+from toolcell.host.http.serving import listen
 from toolcell.host.http.tokens import TokenStore
 from toolcell.tools import ToolContext, tool
 

@@ -20,7 +20,7 @@ from toolcell.core.text.strict_json import read_json
 from toolcell.host import Host
 from toolcell.host.http import bodies
 from toolcell.host.http.agent_shares import AgentShares, TooManyError
-from toolcell.host.http.listening import listen
+from toolcell.host.http.serving import listen
 from toolcell.host.mcp.auth import FailClosedVerifier
 from toolcell.host.mcp.http_server import HTTPServer
 from toolcell.tools import ToolContext, tool

@@ -22,9 +22,8 @@ from toolcell.host.console.accounts.people_file import PEOPLE_FILE, PeopleFile
 from toolcell.host.console.accounts.sessions import Sessions
 from toolcell.host.console.app import open_app
 from toolcell.host.console.web.gate import cookie_name
-from toolcell.host.http.listening import listen
-from toolcell.host.http.serving import serving
-from toolcell.host.operator.recent_events import open_events
+from toolcell.host.http.serving import listen, serving
+from toolcell.host.operator.event_bus import open_events
 from toolcell.host.runtime.sources import sources_of
 from toolcell.tools import RunContext, tool
 
@@ -206,7 +205,9 @@ async def _served(
             sources = sources_of(host)
             proxies = config.console.trusted_proxies
             async with (
-                open_events(host.notices, host.approvals, look_seconds=0.05) as events,
+                open_events(
+                    host.event_bus, host.approvals, look_seconds=0.05
+                ) as events,
                 open_app(sources, file, url, events) as app,
                 serving(app, listening, 256, trusted_proxies=proxies),
             ):

@@ -18,8 +18,7 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from toolcell.host import Host, HostConfig
-from toolcell.host.http.listening import listen
-from toolcell.host.http.serving import serving, url_of
+from toolcell.host.http.serving import listen, serving, url_of
 from toolcell.host.http.tokens import TokenStore
 from toolcell.host.mcp.caller import Caller
 from toolcell.host.mcp.http_server import HTTPServer
