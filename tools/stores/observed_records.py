@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from datetime import datetime
 
 from opentelemetry import metrics
 
 from toolcell.core.gauges import SECONDS
 
+from .record_filter import RecordFilter
 from .records import NumberedRecord, Records, ToolExecutionRecord, UsageHour
 
 _meter = metrics.get_meter("toolcell.tools")
@@ -56,14 +56,9 @@ class ObservedRecords(Records):
         self._records.check()
 
     def _newest(
-        self,
-        wanted: Mapping[str, str],
-        before: int | None,
-        since: datetime | None,
-        until: datetime | None,
-        limit: int | None,
+        self, wanted: RecordFilter, before: int | None, limit: int | None
     ) -> list[NumberedRecord]:
-        return self._records._newest(wanted, before, since, until, limit)
+        return self._records._newest(wanted, before, limit)
 
     def usage_hours(
         self, *, since: datetime, agent_id: str | None = None

@@ -10,12 +10,15 @@ from datetime import datetime
 from itertools import count, islice
 from operator import add
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from pydantic import JsonValue
 from pydantic_core import from_json, to_json
 
 from toolcell.core import InvalidInputError, StoreUnavailableError, ToolStatus
+from toolcell.sandbox import Status
+
+from .record_filter import RecordFilter
 
 _MOST = 10**12
 _log = logging.getLogger(__name__)
@@ -34,6 +37,9 @@ call ended before the guard was asked."""
 
 NEVER_MADE = ("denied", "not_asked")
 """The verdicts of calls that were never made."""
+
+_PROGRAMS = ("run_python", "run_shell")
+_PROGRAM_STATUSES = get_args(Status)
 
 
 class ToolExecutionRecord(NamedTuple):
@@ -89,6 +95,23 @@ class ToolExecutionRecord(NamedTuple):
 
     rule: str | None = None
     """The rule or limit that refused, as `Decision.rule`; None if it was admitted."""
+
+    @property
+    def program_status(self) -> Status | None:
+        """The status of the program that the call ran; None: it ran none.
+
+        Other tools may answer with anything, and do not choose a status.
+        """
+        if self.tool_name not in _PROGRAMS or not isinstance(self.result, Mapping):
+            return None
+        status = self.result.get("status")
+        # A status that is no text has no place in a set, but in a tuple.
+        return status if status in _PROGRAM_STATUSES else None  # type: ignore[return-value]
+
+    @property
+    def outcome(self) -> ToolStatus | Status:
+        """The status of the call, or of its program where only that one failed."""
+        return (self.program_status if self.status == "ok" else None) or self.status
 
     @property
     def cost_usd(self) -> str | None:
@@ -173,7 +196,9 @@ class Records(ABC):
         parent_id: str | None = None,
         agent_id: str | None = None,
         tool_name: str | None = None,
-        status: ToolStatus | None = None,
+        status: ToolStatus | Status | None = None,
+        reason: str | None = None,
+        text: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 100,
@@ -188,6 +213,8 @@ class Records(ABC):
             agent_id=agent_id,
             tool_name=tool_name,
             status=status,
+            reason=reason,
+            text=text,
             since=since,
             until=until,
             limit=limit,
@@ -202,7 +229,9 @@ class Records(ABC):
         parent_id: str | None = None,
         agent_id: str | None = None,
         tool_name: str | None = None,
-        status: ToolStatus | None = None,
+        status: ToolStatus | Status | None = None,
+        reason: str | None = None,
+        text: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 100,
@@ -216,7 +245,11 @@ class Records(ABC):
             parent_id: Only calls made inside this one.
             agent_id: Only this agent's.
             tool_name: Only of this tool.
-            status: Only with this status.
+            status: Only with this status: that of the call, or that of its program
+                where only the program failed.
+            reason: Only those that the guard refused for this reason.
+            text: Only those with all of these words, in its arguments, its result or
+                its error. A word counts if it is whole; capitals and accents do not.
             since: Only those that started then or later; an aware datetime.
             until: Only those that started earlier; an aware datetime.
             limit: The maximum number of records; 0 or more, default 100.
@@ -234,26 +267,24 @@ class Records(ABC):
                 raise InvalidInputError(
                     f"{name} has no time zone", hint="datetime.now(UTC) has one"
                 )
-        wanted = {
-            "call_id": call_id,
-            "parent_id": parent_id,
-            "agent_id": agent_id,
-            "tool_name": tool_name,
-            "status": status,
-        }
-        given = {name: value for name, value in wanted.items() if value is not None}
-        return self._newest(given, before, since, until, limit)
+        wanted = RecordFilter(
+            call_id=call_id,
+            parent_id=parent_id,
+            agent_id=agent_id,
+            tool_name=tool_name,
+            outcome=status,
+            reason=reason,
+            text=text,
+            since=since,
+            until=until,
+        )
+        return self._newest(wanted, before, limit)
 
     @abstractmethod
     def _newest(
-        self,
-        wanted: Mapping[str, str],
-        before: int | None,
-        since: datetime | None,
-        until: datetime | None,
-        limit: int | None,
+        self, wanted: RecordFilter, before: int | None, limit: int | None
     ) -> list[NumberedRecord]:
-        """Return records whose fields have these values, newest first."""
+        """Return records that fit, newest first."""
 
     @abstractmethod
     def usage_hours(
@@ -271,7 +302,7 @@ class Records(ABC):
 
     def all_records(self) -> list[ToolExecutionRecord]:
         """Return every record in the order in which they were added."""
-        found = self._newest({}, None, None, None, None)
+        found = self._newest(RecordFilter(), None, None)
         return [each.record for each in reversed(found)]
 
     def get_record(
@@ -312,21 +343,14 @@ class MemoryRecords(Records):
         self._added += 1
 
     def _newest(
-        self,
-        wanted: Mapping[str, str],
-        before: int | None,
-        since: datetime | None,
-        until: datetime | None,
-        limit: int | None,
+        self, wanted: RecordFilter, before: int | None, limit: int | None
     ) -> list[NumberedRecord]:
         last = self._added if before is None else min(self._added, before - 1)
         older = islice(reversed(self._records), self._added - last, None)
         fitting = (
             NumberedRecord(number, record)
             for number, record in zip(count(last, -1), map(_read, older), strict=False)
-            if all(getattr(record, name) == wanted[name] for name in wanted)
-            and (since is None or record.started_at >= since)
-            and (until is None or record.started_at < until)
+            if wanted.fits(record)
         )
         return list(islice(fitting, limit))
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 from toolcell.core.storage.sqlite import FORMAT
 
+from .record_filter import RecordFilter
+from .record_json import written
 from .records import (
     HOUR,
     NEVER_MADE,
@@ -21,6 +23,7 @@ from .records import (
     usage_of,
 )
 from .sqlite_file import SQLiteFile
+from .sqlite_search import SEARCH_SCHEMA, forget, newest, note, note_older
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS tool_records (
@@ -36,10 +39,10 @@ CREATE TABLE IF NOT EXISTS tool_records (
 CREATE INDEX IF NOT EXISTS tool_records_call ON tool_records (call_id);
 CREATE INDEX IF NOT EXISTS tool_records_parent ON tool_records (parent_id)
     WHERE parent_id IS NOT NULL;
-CREATE INDEX IF NOT EXISTS tool_records_of_agent ON tool_records (agent_id);
-CREATE INDEX IF NOT EXISTS tool_records_tool ON tool_records (tool_name);
-CREATE INDEX IF NOT EXISTS tool_records_status ON tool_records (status);
 DROP INDEX IF EXISTS tool_records_agent;
+DROP INDEX IF EXISTS tool_records_of_agent;
+DROP INDEX IF EXISTS tool_records_tool;
+DROP INDEX IF EXISTS tool_records_status;
 CREATE TABLE IF NOT EXISTS tool_usage (
     hour INTEGER NOT NULL,
     agent_id TEXT NOT NULL,
@@ -123,14 +126,21 @@ class SQLiteRecords(Records):
         busy_seconds: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._file = SQLiteFile(path, _SCHEMA, busy_seconds=busy_seconds)
+        schema = _SCHEMA + SEARCH_SCHEMA
+        self._file = SQLiteFile(path, schema, busy_seconds=busy_seconds)
+        # A search that takes long keeps no call from its record.
+        self._reading = SQLiteFile(path, "", busy_seconds=busy_seconds)
         self._keep_seconds = keep_days * 86_400
         self._refused_bytes = refused_mib * 1_048_576
         self._clock = clock
+        more = True
+        while more:
+            with self._file.transaction() as database:
+                more = note_older(database)
 
     def add(self, record: ToolExecutionRecord) -> None:
         values = [getattr(record, name) for name in _COLUMNS]
-        body = _written(record)
+        body = written(record)
         with self._file.transaction() as database:
             added = database.execute(
                 "INSERT INTO tool_records (call_id, parent_id, agent_id, tool_name,"
@@ -138,6 +148,7 @@ class SQLiteRecords(Records):
                 [*values, record.started_at.timestamp(), body],
             )
             number = added.lastrowid or 0
+            note(database, number, record)
             database.execute(_COUNT, usage_of(record))
             if record.verdict in NEVER_MADE:
                 agent, size = record.agent_id or "", len(body.encode())
@@ -171,42 +182,18 @@ class SQLiteRecords(Records):
             [_LOOK_ROWS, before],
         )
         database.execute("DELETE FROM tool_usage WHERE hour < ?", [before - HOUR])
+        forget(database, before - HOUR)
 
     def _newest(
-        self,
-        wanted: Mapping[str, str],
-        before: int | None,
-        since: datetime | None,
-        until: datetime | None,
-        limit: int | None,
+        self, wanted: RecordFilter, before: int | None, limit: int | None
     ) -> list[NumberedRecord]:
-        tests = [f"{name} = ?" for name in wanted]
-        values: list[str | float] = list(wanted.values())
-        if before is not None:
-            tests.append("number < ?")
-            values.append(before)
-        if since is not None:
-            tests.append("started_at >= ?")
-            values.append(since.timestamp())
-        if until is not None:
-            tests.append("started_at < ?")
-            values.append(until.timestamp())
-        # Only names of columns stand in the text; the values are bound.
-        where = f"WHERE {' AND '.join(tests)}" if tests else ""
-        query = (
-            f"SELECT number, body FROM tool_records {where}"  # noqa: S608
-            " ORDER BY number DESC LIMIT ?"
-        )
-        with self._file.transaction("DEFERRED") as database:
-            rows: list[tuple[int, str]] = database.execute(
-                query, [*values, -1 if limit is None else limit]
-            ).fetchall()
-        return [NumberedRecord(number, _read(body)) for number, body in rows]
+        with self._reading.transaction("DEFERRED") as database:
+            return list(islice(newest(database, wanted, before), limit))
 
     def usage_hours(
         self, *, since: datetime, agent_id: str | None = None
     ) -> list[UsageHour]:
-        with self._file.transaction("DEFERRED") as database:
+        with self._reading.transaction("DEFERRED") as database:
             rows = database.execute(
                 "SELECT * FROM tool_usage WHERE hour > ?"
                 " AND (agent_id = ? OR ? IS NULL) ORDER BY hour, agent_id",
@@ -216,17 +203,5 @@ class SQLiteRecords(Records):
 
     def close(self) -> None:
         """Close the file; the records stay in it."""
+        self._reading.close()
         self._file.close()
-
-
-def _written(record: ToolExecutionRecord) -> str:
-    values = record._asdict()
-    values["usage"] = dict(record.usage)
-    values["started_at"] = record.started_at.astimezone(UTC).isoformat()
-    return json.dumps(values, ensure_ascii=False, allow_nan=False)
-
-
-def _read(body: str) -> ToolExecutionRecord:
-    values = json.loads(body)
-    values["started_at"] = datetime.fromisoformat(values["started_at"])
-    return ToolExecutionRecord(**values)

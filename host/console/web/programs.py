@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 from pygments import lex
@@ -15,7 +15,6 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 
 from toolcell.core.text.printable import escaped
-from toolcell.sandbox import Status
 
 MAX_COLOURED = 4_000
 """Characters of a program that is coloured. When it is reached it has line numbers
@@ -127,18 +126,6 @@ def _coloured(text: str) -> Iterator[Markup]:
                     break  # a colour out of 256 or of any; its numbers follow
                 case number if _BASIC.fullmatch(number):
                     colour = f"ansi-{number[1]}"
-
-
-def program_status(record: Any) -> str:
-    """Return the status of the program that a record is of, or an empty text.
-
-    Other tools may answer with anything, and do not choose a status.
-    """
-    result = record.result
-    if record.tool_name not in _LANGUAGES or not isinstance(result, Mapping):
-        return ""
-    status = str(result.get("status"))
-    return status if status in get_args(Status) else ""
 
 
 def failure(traceback: str) -> Failure:

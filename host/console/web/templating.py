@@ -37,7 +37,6 @@ def make_templates() -> Environment:
     templates.filters |= {"breakable": breakable}
     templates.filters |= {"program": programs.program, "terminal": programs.terminal}
     templates.filters |= {"failure": programs.failure}
-    templates.filters |= {"program_status": programs.program_status}
     templates.filters |= {"frames_of_tools": programs.frames_of_tools}
     templates.globals |= {"language_of": programs.language_of}
     return templates

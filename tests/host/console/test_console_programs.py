@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from types import SimpleNamespace
 
 import pytest
 from markupsafe import Markup
@@ -18,7 +17,6 @@ from toolcell.host.console.web.programs import (
     frames_of_tools,
     language_of,
     program,
-    program_status,
     terminal,
 )
 
@@ -182,17 +180,3 @@ def test_the_frames_of_a_tool_come_first() -> None:
     assert frames_of_tools(f"{OURS}ValueError") == f"{OURS}ValueError"
     assert frames_of_tools("ValueError") == "ValueError"
     assert frames_of_tools(f"{THEIRS}{OURS}ValueError\n") == f"{THEIRS}ValueError\n"
-
-
-@pytest.mark.promise("D4")
-def test_other_tools_choose_no_status() -> None:
-    told = {"status": "denied", "stdout": ""}
-
-    for tool, result, shown in (
-        ("pay", told, ""),
-        ("run_python", told, ""),
-        ("run_python", {"status": "timeout"}, "timeout"),
-        ("run_python", "denied", ""),
-    ):
-        record = SimpleNamespace(tool_name=tool, result=result)
-        assert program_status(record) == shown

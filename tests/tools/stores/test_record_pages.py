@@ -12,6 +12,7 @@ import pytest
 
 from toolcell.tools import Records, SQLiteRecords, ToolExecutionRecord
 from toolcell.tools.spi import MemoryRecords
+from toolcell.tools.stores.sqlite_search import FOUND
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -106,9 +107,14 @@ def test_sums_are_forgotten_with_their_records(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_file_of_before_is_read_and_gets_its_indexes(tmp_path: Path) -> None:
+def test_records_of_a_file_of_before_are_found(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
-    with closing(sqlite3.connect(path)) as old:
+    body = (
+        '{"call_id": "1", "tool_name": "add", "agent_id": "a", "parent_id": null,'
+        ' "tool_version": null, "arguments": {}, "verdict": "denied", "status":'
+        ' "denied", "started_at": "2026-03-01T12:00:00+00:00", "duration_ms": 1.0}'
+    )
+    with closing(sqlite3.connect(path)) as old, old:
         old.executescript(
             """
             CREATE TABLE tool_records (
@@ -116,24 +122,37 @@ def test_a_file_of_before_is_read_and_gets_its_indexes(tmp_path: Path) -> None:
                 parent_id TEXT, agent_id TEXT, tool_name TEXT NOT NULL,
                 status TEXT NOT NULL, started_at REAL NOT NULL, body TEXT NOT NULL);
             CREATE INDEX tool_records_agent ON tool_records (agent_id, tool_name);
-            INSERT INTO tool_records VALUES (7, '1', NULL, 'a', 'add', 'denied', 0,
-                '{"call_id": "1", "tool_name": "add", "agent_id": "a",
-                  "parent_id": null, "tool_version": null, "arguments": {},
-                  "verdict": "denied", "status": "denied",
-                  "started_at": "2026-03-01T12:00:00+00:00", "duration_ms": 1.0}');
+            CREATE INDEX tool_records_status ON tool_records (status);
             """
         )
-    store = SQLiteRecords(path)
-    [found] = store.page(status="denied")
-    store.close()
+        for number in range(7, 3_007):
+            old.execute(
+                "INSERT INTO tool_records VALUES (?, '1', NULL, 'a', 'add', 'denied',"
+                " 1772366400, ?)",
+                [number, body],
+            )
+    for _ in range(2):
+        store = SQLiteRecords(path)
+        found = store.page(status="denied", until=NOON + HOUR, limit=5_000)
+        store.close()
+        assert [each.number for each in found] == list(range(3_006, 6, -1))
+        assert found[-1].record.rule is None
 
-    assert (found.number, found.record.rule) == (7, None)
+
+def test_each_filter_has_an_index(tmp_path: Path) -> None:
+    """A page is found without a look at records that do not fit."""
+    path = tmp_path / "records.db"
+    SQLiteRecords(path).close()
     with closing(sqlite3.connect(path)) as new:
-        plans = [
-            new.execute(
-                "EXPLAIN QUERY PLAN SELECT body FROM tool_records"
-                f" WHERE {name} = 'x' AND number < 9 ORDER BY number DESC LIMIT 100"
+        for source, test, index in (
+            ("tool_records", "parent_id = 'x'", "USING INDEX"),
+            ("tool_records", "call_id = 'x'", "USING INDEX"),
+            (FOUND, "tool_search MATCH 'x'", "VIRTUAL TABLE INDEX"),
+        ):
+            table = source.split()[0]
+            plan = new.execute(
+                f"EXPLAIN QUERY PLAN SELECT body FROM {source} WHERE {test}"
+                f" AND {table}.rowid < 9 ORDER BY {table}.rowid DESC"
             ).fetchall()
-            for name in ("agent_id", "tool_name", "status", "parent_id", "call_id")
-        ]
-    assert all(len(plan) == 1 and "USING INDEX" in plan[0][3] for plan in plans), plans
+            assert index in plan[0][3], plan
+            assert not [each for each in plan if "TEMP B-TREE" in each[3]], plan

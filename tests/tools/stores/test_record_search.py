@@ -1,0 +1,137 @@
+"""Records are asked for by their end, its reason and their words, in each store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.tools import Records, SQLiteRecords, ToolExecutionRecord
+from toolcell.tools.spi import MemoryRecords
+from toolcell.tools.stores.record_filter import MAX_SEARCHED
+from toolcell.tools.stores.sqlite_search import TAKEN_AT_ONCE
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+pytestmark = pytest.mark.promise("D4")
+
+
+def record(call_id: str, **changes: Any) -> ToolExecutionRecord:
+    fields: dict[str, Any] = {
+        "call_id": call_id,
+        "tool_name": "note",
+        "agent_id": "a",
+        "parent_id": None,
+        "tool_version": "1.0.0",
+        "arguments": {},
+        "verdict": "allowed",
+        "status": "ok",
+        "started_at": NOON,
+        "duration_ms": 1.0,
+    }
+    return ToolExecutionRecord(**{**fields, **changes})
+
+
+RECORDS = [
+    record("plain", arguments={"text": "Größe of the café"}),
+    record("joined", arguments={"path": "reports/2026-q3.csv", "n": 42}),
+    record("asian", arguments={"text": "東京都の天気"}),
+    record("program", tool_name="run_python", result={"status": "out_of_memory"}),
+    record("done", tool_name="run_python", result={"status": "ok", "stdout": "café"}),
+    record("liar", result={"status": "timeout"}),
+    record("odd", tool_name="run_python", result={"status": ["timeout"]}),
+    record("failed", status="error", error_detail="ValueError: no such customer"),
+    record("refused", status="denied", verdict="denied", reason="budget"),
+    record("other", agent_id='b" OR facts : "', status="denied", reason="policy"),
+    record("deep", arguments={"a": [{"b": [["needle"], 10**400]}, None, True]}),
+    record("late", started_at=NOON + timedelta(hours=5), arguments={"text": "late"}),
+    record("long", arguments={"text": "x " * MAX_SEARCHED + "unseen"}),
+]
+IDS = [each.call_id for each in RECORDS]
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite", "new in sqlite"])
+def records(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Records]:
+    if request.param == "memory":
+        store: Any = MemoryRecords()
+    else:
+        store = SQLiteRecords(tmp_path_factory.mktemp("records") / "records.db")
+    for each in RECORDS:
+        store.add(each)
+    if request.param == "sqlite":
+        for number in range(TAKEN_AT_ONCE):
+            store.add(record(f"more{number}", agent_id="filler", tool_name="filler"))
+    yield store
+    if request.param != "memory":
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        ({"status": "out_of_memory"}, ["program"]),
+        ({"status": "ok", "tool_name": "run_python"}, ["done", "odd"]),
+        ({"status": "timeout"}, []),
+        ({"status": "denied"}, ["refused", "other"]),
+        ({"status": "denied", "reason": "budget"}, ["refused"]),
+        ({"reason": "policy", "agent_id": 'b" OR facts : "'}, ["other"]),
+        ({"text": "GROSSE cafe"}, ["plain"]),
+        ({"text": "cafe"}, ["plain", "done"]),
+        ({"text": "cafe", "tool_name": "run_python"}, ["done"]),
+        ({"text": "caf"}, []),
+        ({"text": "2026-q3.csv"}, ["joined"]),
+        ({"text": "q3.2026"}, []),
+        ({"text": "42 reports"}, ["joined"]),
+        ({"text": "天気"}, ["asian"]),
+        ({"text": "needle true"}, ["deep"]),
+        ({"text": "customer ValueError"}, ["failed"]),
+        ({"text": "joined"}, ["joined"]),
+        ({"text": "unseen"}, []),
+        ({"text": '" OR words : "needle'}, []),
+        ({"text": "needle", "call_id": "deep"}, ["deep"]),
+        ({"text": "needle", "call_id": "plain"}, []),
+        ({"text": "late", "since": NOON + timedelta(hours=1)}, ["late"]),
+        ({"text": "late", "until": NOON + timedelta(hours=1)}, []),
+        ({"tool_name": "note", "since": NOON + timedelta(minutes=1)}, ["late"]),
+        ({"agent_id": "a", "until": NOON}, []),
+        ({"text": "!!", "call_id": "late"}, ["late"]),
+    ],
+)
+def test_records_are_found(
+    records: Records, wanted: dict[str, Any], ids: list[str]
+) -> None:
+    assert [each.call_id for each in records.query(**wanted)] == ids
+
+
+def test_pages_of_a_search_follow_each_other(records: Records) -> None:
+    seen, before = [], None
+    while page := records.page(before=before, agent_id="a", limit=3):
+        seen += [each.record.call_id for each in page]
+        before = page[-1].number
+
+    assert seen == [each for each in reversed(IDS) if each != "other"]
+
+
+def test_what_is_deleted_is_not_found(tmp_path: Path) -> None:
+    clock = [NOON.timestamp()]
+    path = tmp_path / "records.db"
+    store = SQLiteRecords(path, keep_days=1, clock=lambda: clock[0])
+    store.add(record("old", arguments={"text": "needle"}))
+    assert len(store.query(text="needle")) == 1
+    clock[0] += 3 * 86_400
+    for number in range(200):
+        later = NOON + timedelta(days=3)
+        store.add(record(str(number), started_at=later))
+    assert store.query(text="needle") == []
+    with store._file.transaction() as database:
+        counts = [
+            database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("tool_search", "tool_search_new", "tool_records")
+        ]
+    store.close()
+
+    assert counts == [199, 1, 200]
