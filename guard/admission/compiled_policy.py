@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from toolcell.core import InvalidInputError, PolicyError, ToolCall
+from toolcell.core.large_values import beside_loop, is_large
 from toolcell.core.text.canonical_json import canonical_digest
 
 from ..approvals.types import is_same_name
@@ -365,6 +367,15 @@ class ToolPolicy:
             if self.is_static or not (explain or asks):
                 return self.ruling
         return _strictest_ruling(self.chain, call, facts, explain=explain)
+
+    async def ruling_on(
+        self, call: ToolCall, facts: CallFacts, *, explain: bool = False
+    ) -> Ruling:
+        """Return the ruling on a call; a large one is read beside the event loop."""
+        if self.ruling is not None or not is_large(call.arguments):
+            return self.judge(call, facts, explain=explain)
+        judge = partial(self.judge, call, facts, explain=explain)
+        return await beside_loop(call.agent_id or "", judge)
 
 
 def _smallest(caps: Iterable[int | None]) -> int | None:

@@ -39,7 +39,8 @@ class Forecasts:
         facts: CallFacts,
     ) -> Decision:
         """Return the decision of rules, people and limits, with each rule tried."""
-        ruling = policies.tool_policy(call).judge(call, facts, explain=True)
+        tool_policy = policies.tool_policy(call)
+        ruling = await tool_policy.ruling_on(call, facts, explain=True)
         if ruling.verdict == "deny":
             return from_rules(ruling, policies.version)
         if ruling.verdict == "ask" and approvals is not None:

@@ -255,7 +255,7 @@ class ActionGuard:
             try:
                 policies = self._policies
                 tool_policy = policies.tool_policy(hold.call)
-                ruling = tool_policy.judge(hold.call, hold.facts)
+                ruling = await tool_policy.ruling_on(hold.call, hold.facts)
                 if ruling.verdict == "ask":
                     await self._enter_asked(hold, policies, ruling)
                 else:
@@ -285,7 +285,7 @@ class ActionGuard:
             # Policies may have changed while a person decided, and so may the call.
             hold.call, policies = answer.call, self._policies
             tool_policy = policies.tool_policy(hold.call)
-            ruling = tool_policy.judge(hold.call, hold.facts)
+            ruling = await tool_policy.ruling_on(hold.call, hold.facts)
             check_approvers(answer, ruling, policies.version)
             await self._reserve(hold, policies, tool_policy, ruling, answer)
 

@@ -25,6 +25,15 @@ TEXT_CHARACTERS = 4096
 DEPTH = 32
 """Deepest nesting. When it is reached, a short text replaces deeper values."""
 
+ROOM = 65_536
+"""Characters of all texts and names of a value, to which each value in it adds 8. When
+it is reached the rest is left out and counted, so that to read the largest call takes
+no longer than to read this much."""
+
+LEFT_OUT = "(left out)"
+"""The name under which a mapping tells how many members are left out."""
+
+_VALUE_ROOM = 8
 _SECRET_CHARACTERS = 6
 _NAME_CHARACTERS = 256
 _INTEGER_BITS = 1024
@@ -99,6 +108,20 @@ _to_json = json.JSONEncoder(
 ).encode
 
 
+class _Room:
+    """The room that is left for a value."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = ROOM
+
+    def take(self, characters: int) -> bool:
+        """Return whether there is room for a value of so many characters."""
+        self.left -= _VALUE_ROOM + characters
+        return self.left >= 0
+
+
 class Redactor:
     """Returns values as JSON without the secrets in them.
 
@@ -106,7 +129,8 @@ class Redactor:
     `accessToken`, a header's name beside its `value`), when it has the form of one
     (private keys, bearer tokens, the usual vendors' keys, a password in a URL), when
     it is a `SecretStr` or `SecretBytes`, or when it is one of `secrets`. No list of
-    forms is complete: give the secrets that you know.
+    forms is complete: give the secrets that you know. Of a large value a part is left
+    out, see `TEXT_CHARACTERS`, `DEPTH` and `ROOM`.
 
     Args:
         secrets: Values to hide wherever they stand, also in base64, hexadecimal and
@@ -129,14 +153,15 @@ class Redactor:
         # The longest first: an alternation takes the first that fits.
         longest = sorted(spellings, key=lambda text: (-len(text), text))
         self._known = re.compile("|".join(map(re.escape, longest))) if longest else None
+        self._longest = max(map(len, longest), default=0)
 
     def __call__(self, value: Any) -> JsonValue:
-        """Return a copy that is JSON, of bounded depth, with secrets hidden."""
+        """Return a copy as JSON, of bounded depth and size, with secrets hidden."""
         if type(value) is int and -_COMMON < value < _COMMON:
             return value
         if type(value) is dict:
-            return self._mapping(value, DEPTH - 1)
-        return self._value(value, DEPTH)
+            return self._mapping(value, DEPTH - 1, _Room())
+        return self._value(value, DEPTH, _Room())
 
     def json(self, value: Any) -> str:
         """Return the JSON text of `self(value)`, in ASCII and without spaces."""
@@ -153,11 +178,15 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return text with secrets hidden, at most `TEXT_CHARACTERS` of it."""
-        if self._known is not None:
-            text = self._known.sub(HIDDEN, text)
+        read = text
         if len(text) > TEXT_CHARACTERS:
-            return self._shortened(text)
-        return _without_forms(text)
+            read = text[: self._end_of_part(text)]
+        left_out = len(text) - len(read)
+        if self._known is not None:
+            read = self._known.sub(HIDDEN, read)
+        if left_out or len(read) > TEXT_CHARACTERS:
+            return _shortened(read, left_out)
+        return _without_forms(read)
 
     def secrets_in(self, text: str) -> list[tuple[int, int]]:
         """Return the start and the end of each secret in a text of any length."""
@@ -176,44 +205,50 @@ class Redactor:
             merged.append((start, end))
         return merged
 
-    def _shortened(self, text: str) -> str:
-        # A cut through a secret would leave a part that has no known form, so the
-        # word at the cut is left out as a whole.
-        kept = text[:TEXT_CHARACTERS]
-        words = kept.rsplit(None, 1)
-        kept = words[0] if len(words) == 2 else ""
-        left_out = len(text) - len(kept)
-        return f"{_without_forms(kept)} [{left_out} characters left out]"
+    def _end_of_part(self, text: str) -> int:
+        """Return the end of the part of a text that is read: no secret is parted."""
+        if self._known is not None:
+            for match in self._known.finditer(text[: TEXT_CHARACTERS + self._longest]):
+                if match.end() > TEXT_CHARACTERS:
+                    return min(TEXT_CHARACTERS, match.start())
+        return TEXT_CHARACTERS
 
-    def _value(self, value: Any, depth: int) -> JsonValue:
+    def _value(self, value: Any, depth: int, room: _Room) -> JsonValue:
         # The frequent types first: this runs for each record.
         kind = type(value)
         if kind is bool or value is None:
             return value  # type: ignore[no-any-return]
         if kind is dict and depth:
-            return self._mapping(value, depth - 1)
+            return self._mapping(value, depth - 1, room)
         if isinstance(value, (int, float)):
             return _number(value)
         if isinstance(value, str):
+            if not room.take(min(len(value), TEXT_CHARACTERS)):
+                return f"[{len(value)} characters left out]"
             return self.text(value)
         if isinstance(value, SecretStr | SecretBytes):
             return HIDDEN
         if depth == 0:
             return "[nested too deeply]"
         if isinstance(value, Mapping):
-            return self._mapping(value, depth - 1)
+            return self._mapping(value, depth - 1, room)
         if isinstance(value, list | tuple | set | frozenset):
-            return self._sequence(list(value), depth - 1)
+            return self._sequence(list(value), depth - 1, room)
         return f"[{type(value).__name__}]"
 
-    def _mapping(self, values: Mapping[Any, Any], depth: int) -> dict[str, JsonValue]:
+    def _mapping(
+        self, values: Mapping[Any, Any], depth: int, room: _Room
+    ) -> dict[str, JsonValue]:
         shown: dict[str, JsonValue] = {}
         if "value" in values:
             named = values.get("name", values.get("key"))
             if isinstance(named, str) and is_secret_name(named):
                 values = {**values, "value": SecretStr("")}
-        for key, value in values.items():
+        for number, (key, value) in enumerate(values.items()):
             name = key if type(key) is str else _name(key)
+            if not room.take(min(len(name), TEXT_CHARACTERS)):
+                shown[LEFT_OUT] = f"[{len(values) - number} values left out]"
+                break
             secret, label = _described(name[-_NAME_CHARACTERS:])
             if self._known is not None or len(name) > _NAME_CHARACTERS:
                 label = self.text(name)
@@ -224,17 +259,23 @@ class Redactor:
             elif type(value) is int and -_COMMON < value < _COMMON:
                 shown[label] = value
             else:
-                shown[label] = self._value(value, depth)
+                shown[label] = self._value(value, depth, room)
         return shown
 
-    def _sequence(self, values: list[Any], depth: int) -> list[JsonValue]:
+    def _sequence(self, values: list[Any], depth: int, room: _Room) -> list[JsonValue]:
         if (
             len(values) == 2
             and isinstance(values[0], str)
             and is_secret_name(values[0])
         ):
             return [self.text(values[0]), HIDDEN]
-        return [self._value(value, depth) for value in values]
+        shown: list[JsonValue] = []
+        for number, value in enumerate(values):
+            if not room.take(0):
+                shown.append(f"[{len(values) - number} values left out]")
+                break
+            shown.append(self._value(value, depth, room))
+        return shown
 
 
 def _name(key: Any) -> str:
@@ -288,6 +329,17 @@ def _without_forms(text: str) -> str:
                 text = form.sub(_hidden, text)
                 break
     return text
+
+
+def _shortened(text: str, left_out: int) -> str:
+    """Return the begin of a text behind which so many characters are left out."""
+    # A cut through a secret would leave a part that has no known form, so the
+    # word at the cut is left out as a whole.
+    kept = text[:TEXT_CHARACTERS]
+    words = kept.rsplit(None, 1)
+    kept = words[0] if len(words) == 2 else ""
+    left_out += len(text) - len(kept)
+    return f"{_without_forms(kept)} [{left_out} characters left out]"
 
 
 def _hidden(match: re.Match[str]) -> str:

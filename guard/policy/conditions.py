@@ -202,8 +202,9 @@ class Condition(PolicyModel):
     mentions_host: Annotated[tuple[HostPattern, ...], Field(min_length=1)] | None = None
     """A text that names one of these hosts, or one below it, in any spelling that a
     resolver takes for it, percent-encoded too; with the argument name `*` any text
-    anywhere in the arguments. A text that cannot be decoded counts as a mention. Use it
-    in deny rules. Ports are ignored."""
+    anywhere in the arguments. A text that cannot be decoded counts as a mention, and so
+    do 50,000 characters without a space, a comma, a slash, a bracket or the like. Use
+    it in deny rules. Ports are ignored."""
 
     argv: Annotated[tuple[CommandPattern, ...], Field(min_length=1)] | None = None
     """A list of texts, run without a shell, that is one of these commands. `*`

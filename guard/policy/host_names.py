@@ -36,6 +36,11 @@ _NUMBERS = re.compile(r"[0-9][0-9a-fx.]*+")
 _IPV6 = re.compile(r"[0-9a-f:.]++")
 _IPV6_CHARACTERS = 45
 _NAME_CHARACTERS = 253
+PIECE = 50_000
+"""Characters of a text that are read at once. When it is reached a text is parted where
+no name can be; a longer one with no such place counts as a mention."""
+
+_BETWEEN_NAMES = " /@?#[]\"'<>(),;=&\\!$*+^`{|}~\u3001\uff0c"
 _DROPPED_BY_URLS = str.maketrans("", "", "\t\r\n")
 
 
@@ -119,7 +124,13 @@ class Mentions:
         return any(map(self._in_text, _texts(value)))
 
     def _in_text(self, text: str) -> bool:
-        for _ in range(_DECODINGS if len(text) < _LONG_TEXT else 2):
+        decodings = _DECODINGS if len(text) < _LONG_TEXT else 2
+        return any(self._in_piece(piece, decodings) for piece in _pieces(text))
+
+    def _in_piece(self, text: str, decodings: int) -> bool:
+        if len(text) > PIECE:
+            return True
+        for _ in range(decodings):
             if any(map(self._in_reading, self._readings(text))):
                 return True
             decoded = unquote(text) if "%" in text else text
@@ -173,6 +184,19 @@ class Mentions:
         with contextlib.suppress(OSError):
             return socket.inet_pton(socket.AF_INET6, text) in self._ipv6
         return False
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield the parts of a text, none longer than `PIECE` where that can be."""
+    start = 0
+    while len(text) - start > PIECE:
+        until = start + PIECE
+        end = 1 + max(text.rfind(each, start, until) for each in _BETWEEN_NAMES)
+        if end <= start:
+            break
+        yield text[start:end]
+        start = end
+    yield text[start:]
 
 
 def _in_unicode(label: str) -> Iterator[str]:

@@ -43,6 +43,7 @@ INTERNAL = (
     "core.egress",
     "core.gauges",
     "core.http_exchange",
+    "core.large_values",
     "core.lazy_face",
     "core.models",
     "core.redis_client",

@@ -357,7 +357,7 @@ def test_a_run_cannot_flood_the_log(tmp_path: Path) -> None:
 def test_a_large_field_is_replaced_by_its_size_and_hash(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     call = ToolCall(
-        id="c", name="t", arguments={f"a{n}": "y " * 2000 for n in range(50)}
+        id="c", name="t", arguments={f"a{n}": "\u00e9 " * 2000 for n in range(50)}
     )
     decision = Decision(verdict="deny", reason="denied")
     with AuditLog(path) as log:
@@ -366,7 +366,7 @@ def test_a_large_field_is_replaced_by_its_size_and_hash(tmp_path: Path) -> None:
     first, second = (json.loads(line) for line in lines_of(path))
 
     assert max(map(len, lines_of(path))) <= LINE_BYTES
-    assert first["arguments"].startswith("[200")
+    assert first["arguments"].startswith("[224")
     assert "bytes left out, sha256 " in first["arguments"]
     assert first["tool"] == "t"
     assert second["text"].endswith("characters left out]")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from toolcell.guard.policy.host_names import PIECE
 from toolcell.guard.spi import Condition
 
 pytestmark = pytest.mark.promise("A20")
@@ -53,6 +54,22 @@ def test_what_does_not_normalise_is_a_mention(text: str) -> None:
 
 def test_decoding_that_does_not_end_is_a_mention() -> None:
     assert DENIED("%" + "25" * 50 + "41")
+
+
+@pytest.mark.promise("R41")
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_a_mention_is_found_wherever_it_stands_in_a_long_text(text: str) -> None:
+    for before in range(PIECE - len(text) - 2, PIECE + 2, 5):
+        long = f"{'no name, ' * (before // 9)}{'x' * (before % 9)} {text} and"
+        assert DENIED(long + " more" * 5_000), before
+    assert not DENIED("日本語の文、" * 20_000)
+    assert not DENIED("QUJD+/ab" * 20_000)
+
+
+@pytest.mark.parametrize("letter", ["a", "日", "\u200b", "a\n"])
+def test_a_text_that_cannot_be_parted_is_a_mention(letter: str) -> None:
+    assert DENIED(letter * (PIECE + 1))
+    assert not DENIED(letter * (PIECE // len(letter)))
 
 
 def test_a_rule_in_ascii_finds_the_name_of_today() -> None:

@@ -1,0 +1,67 @@
+"""Work on large values, beside the event loop.
+
+To read a call of some megabytes takes a second where rules look at its texts. A thread
+does it, in steps of some milliseconds: between two of them the event loop goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import RunVar
+
+LARGE = 65_536
+"""Characters of texts and names, to which each value adds 64, and each digit of a large
+number 1. When it is reached a value is large."""
+
+_VALUE = 64
+_BITS_OF_DIGIT = 3
+_R = TypeVar("_R")
+_turns: RunVar[WeakValueDictionary[str, anyio.CapacityLimiter]] = RunVar("large values")
+
+
+def is_large(value: object) -> bool:
+    """Return whether a JSON value is too large to be read on an event loop."""
+    room = LARGE
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            room -= len(each)
+        elif isinstance(each, dict):
+            room -= _VALUE * len(each)
+            if room >= 0:
+                room -= sum(map(len, each))
+                left += each.values()
+        elif isinstance(each, list):
+            room -= _VALUE * len(each)
+            if room >= 0:
+                left += each
+        elif isinstance(each, int):
+            room -= each.bit_length() // _BITS_OF_DIGIT
+        if room < 0:
+            return True
+    return False
+
+
+async def beside_loop(agent_id: str, work: Callable[[], _R]) -> _R:
+    """Return the result of work that is done in a thread.
+
+    Args:
+        agent_id: Whose work it is. That of one agent is done one after the other, so
+            that it takes no more than its share of the interpreter.
+        work: Does it, in calls of some milliseconds: only between two of them does the
+            interpreter turn to the event loop. It is not stopped half-way.
+    """
+    turns = _turns.get(None)
+    if turns is None:
+        turns = WeakValueDictionary()
+        _turns.set(turns)
+    turn = turns.get(agent_id)
+    if turn is None:
+        turn = turns[agent_id] = anyio.CapacityLimiter(1)
+    return await anyio.to_thread.run_sync(work, limiter=turn)

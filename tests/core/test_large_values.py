@@ -1,0 +1,69 @@
+"""Large values are known at once, and read beside the event loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core.large_values import LARGE, beside_loop, is_large
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("R2")]
+
+
+def deep(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "large"),
+    [
+        ({}, False),
+        ({"a": "x" * 60_000, "b": [1, 2.5, None, True]}, False),
+        ({"a": "x" * LARGE}, True),
+        ({"x" * LARGE: 1}, True),
+        ([["x" * 40_000], {"a": "x" * 40_000}], True),
+        (list(range(500)), False),
+        (list(range(5_000)), True),
+        ({str(n): n for n in range(5_000)}, True),
+        (deep(100), False),
+        (deep(2_000), True),
+        (10**100, False),
+        ([10**4_000] * 20, True),
+    ],
+)
+def test_a_value_is_large_by_its_texts_and_values(value: Any, large: bool) -> None:
+    assert is_large(value) is large
+
+
+def test_a_value_without_end_is_known_at_once() -> None:
+    start = time.thread_time()
+    assert is_large([list(range(1_000))] * 1_000_000)
+    assert time.thread_time() - start < 1
+
+
+async def test_the_loop_goes_on_and_one_agent_takes_turns() -> None:
+    go, begun = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def work(name: str) -> None:
+        order.append(name)
+        begun.set()
+        assert go.wait(60)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(beside_loop, "a", lambda: work("first"))
+        while not begun.is_set():
+            await anyio.sleep(0.001)
+        tasks.start_soon(beside_loop, "a", lambda: work("second"))
+        # Of another agent: it waits for nobody.
+        assert await beside_loop("b", lambda: "b") == "b"
+        assert order == ["first"]
+        go.set()
+    assert order == ["first", "second"]
