@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -76,6 +77,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
     if RECORD and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(RECORD))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage: half the time, and later looks are short."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_sessionfinish() -> None:
