@@ -1,5 +1,6 @@
 """Names for other rooms and extensions; they are no promise."""
 
+from .admission.compiled_policy import policy_remarks
 from .approvals.records import ApprovalRecord, ApprovalState
 from .approvals.types import (
     ApprovalHandler,
@@ -15,7 +16,6 @@ from .audit.reader import AuditEntry, audit_of_call, audit_page
 from .policy.conditions import Condition
 from .policy.policy import Rule
 from .policy.rate_limit import RateLimit
-from .policy.remarks import policy_remarks
 from .values.amounts import Unit
 from .values.clock import Clock
 from .values.decision import Reason

@@ -85,3 +85,18 @@ def _is_hidden(character: str) -> bool:
         return _IGNORABLE.match(character) is not None
     # Spaces such as U+3000 are unprintable to Python, but people see the gap.
     return unicodedata.category(character) != "Zs"
+
+
+def without_overwritten(text: str) -> str:
+    """Return a text in which carriage returns have had their effect.
+
+    Of each line the last part that is not empty is left: a program that goes back to
+    the beginning of its line writes over all of it.
+    """
+    if "\r" not in text:
+        return text
+    return "\n".join(map(_last_part, text.split("\n")))
+
+
+def _last_part(line: str) -> str:
+    return line.rstrip("\r").rpartition("\r")[2]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,13 +13,42 @@ from toolcell.core.large_values import beside_loop, is_large
 from toolcell.core.text.canonical_json import canonical_digest
 
 from ..approvals.types import is_same_name
-from ..policy.conditions import judge_arguments
+from ..policy.conditions import Condition, judge_arguments
 from ..policy.policy import AgentPolicy, Rule
-from ..policy.remarks import policy_remarks
 from ..policy.selectors import TOOL_NAME, ToolNames
 from ..values.call_facts import NO_FACTS, CallFacts
 from ..values.decision import NO_CAPS, Caps, GuardVerdict, Ruling, Tried
 from .quotas import LimitPlan, Quotas
+
+_CONTAINS = re.compile(r"(?:\(\?[a-z]+\))?\.\*.*|.*\.\*\$?", re.DOTALL)
+_FRAME = re.compile(r"\A(?:\(\?[a-z]+\))?\^?(?:\.\*\??)?|(?:\.\*\??)?\$?\Z")
+
+
+def policy_remarks(policies: Iterable[AgentPolicy]) -> list[str]:
+    """Return remarks on deny and ask rules that are easily stepped around."""
+    return [
+        f"{policy.agent_id}.{kind}[{index}].when.{path}: {remark}"
+        for policy in policies
+        for kind, rules in (("deny", policy.deny), ("ask", policy.ask))
+        for index, rule in enumerate(rules)
+        for path, condition in rule.when.items()
+        for remark in _remarks(condition)
+    ]
+
+
+def _remarks(condition: Condition) -> Iterator[str]:
+    if condition.matches is not None and _CONTAINS.fullmatch(condition.matches):
+        inside = _FRAME.sub("", condition.matches)
+        yield (
+            f"the pattern {condition.matches!r} is for the whole text; "
+            f"`contains = {inside!r}` finds it anywhere and in any case"
+        )
+    if condition.argv is not None:
+        yield (
+            "`argv` finds these exact commands alone, and the same done in another "
+            "way passes; allow the commands that may run instead"
+        )
+
 
 _log = logging.getLogger("toolcell.guard")
 _MAX_TOOL_POLICIES = 4096

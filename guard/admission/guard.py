@@ -31,10 +31,9 @@ from .decisions import (
     not_approved,
     refusal_for,
 )
-from .failure_mode import FailureMode
 from .forecasts import Forecasts
 from .hold import Hold, LoopEntry, WhileWaiting
-from .ledger import Ledger
+from .ledger import FailureMode, Ledger
 from .loop_detector import LoopDetector
 from .permit import Permit
 from .quotas import agent_prefix

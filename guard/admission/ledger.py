@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import anyio
 
-from toolcell.core import AuditError, StoreUnavailableError
+from toolcell.core import AuditError, PolicyError, StoreUnavailableError
 
 from ..stores.base import (
     NO_LIMITS,
@@ -24,9 +26,39 @@ from ..stores.base import (
 from ..stores.memory import MemoryStore
 from ..values.clock import Clock
 from ..values.decision import Degraded
-from .failure_mode import FailureMode
 from .hold import hold_id, new_number
 from .quotas import Lines
+
+_LOCAL = re.compile(r"local\(([1-9][0-9]{0,5})\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureMode:
+    """One way to answer calls while the store is unavailable."""
+
+    kind: Literal["closed", "local", "open"]
+    calls: int = 0
+    """Calls that `local` admits of each agent in one outage."""
+
+    @classmethod
+    def parse(cls, text: str) -> FailureMode:
+        """Read `closed`, `open` or `local(20)`.
+
+        Raises:
+            PolicyError: It is none of them.
+        """
+        if text == "closed":
+            return cls(kind="closed")
+        if text == "open":
+            return cls(kind="open")
+        found = _LOCAL.fullmatch(text)
+        if found is None:
+            raise PolicyError(
+                f"{text!r} is not a failure mode",
+                hint="it is 'closed', 'local(20)' or 'open'",
+            )
+        return cls(kind="local", calls=int(found[1]))
+
 
 _log = logging.getLogger("toolcell.guard")
 _T = TypeVar("_T")

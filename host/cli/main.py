@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from ..terminal.garbage import put_off_collection
+from ..terminal.interpreter import put_off_collection, skip_teardown
 from ..terminal.signals import SignalExit, end_on_signals
 from ..terminal.streams import OutputError, ensure_standard_streams
-from ..terminal.teardown import skip_teardown
 from .base.head_start import head_start
 
 

@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from ..config.secrets import read_secret
-from ..operator.desk import Desk, open_desk
+from ..operator.checks import OperatorChecks, open_checks
 from ..operator.event_bus import Events
 from ..runtime.sources import Sources
 from .accounts.oidc import OIDC
@@ -49,11 +49,11 @@ async def open_app(
         events: The events of the host; pages that are open follow them.
     """
     with ExitStack() as stack:
-        desk = stack.enter_context(open_desk(sources.config, sources.audit))
+        checks = stack.enter_context(open_checks(sources.config, sources.audit))
         acts = stack.enter_context(file.beside())
         rights = Rights(acts, _sessions(sources, acts), sources.approvals)
         oidc = await _issuer(sources, rights, origin, file.clock)
-        yield _gated(_console(sources, file, rights, origin, oidc, events, desk))
+        yield _gated(_console(sources, file, rights, origin, oidc, events, checks))
 
 
 def _sessions(sources: Sources, file: PeopleFile) -> Sessions:
@@ -68,7 +68,7 @@ def _console(
     origin: str,
     oidc: OIDC | None,
     events: Events,
-    desk: Desk,
+    checks: OperatorChecks,
 ) -> Console:
     people = People(file)
     return Console(
@@ -82,7 +82,7 @@ def _console(
         passkeys=Passkeys(people, origin, clock=file.clock),
         oidc=oidc,
         events=events,
-        desk=desk,
+        checks=checks,
         templates=make_templates(),
         navigation=[
             (each.path, each.link)

@@ -16,7 +16,7 @@ from toolcell.core import AuditError, InvalidInputError
 from toolcell.guard import AuditHead, AuditLog
 from toolcell.tools.spi import CodeSessions
 
-from .heads import HeadFile, KeptHead
+from .audit_anchors import HeadFile, KeptHead
 from .live_calls import LiveCall, LiveCalls, check_stoppable
 
 _log = logging.getLogger("toolcell.host")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import anyio
@@ -22,7 +23,7 @@ from toolcell.guard import Approve, Reject
 from ..http.agent_shares import AgentShares, TooManyError
 from ..http.connections import OpenRequests
 from ..http.streams import event_stream
-from ..http.tokens import Token, TokenStore
+from ..http.tokens import Token, TokenStore, open_tokens
 from ..operator.actions import cancel_call
 from ..operator.event_bus import OPERATORS, Events
 from ..operator.limits import agent_limits
@@ -344,3 +345,24 @@ class RestAPI:
 
 def _time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+@asynccontextmanager
+async def open_api(host: Host, events: Events) -> AsyncIterator[RestAPI]:
+    """Open the application; when it is left, calls that run are finished.
+
+    Args:
+        host: The host; open.
+        events: The events of the host.
+
+    Raises:
+        ConfigError: There is no place for tokens.
+    """
+    with open_tokens(host.config) as tokens:
+        async with anyio.create_task_group() as tasks:
+            calls = ClientCalls(host, tasks)
+            try:
+                yield RestAPI(host, tokens, calls, events, version("toolcell"))
+                await host.active_calls.drain(host.config.server.drain_seconds)
+            finally:
+                tasks.cancel_scope.cancel()

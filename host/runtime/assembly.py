@@ -50,7 +50,7 @@ from ..config.host_config import HostConfig
 from ..config.secrets import read_secret
 from ..operator.event_bus import EventBus
 from ..operator.live_calls import LiveCalls
-from ..webhooks.opening import make_webhooks
+from ..webhooks.sender import make_webhooks
 from .active_calls import ActiveCalls
 from .caller_approval import ask_caller
 from .cluster import open_sandbox

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from toolcell.core import ConfigError
 
 from ..config.secrets import read_secret
-from .imported import imported
 from .policy_names import check_agent
+from .registry import imported
 
 if TYPE_CHECKING:
     from toolcell.flow import Flow

@@ -5,8 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
-from starlette.types import ASGIApp
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolcell.core import ConfigError
 
@@ -15,7 +18,49 @@ from ..http.serving import listen, serving, until_signal
 from ..operator.event_bus import Events, open_events
 from ..runtime.host import Host
 from ..runtime.sources import Sources, sources_of
-from .front import Front
+
+if TYPE_CHECKING:
+    from ..e2b.app import SandboxAPI
+
+
+class Front:
+    """The application of one address.
+
+    A request that names a sandbox, by whatever part of it, is for that sandbox, also
+    where its path is that of another API.
+
+    Args:
+        sandboxes: E2B's API; None: it is not served here.
+    """
+
+    def __init__(self, sandboxes: SandboxAPI | None) -> None:
+        self._sandboxes = sandboxes
+        self.apps: dict[API, ASGIApp] = {}
+        """The APIs, once they are open. Until then requests are answered 503."""
+
+        if sandboxes is not None:
+            self.apps["e2b"] = sandboxes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = next((self.apps[api] for api in self._choice(scope)), None)
+        if app is None:
+            app = PlainTextResponse("the server starts", 503, {"Retry-After": "1"})
+        await app(scope, receive, send)
+
+    def _choice(self, scope: Scope) -> list[API]:
+        """Return the open APIs, the one that a request is for first."""
+        path = scope["path"]
+        api: API = "e2b"
+        if self._sandboxes is None or not self._sandboxes.names_sandbox(
+            HTTPConnection(scope)
+        ):
+            if path.startswith("/v1/"):
+                api = "rest"
+            elif path.startswith(("/mcp", "/.well-known/", "/healthz", "/readyz")):
+                api = "mcp"
+        order: tuple[API, ...] = (api, "mcp", "rest", "e2b")
+        return [each for each in order if each in self.apps]
+
 
 OnURL = Callable[[API, str], None]
 """Called with an API and its URL when clients can connect."""
@@ -137,7 +182,7 @@ def _open(
 ) -> AbstractAsyncContextManager[ASGIApp]:
     """Open an API of tools; the packages of the others need not be installed."""
     if api == "rest":
-        from ..rest.server import open_api
+        from ..rest.api import open_api
 
         return open_api(host, events)
     from ..mcp.http_server import HTTPServer

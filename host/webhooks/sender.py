@@ -11,9 +11,9 @@ from __future__ import annotations
 import http.client
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import anyio
@@ -22,16 +22,16 @@ from anyio import CapacityLimiter
 from anyio.abc import TaskGroup
 from pydantic import SecretStr
 
-from toolcell.core import StoreUnavailableError, ToolError
+from toolcell.core import ConfigError, StoreUnavailableError, ToolError
 from toolcell.core.egress import EgressRules
 from toolcell.core.http_exchange import NoAnswerError, Request, exchange
 from toolcell.guard import Approvals, Redactor
 from toolcell.guard.spi import ApprovalRecord
 
+from ..config.host_config import HostConfig
 from ..config.webhooks import WebhookConfig, WebhookEvent
-from .messages import event_of, message
+from .messages import Signer, event_of, message
 from .queue import MAX_WAITING, MessageQueue, WaitingMessage
-from .signature import Signer
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the requests, and at the messages that are due."""
@@ -293,3 +293,32 @@ class WebhookSender:
             "the message %s of the webhook %s is not delivered: %s; %s",
             *(waiting.id, waiting.webhook, problem, then),
         )
+
+
+WEBHOOKS_FILE = "webhooks.db"
+
+
+def make_webhooks(
+    config: HostConfig,
+    secrets: Mapping[str, Any],
+    approvals: Approvals,
+    redactor: Redactor,
+) -> WebhookSender | None:
+    """Return the sender of messages; None: there are no webhooks.
+
+    Raises:
+        ConfigError: A secret or the file of messages cannot be used.
+    """
+    folder = config.state.folder
+    if not config.webhooks:
+        return None
+    if folder is None:
+        raise ConfigError("webhooks need state.folder", hint="set it to a folder")
+    receivers = [Receiver(each, secrets[each.secret]) for each in config.webhooks]
+    return WebhookSender(
+        approvals,
+        receivers,
+        MessageQueue(folder / WEBHOOKS_FILE, time.time()),
+        redactor=redactor,
+        public_url=config.console.public_url,
+    )

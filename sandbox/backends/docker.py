@@ -31,7 +31,6 @@ from ..client.channel import Channel
 from ..client.handshake import send_first
 from ..client.types import CellTraits
 from ..config import mount_rules
-from ..config.environment import cell_environment
 from ..config.host_rules import hosts_file
 from ..config.settings import IsolationLevel, Limits, SandboxConfig, enforcers
 from . import (
@@ -42,7 +41,7 @@ from . import (
     limit_probe,
 )
 from .cell_bundle import bundle, framed
-from .cell_settings import cell_settings
+from .cell_settings import cell_environment, cell_settings
 from .docker_creation import ContainerCreation
 from .docker_hosts import HostsFile
 from .docker_packages import PackageMounts

@@ -7,15 +7,21 @@ import re
 import struct
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from toolcell.core.text.picture_type import picture_type
 
 from ..cell.wire.contract import MAX_PREVIEW_BYTES, MAX_PREVIEW_SIDE
-from .base import ResultModel
 
 if TYPE_CHECKING:
     from toolcell.core import ImagePart, Part
+
+
+class ResultModel(BaseModel):
+    """A value that does not change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
 
 MAX_CONTENT_CHARACTERS = 16_384
 """Characters of one output as text for a model. When it is reached the text is cut, and

@@ -5,8 +5,8 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue
 
 from ..config.settings import Enforcer, IsolationLevel
-from .base import ResultModel as _ResultModel
 from .output import Output
+from .output import ResultModel as _ResultModel
 from .process_end import signal_number
 from .status import STATUSES, Status
 

@@ -24,7 +24,7 @@ from toolcell.guard import ApprovalStore, SQLiteStore, verify_audit
 from toolcell.host import Host, HostConfig
 from toolcell.host.console.accounts.people_file import PeopleFile
 from toolcell.host.http.tokens import TokenStore
-from toolcell.host.operator.heads import HeadFile
+from toolcell.host.operator.audit_anchors import HeadFile
 from toolcell.host.runtime.backup import MANIFEST, back_up, restore
 from toolcell.host.webhooks.queue import MessageQueue
 from toolcell.tools import SQLiteIdempotency, SQLiteRecords
@@ -44,7 +44,7 @@ FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "flows.db": ("flow/stores/sqlite.py", SQLiteCheckpointer),
     "tokens.db": ("host/http/tokens.py", TokenStore),
     "people.db": ("host/console/accounts/people_file.py", PeopleFile),
-    "heads.db": ("host/operator/heads.py", HeadFile),
+    "heads.db": ("host/operator/audit_anchors.py", HeadFile),
     "webhooks.db": ("host/webhooks/queue.py", lambda path: MessageQueue(path, 0.0)),
 }
 """Each database of a host, the module that opens it, and its store."""

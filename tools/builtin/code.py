@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from toolcell.core import ImagePart, ToolcellError
-from toolcell.core.text.overwritten import without_overwritten
+from toolcell.core.text.printable import without_overwritten
 from toolcell.sandbox import Artifact, ExecutionResult, Output, Sandbox, SandboxSession
 from toolcell.sandbox.spi import OpaqueValue
 

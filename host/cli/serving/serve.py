@@ -12,7 +12,7 @@ import typer
 from toolcell.core import ConfigError
 from toolcell.core.text.install_hint import install_hint
 
-from ...terminal.garbage import resume_collection
+from ...terminal.interpreter import resume_collection
 from ...terminal.output import print_json
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 from .console import print_console, require_console

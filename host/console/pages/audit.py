@@ -12,8 +12,8 @@ from toolcell.guard import AuditLog
 from toolcell.guard.spi import AuditEntry, audit_page
 
 from ...operator.actions import keep_head
+from ...operator.audit_anchors import KeptHead
 from ...operator.audit_check import AuditCheck
-from ...operator.heads import KeptHead
 from ..web.visit import NotDoneError, Visit
 from .numbers import read_number
 
@@ -28,7 +28,7 @@ _LOOK_AGAIN_SECONDS = 2
 
 async def show(visit: Visit) -> Response:
     """Show a page of records, the state of the check, and the kept heads."""
-    log, check = visit.sources.audit, visit.console.desk.audit_check
+    log, check = visit.sources.audit, visit.console.checks.audit_check
     if log is None or check is None:
         return visit.render("no_audit.html")
     before = visit.query("before")
@@ -46,7 +46,7 @@ async def show(visit: Visit) -> Response:
         check=state,
         problems=() if state.report is None else state.report.problems[:MAX_PROBLEMS],
         heads=await _heads(visit),
-        can_keep=visit.console.desk.heads is not None,
+        can_keep=visit.console.checks.heads is not None,
     )
     if state.state == "running":
         # Without a script, too, the page shows how far the check is.
@@ -74,7 +74,7 @@ async def verify(visit: Visit) -> Response:
 async def keep(visit: Visit) -> Response:
     """Keep the present head."""
     log, _ = _log(visit)
-    heads = visit.console.desk.heads
+    heads = visit.console.checks.heads
     if heads is None:
         raise NotDoneError(409, "heads need a place", hint="name a folder in [state]")
     await keep_head(log, heads, by=visit.person.id)
@@ -82,7 +82,7 @@ async def keep(visit: Visit) -> Response:
 
 
 def _log(visit: Visit) -> tuple[AuditLog, AuditCheck]:
-    log, check = visit.sources.audit, visit.console.desk.audit_check
+    log, check = visit.sources.audit, visit.console.checks.audit_check
     if log is None or check is None:
         raise NotDoneError(
             404, "there is no audit log", hint="name its path in [audit]"
@@ -91,7 +91,7 @@ def _log(visit: Visit) -> tuple[AuditLog, AuditCheck]:
 
 
 async def _heads(visit: Visit) -> list[KeptHead]:
-    heads = visit.console.desk.heads
+    heads = visit.console.checks.heads
     return [] if heads is None else await anyio.to_thread.run_sync(heads.all)
 
 

@@ -20,14 +20,14 @@ async def show(visit: Visit) -> Response:
         parts_of=await _parts(visit),
         sandbox=sandbox,
         pool=None if sandbox is None else sandbox.pool_stats(),
-        doctor=visit.console.desk.doctor.last,
+        doctor=visit.console.checks.doctor.last,
         now=time(),
     )
 
 
 async def examine(visit: Visit) -> Response:
     """Let the doctor examine this machine; it starts a few cells."""
-    await visit.console.desk.doctor.examine()
+    await visit.console.checks.doctor.examine()
     return visit.go("/health#doctor")
 
 

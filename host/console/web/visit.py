@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from toolcell.core import StoreUnavailableError, ToolcellError
 
-from ...operator.desk import Desk
+from ...operator.checks import OperatorChecks
 from ...operator.event_bus import OPERATORS, Events
 from ...runtime.sources import Sources
 from ..accounts.oidc import OIDC
@@ -61,7 +61,7 @@ class Console:
     """The issuer to sign in with. None: passkeys alone."""
 
     events: Events
-    desk: Desk
+    checks: OperatorChecks
     templates: Environment
     navigation: Sequence[tuple[str, str]]
     """The links to pages at the head of each: path and text."""

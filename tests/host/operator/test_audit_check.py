@@ -9,9 +9,9 @@ import pytest
 
 from toolcell.core import StoreUnavailableError
 from toolcell.guard import AuditHead, AuditLog
-from toolcell.host.operator import actions, heads
+from toolcell.host.operator import actions, audit_anchors
+from toolcell.host.operator.audit_anchors import HeadFile
 from toolcell.host.operator.audit_check import AuditCheck
-from toolcell.host.operator.heads import HeadFile
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +88,7 @@ async def test_a_head_is_kept_under_a_name(
         assert kept.head.seq == 1
         with HeadFile(path) as other:
             assert other.all() == [kept]
-        monkeypatch.setattr(heads, "MAX_HEADS", 2)
+        monkeypatch.setattr(audit_anchors, "MAX_HEADS", 2)
         for number in range(3):
             file.keep(AuditHead(number, "0" * 64), by="Bob")
         assert [each.head.seq for each in file.all()] == [2, 1]

@@ -25,7 +25,7 @@ from toolcell.host.http.tokens import open_tokens
 from toolcell.host.operator.event_bus import watch_approvals
 from toolcell.host.operator.events import EVENTS, Event, SessionClosed
 from toolcell.host.rest.openapi import openapi_document
-from toolcell.host.rest.streamed_events import StreamedEvent
+from toolcell.host.rest.operations import StreamedEvent
 from toolcell.host.runtime.policy_reload import PolicyReloader
 from toolcell.tools import RunContext, tool
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolcell.host import Host, HostConfig
-from toolcell.host.operator.doctor import Doctor
+from toolcell.host.operator.checks import Doctor
 from toolcell.host.operator.explanations import CallTree, call_tree, why
 from toolcell.host.operator.limits import agent_limits
 from toolcell.sandbox import SandboxConfig

@@ -16,8 +16,8 @@ from toolcell.core import AuditError, InvalidInputError, ToolResult
 from toolcell.guard.spi import audit_page
 from toolcell.host import Host, HostConfig
 from toolcell.host.operator import actions
+from toolcell.host.operator.audit_anchors import HeadFile
 from toolcell.host.operator.events import CallEvent, Event
-from toolcell.host.operator.heads import HeadFile
 from toolcell.host.operator.live_calls import LiveCall
 from toolcell.tools import RunContext
 

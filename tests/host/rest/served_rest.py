@@ -18,7 +18,7 @@ from toolcell.host import Host, HostConfig
 from toolcell.host.http.serving import listen, uvicorn_server
 from toolcell.host.http.tokens import TokenStore, open_tokens
 from toolcell.host.operator.event_bus import open_events
-from toolcell.host.rest.server import open_api
+from toolcell.host.rest.api import open_api
 from toolcell.tools import ToolContext, tool
 
 CONFIG = """

@@ -11,9 +11,9 @@ import pytest
 from toolcell.host import Host
 from toolcell.host.http.tokens import open_tokens
 from toolcell.host.operator.event_bus import open_events
+from toolcell.host.rest.api import open_api
 from toolcell.host.rest.bodies import NewCall
 from toolcell.host.rest.calls import MAX_SHOWN
-from toolcell.host.rest.server import open_api
 
 from .served_rest import PICTURE, SUM, configured, own_tools, served
 

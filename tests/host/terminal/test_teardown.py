@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import atexit, sys, threading
 {before}
-from toolcell.host.terminal.teardown import skip_teardown
+from toolcell.host.terminal.interpreter import skip_teardown
 
 class Kept:
     def __del__(self):
@@ -90,7 +90,7 @@ def test_output_that_cannot_be_written_is_told_as_python_does() -> None:
 
 FULL = """
 import sys
-from toolcell.host.terminal.teardown import skip_teardown
+from toolcell.host.terminal.interpreter import skip_teardown
 with skip_teardown():
     print("lost")
     sys.exit(0)

@@ -29,9 +29,9 @@ from toolcell.guard import (
 )
 from toolcell.host import Host, HostConfig
 from toolcell.host.config.webhooks import WebhookConfig
+from toolcell.host.webhooks.messages import Signer
 from toolcell.host.webhooks.queue import MAX_WAITING, MessageQueue, WaitingMessage
 from toolcell.host.webhooks.sender import GIVE_UP_SECONDS, Receiver, WebhookSender
-from toolcell.host.webhooks.signature import Signer
 from toolcell.tools import tool
 
 from ...support.hidden_text import ATTACKS

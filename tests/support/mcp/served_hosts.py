@@ -23,7 +23,7 @@ from toolcell.host.http.tokens import TokenStore
 from toolcell.host.mcp.caller import Caller
 from toolcell.host.mcp.http_server import HTTPServer
 from toolcell.host.mcp.server import MCPServer
-from toolcell.host.serving.front import Front
+from toolcell.host.serving.servers import Front
 from toolcell.tools import Tool
 
 from ..toolcell_command import TOOLCELL

@@ -1,16 +1,22 @@
-"""The doctor on demand: it starts real cells, so it is not asked too often."""
+"""The checks that operators run: of the audit log, its anchors, and isolation."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import time
 
 import anyio
 
+from toolcell.guard import AuditLog
 from toolcell.sandbox import SandboxConfig
 from toolcell.sandbox.spi import DoctorReport, diagnose
+
+from ..config.host_config import HostConfig
+from .audit_anchors import HEADS_FILE, HeadFile
+from .audit_check import AuditCheck
 
 FRESH_SECONDS = 60.0
 """Seconds in which the doctor looks once. When asked again within them the last report
@@ -57,3 +63,39 @@ class Doctor:
                 report = await self._examine(self._config)
                 self.last = Examination(report, self._clock())
             return self.last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorChecks:
+    """The parts, all of them open."""
+
+    audit_check: AuditCheck | None
+    """The check of the audit log; None: there is no log."""
+
+    heads: HeadFile | None
+    """The heads of the log that were kept; None: there is no place for them."""
+
+    doctor: Doctor
+
+
+@contextmanager
+def open_checks(config: HostConfig, audit: AuditLog | None) -> Iterator[OperatorChecks]:
+    """Open the parts while the block runs.
+
+    Args:
+        config: The configuration.
+        audit: The audit log; None: there is none.
+
+    Raises:
+        ConfigError: The kept heads cannot be opened.
+    """
+    with ExitStack() as stack:
+        check = heads = None
+        if audit is not None:
+            check = AuditCheck(audit)
+            stack.callback(check.close)
+            if config.state.folder is not None:
+                heads = stack.enter_context(HeadFile(config.state.folder / HEADS_FILE))
+        yield OperatorChecks(
+            audit_check=check, heads=heads, doctor=Doctor(config.sandbox)
+        )
