@@ -22,7 +22,8 @@ from .mcp_client.toolset import MCPToolset
 from .openapi.toolset import OpenAPIToolset
 from .registry.registry import ToolRegistry
 from .stores.idempotency import Idempotency
-from .stores.records import Records, ToolExecutionRecord
+from .stores.record import ToolExecutionRecord
+from .stores.records import Records
 from .stores.sqlite_idempotency import SQLiteIdempotency
 from .stores.sqlite_records import SQLiteRecords
 

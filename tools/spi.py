@@ -21,7 +21,8 @@ from .registry.registry import Reload
 from .registry.snapshot import Snapshot, Visible
 from .stores.idempotency import MemoryIdempotency
 from .stores.observed_records import ObservedRecords
-from .stores.records import MemoryRecords, NumberedRecord, UsageHour
+from .stores.record import NumberedRecord
+from .stores.records import MemoryRecords, UsageHour
 
 __all__ = [
     "ArtifactSink",

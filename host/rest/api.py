@@ -26,6 +26,7 @@ from ..http.streams import event_stream
 from ..http.tokens import Token, TokenStore, open_tokens
 from ..operator.actions import cancel_call
 from ..operator.event_bus import OPERATORS, Events
+from ..operator.filters import read_status
 from ..operator.limits import agent_limits
 from ..operator.session_usage import measured
 from ..runtime.host import Host
@@ -322,7 +323,9 @@ class RestAPI:
             parent_id=query.parent_id,
             agent_id=whose(asked.token, query.agent),
             tool_name=query.tool,
-            status=query.status,
+            status=read_status(query.status) if query.status else None,
+            reason=query.reason,
+            text=query.text,
             since=_time(query.since),
             until=_time(query.until),
             limit=query.limit,

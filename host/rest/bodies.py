@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from toolcell.core import ErrorInfo, ToolResult, ToolStatus
 from toolcell.core.models import FrozenModel
+from toolcell.sandbox import Status
 
 from ..operator.live_calls import CallState as State
 
@@ -70,8 +71,15 @@ class RecordQuery(AgentsQuery):
     tool: _Name | None = None
     """Only calls of this tool."""
 
-    status: Literal["ok", "error", "denied", "timeout", "cancelled"] | None = None
-    """Only calls that ended like this."""
+    status: ToolStatus | Status | Literal["failed"] | None = None
+    """Only calls that ended like this, or whose program did where only that one failed:
+    the `outcome` of a record. `failed`: all but `ok` and `denied`."""
+
+    reason: _Name | None = None
+    """Only calls that were refused for this reason."""
+
+    text: Annotated[str, Field(min_length=1, max_length=1_000)] | None = None
+    """Only calls with all of these words in arguments, result or error."""
 
     since: _Time | None = None
     """Only calls that started then or later."""
@@ -368,6 +376,9 @@ class Record(Body):
     arguments: dict[str, JsonValue]
     verdict: Literal["allowed", "denied", "unguarded", "not_asked"]
     status: Literal["ok", "error", "denied", "timeout", "cancelled"]
+    outcome: ToolStatus | Status
+    """The status; that of the program, where only that one failed."""
+
     reason: str | None
     """The reason of a refusal by the guard."""
 

@@ -89,6 +89,7 @@ def record_view(numbered: NumberedRecord) -> bodies.Record:
         arguments=dict(record.arguments),
         verdict=record.verdict,
         status=record.status,
+        outcome=record.outcome,
         reason=record.reason,
         rule=record.rule,
         error_kind=record.error_kind,

@@ -23,7 +23,7 @@ from toolcell.sandbox import ExecutionResult
 from toolcell.sandbox.spi import RequestGate, pause_deadline
 
 from ..definition.tool import Tool
-from ..stores.records import NEVER_MADE, RecordedVerdict, ToolExecutionRecord
+from ..stores.record import NEVER_MADE, RecordedVerdict, ToolExecutionRecord
 from .threads import ThreadJob
 
 HeldSlots = frozenset[int]

@@ -9,8 +9,9 @@ from opentelemetry import metrics
 
 from toolcell.core.gauges import SECONDS
 
+from .record import NumberedRecord, ToolExecutionRecord
 from .record_filter import RecordFilter
-from .records import NumberedRecord, Records, ToolExecutionRecord, UsageHour
+from .records import Records, UsageHour
 
 _meter = metrics.get_meter("toolcell.tools")
 _calls = _meter.create_counter(

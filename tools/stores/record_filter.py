@@ -7,16 +7,15 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .records import ToolExecutionRecord
+from .record import ToolExecutionRecord
 
 MAX_SEARCHED = 4_000
 """Characters of the arguments of a call, and of its result, that are searched for
 words. When it is reached the rest is not searched."""
 
-EXACT = ("call_id", "parent_id", "agent_id", "tool_name", "outcome", "reason")
+EXACT = ("call_id", "parent_id", "agent_id", "tool_name", "reason")
 """Members of a filter that are compared with those of a record as they are."""
 
 # Chinese, Japanese and Korean have no spaces: each letter is a word.
@@ -32,7 +31,9 @@ class RecordFilter:
     parent_id: str | None = None
     agent_id: str | None = None
     tool_name: str | None = None
-    outcome: str | None = None
+    outcomes: tuple[str, ...] | None = None
+    """One of these."""
+
     reason: str | None = None
     text: str | None = None
     """Whole words that are all in the record, in any order; those that are joined by
@@ -52,6 +53,7 @@ class RecordFilter:
                 value is None or getattr(record, name) == value
                 for name, value in wanted
             )
+            and (self.outcomes is None or record.outcome in self.outcomes)
             and (self.since is None or record.started_at >= self.since)
             and (self.until is None or record.started_at < self.until)
             and (not self.text or has_words(searched_words(record), self.text))

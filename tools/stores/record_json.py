@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from .records import ToolExecutionRecord
+from .record import ToolExecutionRecord
 
 
 def written(record: ToolExecutionRecord) -> str:

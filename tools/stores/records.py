@@ -10,14 +10,13 @@ from datetime import datetime
 from itertools import count, islice
 from operator import add
 from types import MappingProxyType
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
-from pydantic import JsonValue
 from pydantic_core import from_json, to_json
 
-from toolcell.core import InvalidInputError, StoreUnavailableError, ToolStatus
-from toolcell.sandbox import Status
+from toolcell.core import InvalidInputError, StoreUnavailableError
 
+from .record import NumberedRecord, ToolExecutionRecord
 from .record_filter import RecordFilter
 
 _MOST = 10**12
@@ -30,103 +29,6 @@ _MAX_HELD = 1_000
 
 HOUR = 3_600
 """Seconds of the spans for which usage is summed."""
-
-RecordedVerdict = Literal["allowed", "denied", "unguarded", "not_asked"]
-"""The guard's verdict: it admitted the call, it refused it, there is no guard, or the
-call ended before the guard was asked."""
-
-NEVER_MADE = ("denied", "not_asked")
-"""The verdicts of calls that were never made."""
-
-_PROGRAMS = ("run_python", "run_shell")
-_PROGRAM_STATUSES = get_args(Status)
-
-
-class ToolExecutionRecord(NamedTuple):
-    """One attempt at one call. Secrets in it are redacted."""
-
-    call_id: str
-    tool_name: str
-    agent_id: str | None
-    parent_id: str | None
-    """The call inside which this one was made."""
-
-    tool_version: str | None
-    """Empty for an act that is no call of a tool; None where no tool was found."""
-
-    arguments: Mapping[str, JsonValue]
-    """The arguments as the model sent them, or as the person who approved the call
-    changed them; without defaults."""
-
-    verdict: RecordedVerdict
-    status: ToolStatus
-    started_at: datetime
-    duration_ms: float
-    """Milliseconds of this attempt, waiting for the guard included."""
-
-    result: JsonValue = None
-    error_kind: str | None = None
-    """`ToolcellError.kind` of what ended it; None if the status is `ok`."""
-
-    reason: str | None = None
-    """The reason of the guard's refusal, as `Decision.reason`; None if it admitted."""
-
-    error_detail: str | None = None
-    """The error with its traceback, for people; a model never sees it."""
-
-    usage: Mapping[str, int | str] = MappingProxyType({})
-    """The amounts that were charged, by unit; `usd` is decimal text."""
-
-    backend: str | None = None
-    """The place of the run: `loop`, `thread`, `subprocess` or `docker`; None: it did
-    not run."""
-
-    attempt: int = 1
-    """1 for the first try."""
-
-    final: bool = True
-    """True if the call ended with it, False if a retry follows."""
-
-    replayed: bool = False
-    """True if the result of an earlier call was returned and nothing ran."""
-
-    still_running: bool = False
-    """True if the function could not be stopped and ran on after the call."""
-
-    rule: str | None = None
-    """The rule or limit that refused, as `Decision.rule`; None if it was admitted."""
-
-    @property
-    def program_status(self) -> Status | None:
-        """The status of the program that the call ran; None: it ran none.
-
-        Other tools may answer with anything, and do not choose a status.
-        """
-        if self.tool_name not in _PROGRAMS or not isinstance(self.result, Mapping):
-            return None
-        status = self.result.get("status")
-        # A status that is no text has no place in a set, but in a tuple.
-        return status if status in _PROGRAM_STATUSES else None  # type: ignore[return-value]
-
-    @property
-    def outcome(self) -> ToolStatus | Status:
-        """The status of the call, or of its program where only that one failed."""
-        return (self.program_status if self.status == "ok" else None) or self.status
-
-    @property
-    def cost_usd(self) -> str | None:
-        """The cost of the attempt in US dollars, as decimal text, if it is known."""
-        cost = self.usage.get("usd")
-        return None if cost is None else str(cost)
-
-
-class NumberedRecord(NamedTuple):
-    """A record and its place in its store."""
-
-    number: int
-    """Grows from record to record, from 1; there may be gaps."""
-
-    record: ToolExecutionRecord
 
 
 class UsageHour(NamedTuple):
@@ -196,7 +98,7 @@ class Records(ABC):
         parent_id: str | None = None,
         agent_id: str | None = None,
         tool_name: str | None = None,
-        status: ToolStatus | Status | None = None,
+        status: str | tuple[str, ...] | None = None,
         reason: str | None = None,
         text: str | None = None,
         since: datetime | None = None,
@@ -229,7 +131,7 @@ class Records(ABC):
         parent_id: str | None = None,
         agent_id: str | None = None,
         tool_name: str | None = None,
-        status: ToolStatus | Status | None = None,
+        status: str | tuple[str, ...] | None = None,
         reason: str | None = None,
         text: str | None = None,
         since: datetime | None = None,
@@ -245,8 +147,8 @@ class Records(ABC):
             parent_id: Only calls made inside this one.
             agent_id: Only this agent's.
             tool_name: Only of this tool.
-            status: Only with this status: that of the call, or that of its program
-                where only the program failed.
+            status: Only with this status, or one of several: that of the call, or that
+                of its program where only the program failed.
             reason: Only those that the guard refused for this reason.
             text: Only those with all of these words, in its arguments, its result or
                 its error. A word counts if it is whole; capitals and accents do not.
@@ -272,7 +174,7 @@ class Records(ABC):
             parent_id=parent_id,
             agent_id=agent_id,
             tool_name=tool_name,
-            outcome=status,
+            outcomes=(status,) if isinstance(status, str) else status,
             reason=reason,
             text=text,
             since=since,

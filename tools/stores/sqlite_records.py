@@ -11,14 +11,12 @@ from pathlib import Path
 
 from toolcell.core.storage.sqlite import FORMAT
 
+from .record import NEVER_MADE, NumberedRecord, ToolExecutionRecord
 from .record_filter import RecordFilter
 from .record_json import written
 from .records import (
     HOUR,
-    NEVER_MADE,
-    NumberedRecord,
     Records,
-    ToolExecutionRecord,
     UsageHour,
     usage_of,
 )

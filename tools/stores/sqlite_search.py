@@ -14,9 +14,10 @@ from hashlib import blake2s
 from itertools import chain
 from typing import Any
 
+from .record import NumberedRecord, ToolExecutionRecord
 from .record_filter import RecordFilter, phrases, searched_words
 from .record_json import read
-from .records import HOUR, NumberedRecord, ToolExecutionRecord
+from .records import HOUR
 
 SEARCH_SCHEMA = """
 CREATE VIRTUAL TABLE IF NOT EXISTS tool_search
@@ -152,12 +153,17 @@ def _numbers(
 
 def _question(wanted: RecordFilter) -> str:
     """Return the facts and words that are asked for, as FTS5 writes them."""
-    facts = [
-        _fact(name, value)
-        for name in _FACTS
-        if (value := getattr(wanted, name)) is not None
+    values = {
+        "agent_id": (wanted.agent_id,),
+        "tool_name": (wanted.tool_name,),
+        "outcome": wanted.outcomes or (None,),
+        "reason": (wanted.reason,),
+    }
+    asked = [
+        f"facts : ({' OR '.join(_fact(name, each) for each in any_of)})"
+        for name, any_of in values.items()
+        if any_of[0] is not None
     ]
-    asked = [f'facts : "{each}"' for each in facts]
     asked += [f'words : "{each}"' for each in phrases(wanted.text or "")]
     return " AND ".join(asked)
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from toolcell.core.text.printable import escaped
 from ...terminal.exit_codes import EXIT_WITHOUT_KEY
 from ...terminal.output import print_json, print_notice, print_table
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
-from ..base.times import Since, Until, read_time
+from ..base.times import Since, Until
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -128,7 +129,11 @@ def tail(
 
 def _as_recorded(time: str | None) -> str | None:
     """Return a time as the log has it, up to its zone."""
-    return None if time is None else read_time(time).replace(tzinfo=None).isoformat()
+    from ...operator.filters import read_time
+
+    if time is None:
+        return None
+    return read_time(time, datetime.now(UTC)).replace(tzinfo=None).isoformat()
 
 
 def _last_records(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import UTC, datetime
+from typing import Annotated
 
 import typer
 
@@ -11,18 +13,25 @@ from toolcell.core import ConfigError
 
 from ...terminal.output import print_json, print_table
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
-from ..base.times import Since, Until, read_time
+from ..base.times import Since, Until
 
-if TYPE_CHECKING:
-    from toolcell.tools.spi import NumberedRecord
-
-_SHOWN = ("started_at", "agent_id", "tool_name", "status", "reason", "duration_ms")
+_SHOWN = ("started_at", "agent_id", "tool_name", "outcome", "reason", "duration_ms")
 
 
 def records(
     agent: Annotated[str | None, typer.Option(help="Only those of an agent.")] = None,
     tool: Annotated[str | None, typer.Option(help="Only those of a tool.")] = None,
     call: Annotated[str | None, typer.Option(help="Only those of a call.")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(help="Only those that ended so, also programs; failed: not well."),
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Only those refused for a reason.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Only those with all of these words.")
+    ] = None,
     since: Since = None,
     until: Until = None,
     lines: Annotated[
@@ -30,40 +39,32 @@ def records(
     ] = 20,
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Show the last attempts at calls, the oldest first."""
     from ...config.host_config import HostConfig
+    from ...operator.exports import COLUMNS, as_row, facts_of, row_of
+    from ...operator.filters import read_filters
     from ...runtime.assembly import open_records
 
+    given = {"agent": agent, "tool": tool, "call": call, "status": status}
+    given |= {"reason": reason, "text": text, "since": since, "until": until}
+    asked = read_filters(given, datetime.now(UTC))
+    asked.check()
     settings = HostConfig.from_file(config)
     if settings.state.folder is None or not settings.state.folder.exists():
         raise ConfigError(
             "there are no records", hint="name state.folder, and start the host once"
         )
     with ExitStack() as stack:
-        found = open_records(settings, stack).page(
-            agent_id=agent,
-            tool_name=tool,
-            call_id=call,
-            since=None if since is None else read_time(since),
-            until=None if until is None else read_time(until),
-            limit=lines,
-        )
-    facts = [_facts(each) for each in reversed(found)]
-    if as_json:
+        found = open_records(settings, stack).page(**asked.wanted, limit=lines)
+    facts = [facts_of(each) for each in reversed(found)]
+    if as_csv:
+        rows = [row_of(COLUMNS), *map(as_row, facts)]
+        sys.stdout.write(b"".join(rows).decode())
+    elif as_json:
         for each in facts:
             print_json(each)
-        return
-    columns = ("number", *_SHOWN)
-    print_table(columns, [[each[name] or "" for name in columns] for each in facts])
-
-
-def _facts(found: NumberedRecord) -> dict[str, Any]:
-    record = found.record
-    return {
-        "number": found.number,
-        **record._asdict(),
-        "usage": dict(record.usage),
-        "started_at": record.started_at.isoformat(timespec="milliseconds"),
-        "duration_ms": round(record.duration_ms, 3),
-    }
+    else:
+        columns = ("number", *_SHOWN)
+        print_table(columns, [[each[name] or "" for name in columns] for each in facts])

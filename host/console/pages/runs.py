@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 from functools import partial
 from time import time
 from urllib.parse import urlencode
@@ -16,50 +17,64 @@ from toolcell.core.text.printable import escaped
 from toolcell.guard import Redactor
 from toolcell.tools.spi import NumberedRecord
 
-from ...http.streams import event_stream
+from ...http.streams import TAKE_SECONDS, Streamed, event_stream
 from ...operator.actions import cancel_call
 from ...operator.explanations import call_tree, why
+from ...operator.exports import FORMS, export
+from ...operator.filters import NAMES, read_filters
 from ...operator.live_calls import LiveCall, LiveCalls
 from ..web.visit import NotDoneError, Visit
+from .filters import by_day, filter_choices
 from .numbers import read_number
 
 PAGE_RECORDS = 50
 """Records of a page. When it is reached the older ones are on the next one."""
-
-STATUSES = ("ok", "error", "denied", "timeout", "cancelled")
 
 _LINE_BYTES = 4_096
 
 
 async def show(visit: Visit) -> Response:
     """Show the calls that run, and a page of records."""
-    wanted = {name: visit.query(name) for name in ("agent", "tool", "status", "call")}
+    given = {name: visit.query(name) for name in NAMES}
     before = visit.query("before")
-    status = wanted["status"] if wanted["status"] in STATUSES else ""
+    asked = read_filters(given, datetime.now(UTC))
     search = partial(
         visit.sources.records.page,
+        **asked.wanted,
         before=read_number(before) if before else None,
-        agent_id=wanted["agent"] or None,
-        tool_name=wanted["tool"] or None,
-        call_id=wanted["call"] or None,
-        status=status or None,  # type: ignore[arg-type]
         limit=PAGE_RECORDS + 1,
     )
     found = await anyio.to_thread.run_sync(search)
-    records, older = found[:PAGE_RECORDS], ""
-    if len(found) > PAGE_RECORDS:
-        given = {name: text for name, text in wanted.items() if text}
-        older = "?" + urlencode({**given, "before": records[-1].number})
+    records = found[:PAGE_RECORDS]
+    kept = {name: text for name, text in given.items() if text}
     host = visit.sources.host
     return visit.render(
         "runs.html",
         live=None if host is None else host.live_calls.all(),
-        records=records,
-        older=older,
-        wanted=wanted,
-        statuses=STATUSES,
+        days=by_day((each.record.started_at, each) for each in records),
+        older=records[-1].number if len(found) > PAGE_RECORDS else None,
+        given=given,
+        query=urlencode(kept),
+        problems=asked.problems,
+        choices=filter_choices(visit, given),
         is_first=not before,
         now=time(),
+    )
+
+
+async def export_records(visit: Visit) -> Response:
+    """Answer with all records that fit the filters, as a file."""
+    form = visit.query("form", "jsonl")
+    if form not in FORMS:
+        raise NotDoneError(404, "there is no such form", hint="jsonl or csv")
+    given = {name: visit.query(name) for name in NAMES}
+    asked = read_filters(given, datetime.now(UTC))
+    asked.check()
+    return Streamed(
+        export(visit.sources.records, asked.wanted, form),
+        FORMS[form],
+        headers={"Content-Disposition": f"attachment; filename=runs.{form}"},
+        take_seconds=TAKE_SECONDS,
     )
 
 

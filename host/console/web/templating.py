@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from toolcell.core.text.printable import escaped
 from . import programs
 
 FOLDER = Path(__file__).resolve().parent.parent / "templates"
+
+_EXCERPT = 90
+"""Characters of the arguments of a call that a list shows."""
 
 _JOINT = re.compile(r"(?<=[_\-./:@])(?=\w)")
 
@@ -33,7 +37,8 @@ def make_templates() -> Environment:
     )
     templates.finalize = _visible
     templates.filters |= {"as_json": as_json, "counted": counted}
-    templates.filters |= {"when": when, "iso": iso, "span": span}
+    templates.filters |= {"when": when, "clock": clock, "iso": iso, "span": span}
+    templates.filters |= {"took": took, "excerpt": excerpt}
     templates.filters |= {"breakable": breakable}
     templates.filters |= {"program": programs.program, "terminal": programs.terminal}
     templates.filters |= {"failure": programs.failure}
@@ -64,6 +69,11 @@ def when(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def clock(seconds: float) -> str:
+    """Return the time of the day of a time, in seconds since 1970."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%H:%M:%S}"
+
+
 def iso(seconds: float) -> str:
     """Return a time, in seconds since 1970, as machines read it."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
@@ -78,3 +88,26 @@ def span(seconds: float) -> str:
         if count or (unit == "s" and not parts):
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
+
+
+def took(milliseconds: float) -> str:
+    """Return how long a call took, as people write it."""
+    if milliseconds < 1_000:
+        return f"{milliseconds:.0f} ms"
+    seconds = milliseconds / 1_000
+    return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
+
+
+def excerpt(arguments: Mapping[str, Any]) -> str:
+    """Return the begin of the arguments of a call, which tells it from others."""
+    # One argument needs no name: it is the program, the query, the text.
+    named = len(arguments) > 1
+    texts = []
+    for name, value in arguments.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        short = " ".join(text[: 4 * _EXCERPT].split())
+        texts.append(f"{name} {short}" if named else short)
+        if sum(map(len, texts)) > _EXCERPT:
+            break
+    whole = " · ".join(texts)
+    return whole if len(whole) <= _EXCERPT else f"{whole[: _EXCERPT - 1]}…"

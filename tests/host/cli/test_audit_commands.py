@@ -85,7 +85,17 @@ def test_who_ran_what_in_a_time(command: Command, tmp_path: Path) -> None:
     assert shown("--until", "2020-01-01") == shown("--since", "9999-01-01") == []
     [line] = command("records", "--agent", "a", "--tool", "calculate").out.splitlines()
     assert line.split("\t")[2:5] == ["a", "calculate", "ok"]
-    assert command("records", "--since", "noon").code == 2
+    assert shown("--status", "failed", "--text", "6 EXPRESSION 7") == shown(
+        "--tool", "no_such"
+    )
+    assert shown("--text", "8") == shown("--reason", "budget") == []
+    assert (
+        command("records", "--csv", "--lines", "1")
+        .out.splitlines()[1]
+        .startswith("3,2")
+    )
+    for option in ("--since", "--status"):
+        assert command("records", option, "noon").code == 2
 
 
 @pytest.mark.promise("JC5")

@@ -21,7 +21,7 @@ from ...support.console.layout import DESK, PHONE, TABLET, on_screen, wrong_at
 from ...support.console.served import SECRET, Service, served
 
 NO_PAGES = {
-    *("/events", "/login", "/login/options"),
+    *("/events", "/login", "/login/options", "/runs/export"),
     *("/oidc/begin", "/oidc/callback"),
 }
 PAGES = [
@@ -31,7 +31,12 @@ PAGES = [
 ]
 EXAMPLES = [
     *("/runs/1", "/runs/1/why", "/runs/2", "/agents/builder", "/audit/1", "/tools/pay"),
-    *("/runs?agent=nobody", "/audit?before=3", "/agents/waiter"),
+    *(
+        "/runs?agent=nobody",
+        "/runs?text=m&since=noon",
+        "/audit?before=3",
+        "/agents/waiter",
+    ),
 ]
 """Pages with parts in their addresses; record 2 is that of a program, 1 of its call."""
 

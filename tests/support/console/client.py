@@ -33,6 +33,7 @@ class _Shape(HTMLParser):
         self.attributes: set[str] = set()
         self.scripts: list[str | None] = []
         self.acts: set[str | None] = set()
+        self.links: list[str] = []
         self.text = ""
         self.feed(text)
         self.close()
@@ -44,6 +45,8 @@ class _Shape(HTMLParser):
         self.attributes |= {name for name, _ in attrs}
         if tag == "form" and dict(attrs).get("method") == "post":
             self.acts.add(dict(attrs).get("action"))
+        if tag == "a":
+            self.links.append(dict(attrs).get("href") or "")
         if tag == "script":
             self.scripts.append(dict(attrs).get("src"))
 
@@ -60,6 +63,8 @@ class Client:
         self._token = token
         self.acts: set[str | None] = set()
         """The acts that the last page offers."""
+        self.links: list[str] = []
+        """The addresses that it leads to."""
 
     def page(self, path: str, status: int = 200) -> str:
         """Return the text of a page; no text in it may have become markup."""
@@ -71,6 +76,7 @@ class Client:
         assert not [each for each in shape.attributes if each.startswith("on")]
         assert "style" not in shape.attributes
         self.acts = shape.acts - {"/logout"}
+        self.links = shape.links
         return shape.text
 
     def act(self, path: str, status: int = 303, **fields: str) -> httpx2.Response:

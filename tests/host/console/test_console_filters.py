@@ -1,0 +1,97 @@
+"""Runs are asked for by filters, which links keep, and are exported as they fit."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from toolcell.tools import ToolExecutionRecord
+
+from ...support.console.client import Client
+from ...support.console.served import SECRET, Service, served
+
+pytestmark = pytest.mark.promise("D9")
+NOW = datetime.now(UTC)
+FORMULA = '=HYPERLINK("https://evil.test")'
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with served(tmp_path_factory.mktemp("console")) as made:
+        for number in range(120):
+            add(made, number, NOW - timedelta(days=number // 40))
+        add(made, 120, NOW, agent_id=FORMULA, result={"status": "out_of_memory"})
+        made.call("note", text=f"the token is {SECRET}, quietly").result(60)
+        yield made
+
+
+def add(service: Service, number: int, at: datetime, **changes: object) -> None:
+    status = "error" if number % 40 == 3 else "ok"
+    fields = {
+        "call_id": f"c{number}",
+        "tool_name": "run_python",
+        "agent_id": "coder",
+        "parent_id": None,
+        "tool_version": "1",
+        "arguments": {"code": f"\nmake(chart_{number})"},
+        "verdict": "allowed",
+        "status": status,
+        "started_at": at,
+        "duration_ms": 30_050.0,
+    }
+    service.host.executor.records.add(ToolExecutionRecord(**{**fields, **changes}))  # type: ignore[arg-type]
+
+
+def test_what_failed_is_found(viewer: Client) -> None:
+    failed = viewer.page("/runs?status=failed")
+    assert failed.count("30.1 s") == 4
+    assert "make(chart_43)" in failed
+    assert viewer.page("/runs?status=failed&since=today").count("30.1 s") == 2
+    memory = viewer.page("/runs?status=out_of_memory")
+    assert memory.count("30.1 s") == 1
+    assert "make(chart_7)" in viewer.page("/runs?text=chart_7")
+    assert f"{NOW - timedelta(days=1):%A, %Y-%m-%d}" in viewer.page("/runs?until=today")
+
+
+def test_links_keep_filters_and_pages_follow(viewer: Client) -> None:
+    first = viewer.page("/runs?agent=coder&text=make")
+    [older] = [each for each in viewer.links if "before=" in each]
+    second = viewer.page(older)
+
+    assert "agent=coder" in older
+    assert "text=make" in older
+    assert first.count("make(chart_") == second.count("make(chart_") == 50
+    assert "make(chart_119)" not in second
+
+
+def test_a_broken_filter_is_told_and_the_rest_stands(viewer: Client) -> None:
+    page = viewer.page("/runs?status=broken&since=noon&text=chart_7")
+
+    assert "The filter status was left out: 'broken' is no status" in page
+    assert "The filter since was left out: 'noon' is no time" in page
+    assert page.count("30.1 s") == 1
+    viewer.page("/runs/export?since=noon", 409)
+    viewer.page("/runs/export?form=xml", 404)
+
+
+def test_secrets_are_not_found(viewer: Client) -> None:
+    assert "note" in viewer.page("/runs?text=quietly")
+    assert "No record fits" in viewer.page(f"/runs?text={SECRET}")
+
+
+def test_all_that_fit_are_exported(viewer: Client) -> None:
+    lines = [*viewer.lines("/runs/export?agent=coder&form=jsonl")]
+    rows = "\n".join(viewer.lines("/runs/export?form=csv"))
+    table = [*csv.DictReader(io.StringIO(rows))]
+    numbers = [json.loads(each)["number"] for each in lines]
+
+    assert numbers == list(range(120, 0, -1))
+    assert len(table) == 122
+    assert table[1]["agent_id"] == f"'{FORMULA}"
+    assert table[1]["outcome"] == "out_of_memory"
+    assert json.loads(table[2]["arguments"]) == {"code": "\nmake(chart_119)"}
