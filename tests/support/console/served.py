@@ -33,7 +33,7 @@ folder = "state"
 [audit]
 path = "audit.jsonl"
 [approvals]
-wait_seconds = 600
+wait_seconds = 3600
 [[policies]]
 agent_id = "builder"
 allow = ["note"]
