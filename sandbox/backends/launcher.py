@@ -120,7 +120,8 @@ class LauncherProcess:
             )
         self._kill()
         raise SandboxUnavailableError(
-            "the launcher did not start in time",
+            "the launcher did not start in time: its interpreter runs, and no cell was "
+            f"made in {_START_SECONDS:g} seconds",
             hint="free CPU or memory here; `toolcell doctor` tries a cell",
         )
 

@@ -38,7 +38,8 @@ class Handshake:
         self._channel = channel
         self._settings = settings
         self._on_code = on_code
-        self._greeted = False
+        # On the clock of the event loop.
+        self._greeted_at: float | None = None
         self.started: bool | None = None
         """True once the cell is ready, False if it is not fit to be; None: it is not
         known yet."""
@@ -49,13 +50,13 @@ class Handshake:
     @property
     def is_under_way(self) -> bool:
         """True from the greeting until its answer is taken."""
-        return self._greeted and self.started is None
+        return self._greeted_at is not None and self.started is None
 
     def hello(self) -> bytes:
         """Return the first frame that a cell gets; empty once it was sent."""
-        if self._greeted:
+        if self._greeted_at is not None:
             return b""
-        self._greeted = True
+        self._greeted_at = anyio.current_time()
         hello = {
             "type": "hello",
             "protocol": PROTOCOL_VERSION,
@@ -101,12 +102,19 @@ class Handshake:
                 frame = await self._channel.receive()
         except TimeoutError:
             raise SandboxUnavailableError(
-                "the cell did not start in time",
+                "the cell did not start in time: it was made, and has not answered "
+                f"its greeting {self._waited()}",
                 hint="free CPU or memory here; `toolcell doctor` tries a cell",
             ) from None
         except CellLostError as error:
-            raise _not_started(self._channel, error.message) from None
+            why = f"{error.message}, and it had not answered its greeting "
+            raise _not_started(self._channel, why + self._waited()) from None
         self._check(frame)
+
+    def _waited(self) -> str:
+        """Return how long ago it was greeted, for an error."""
+        assert self._greeted_at is not None
+        return f"after {anyio.current_time() - self._greeted_at:.1f} seconds"
 
     def _check(self, frame: Frame) -> None:
         header = frame.header

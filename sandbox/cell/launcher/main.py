@@ -293,20 +293,20 @@ class Launcher:
         try:
             if start.recv(1) != b"!":
                 os._exit(70)
-            self._walls.enter()
-            linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
             files = group.files if group else {}
             why = ""
             settings = kind["settings"]
             try:
+                self._walls.enter()
+                linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
                 settings, own = self._walls.finish(kind)
                 files.update(own)
             except OSError as error:
-                why = f"cell set-up failed: {error}"
+                why = f"its walls were not finished: {error}"
             start, counters = _keep_only(start, files)
             process = Supervisor(counters, ready=True, adopts=True)
             if not why:
-                process.prepare(settings)
+                why = _prepared(process, settings)
             message, channels = receive_fds(start, 1, 1)
             if not message:
                 os._exit(70)
@@ -364,6 +364,15 @@ class Launcher:
         self._walls.close()
         if self._maker is not None:
             self._maker.remove_parents()
+
+
+def _prepared(process: Supervisor, settings: dict[str, Any]) -> str:
+    """Prepare a supervisor; return why that failed, or nothing."""
+    try:
+        process.prepare(settings)
+    except Exception as error:
+        return f"no process for its program was made: {type(error).__name__}: {error}"
+    return ""
 
 
 def _keep_only(

@@ -23,6 +23,7 @@ from toolcell.sandbox.cell.wire.frames import (
     encode,
     strict_json,
 )
+from toolcell.sandbox.client import handshake
 from toolcell.sandbox.client.channel import StreamSplitter
 from toolcell.sandbox.client.run_report import RunReport
 from toolcell.sandbox.client.types import Program
@@ -203,6 +204,24 @@ async def test_modules_are_taken_only_when_they_were_asked_for() -> None:
 async def test_a_foreign_protocol_version_is_refused() -> None:
     with pytest.raises(SandboxUnavailableError, match="speaks protocol 99"):
         await outcome(encode({"type": "ready", "protocol": 99}))
+
+
+@pytest.mark.parametrize(
+    ("says", "hangs", "why"),
+    [
+        ([encode({"type": "failed", "why": "no room"})], False, "start: no room "),
+        ([], False, r"ended .* had not answered its greeting after \d+\.\d seconds"),
+        ([], True, r"in time: .* has not answered its greeting after \d+\.\d seconds"),
+    ],
+)
+async def test_a_cell_that_does_not_start_says_how_far_it_came(
+    says: list[bytes], hangs: bool, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "_START_SECONDS", 0.1 if hangs else 60.0)
+    cell, theirs = cell_that_says(*says, hang=hangs)
+    async with cell:
+        with theirs, pytest.raises(SandboxUnavailableError, match=why):
+            await cell.wait_ready()
 
 
 async def test_a_cell_that_hangs_is_ended_at_the_deadline() -> None:
