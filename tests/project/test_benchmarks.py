@@ -112,6 +112,7 @@ def test_the_row_on_packages_prints_its_table(tmp_path: Path) -> None:
     assert works == ["subprocess, cached packages", "what cached packages add"]
 
 
+@pytest.mark.namespaces
 def test_the_row_on_the_sandbox_api_prints_its_table(tmp_path: Path) -> None:
     if not Path("/usr/bin/python3").exists():
         missing("cells run the system's python3")

@@ -58,6 +58,7 @@ async def test_over_mcp_the_token_is_named_in_every_record(
     assert {each["caller"] for each in told} == {f"token {text.split('_')[1]}"}
 
 
+@pytest.mark.namespaces
 @pytest.mark.promise("JC4")
 async def test_over_rest_and_the_sandbox_api_too(tmp_path: Path) -> None:
     (tmp_path / "rest").mkdir()

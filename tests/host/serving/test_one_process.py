@@ -98,6 +98,7 @@ async def served(folder: Path) -> AsyncIterator[Served]:
 
 
 @pytest.mark.anyio
+@pytest.mark.namespaces
 async def test_all_apis_see_the_same_calls_places_and_events(tmp_path: Path) -> None:
     async with (
         served(tmp_path) as made,
@@ -140,6 +141,7 @@ async def test_all_apis_see_the_same_calls_places_and_events(tmp_path: Path) -> 
 
 
 @pytest.mark.anyio
+@pytest.mark.namespaces
 async def test_what_names_a_sandbox_is_for_no_other_api(tmp_path: Path) -> None:
     """E2B's errors have a number as `code`, and REST's a `kind`."""
     by_header = {"e2b-sandbox-id": "none", "e2b-sandbox-port": "8000"}
