@@ -35,20 +35,24 @@ def doctor(
     if as_json:
         print_json(report.model_dump(mode="json"))
     else:
-        _print_report(report)
+        print_report(report)
     raise typer.Exit(0 if report.backend else EXIT_COULD_NOT_RUN)
 
 
-def _print_report(report: Any) -> None:
+def print_report(report: Any) -> None:
+    """Print what the doctor found, as a table for people."""
     from rich.console import Console
     from rich.text import Text
 
     table = table_of(("layer", "holds", "detail", "how to get it"))
+    above = ""
     for check in report.checks:
         mark = "[green]yes[/]" if check.ok else "[red]no[/]"
-        facts = (check.name, check.detail, check.fix)
-        name, detail, fix = (Text(escaped_line(each)) for each in facts)
-        table.add_row(name, mark, detail, fix)
+        fix = "as above" if check.fix and check.fix == above else check.fix
+        above = check.fix or above
+        facts = (check.name, check.detail, fix)
+        name, *rest = (Text(escaped_line(each)) for each in facts)
+        table.add_row(name, mark, *rest)
     console = Console()
     console.print(Text(escaped_line(report.summary)), soft_wrap=True)
     console.print(table)

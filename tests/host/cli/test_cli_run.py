@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from toolcell.host.cli.machine.cells import print_report
 from toolcell.host.cli.programs.run import read_file
+from toolcell.sandbox.spi import DoctorCheck, DoctorReport
 
 from ...conftest import BackendRow, level_here
 from ...support.child import Child
@@ -273,6 +275,19 @@ def test_doctor_is_a_table_for_people() -> None:
     assert done.returncode == 0
     [summary, *_] = done.stdout.decode().splitlines()
     assert f"in cells of {level_here()!r} isolation (subprocess)" in summary
+
+
+def test_doctor_tells_a_remedy_once_for_all_its_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    rows = [("a", "ask"), ("b", "ask"), ("c", ""), ("d", "ask"), ("e", "buy")]
+    checks = tuple(DoctorCheck(name=n, ok=not fix, fix=fix) for n, fix in rows)
+    print_report(DoctorReport(backend=None, level=None, checks=checks))
+    lines = capsys.readouterr().out.splitlines()
+    told = [line.split("│")[4].strip() for line in lines if "│" in line]
+
+    assert told == ["ask", "as above", "", "as above", "buy"]
 
 
 def test_clean_tells_what_it_did() -> None:
