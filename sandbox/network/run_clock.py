@@ -67,7 +67,7 @@ class RunClock:
         self._outer = _answering.get()
         self._pauses = 0
         self._began = 0.0
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None
         self.deadline = math.inf
         """The time by which a working supervisor has ended the run."""
 
@@ -102,7 +102,8 @@ class RunClock:
     async def _extend(self, seconds: float) -> None:
         if seconds:
             self.deadline += seconds
-            self._scope.deadline += seconds
+            if self._scope is not None:
+                self._scope.deadline += seconds
             # Without waiting for a turn to send: a cancelled call would not get one,
             # and the clock would stay stopped.
             with contextlib.suppress(CellLostError):

@@ -58,6 +58,7 @@ class ProgramFactory:
     ) -> None:
         self.config = config
         self._backend = backend
+        self._restricted = backend.traits.level == "process"
         self.spawn = spawn
         self._resolver = resolver
         self._look_ups = LookUps()
@@ -86,7 +87,7 @@ class ProgramFactory:
         return make_program(
             request,
             own if request.limits is None else own.narrowed_by(request.limits),
-            restricted=self._backend.traits.level == "process",
+            restricted=self._restricted,
             final=final,
             branch=branch,
         )
@@ -120,7 +121,8 @@ class ProgramFactory:
 
     async def with_packages(self, program: Program, packages: Sequence[str]) -> Program:
         """Return a program that finds its packages. Raises as `install`."""
-        return program._replace(packages=await self.layer(packages))
+        layer = await self.layer(packages)
+        return program._replace(packages=layer) if layer else program
 
     async def layer(self, packages: Sequence[str]) -> str:
         """Return the path of packages in cells, empty for none. Raises as `install`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 
 import anyio
 import anyio.abc
@@ -12,11 +13,13 @@ import anyio.abc
 from toolcell.core import CellLostError
 
 from ..client.cell import Cell
-from ..config.settings import Limits
+from ..config.settings import LIMITS, Limits
 from .cell_news import CellNews
 
 IDLE_SECONDS = 60.0
 """Seconds that a used cell waits for a program. When it is reached it is destroyed."""
+
+_limits_of_cell = attrgetter(*(name for name in LIMITS if LIMITS[name].of_cell))
 
 Owner = str | int | None
 """The agent whose programs use a cell in turn; or, of programs without an agent, the
@@ -33,7 +36,7 @@ def agent_of(owner: Owner) -> str | None:
 
 def key_of(owner: Owner, limits: Limits) -> Key:
     """Return the facts that must be equal for two programs to use one cell."""
-    return owner, tuple(limits.of_cell.values())
+    return owner, _limits_of_cell(limits)
 
 
 class UsedCells:

@@ -44,7 +44,10 @@ def read_request(fd: int, first: bytes, home: str) -> dict[str, Any]:
         inputs.update(_taken(os.path.join(home, request["inputs_file"])))
     secrets = {**request["variables"], **inputs.pop(SECRETS, {})}
     arguments.take(inputs)
-    arguments.use_user_packages()
+    if not request["final"]:
+        # What pip has installed comes before what the image has. In a cell of one
+        # program nothing was installed before it.
+        arguments.use_user_packages()
     if request["packages"]:
         arguments.use_packages(request["packages"])
     return {**request, "inputs": inputs, "secrets": secrets, "code": code}

@@ -32,6 +32,7 @@ TAKEN = 4
 
 START = 64
 SIZE = 64 * 1024
+_ZEROS = bytes(SIZE)
 
 
 class OutputPage:
@@ -46,4 +47,4 @@ class OutputPage:
 
     def clear(self) -> None:
         """Begin anew; no process prints into it now."""
-        self.memory[:] = bytes(SIZE)
+        self.memory[:] = _ZEROS
