@@ -1,4 +1,4 @@
-"""Work on large values, beside the event loop.
+"""Work on large values, which leaves room for others on the event loop.
 
 To read a call of some megabytes takes a second where rules look at its texts. A thread
 does it, in steps of some milliseconds: between two of them the event loop goes on.
@@ -11,6 +11,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
@@ -46,6 +47,12 @@ def is_large(value: object) -> bool:
         if room < 0:
             return True
     return False
+
+
+async def give_way(value: object) -> None:
+    """Let the event loop run between two steps of work on a large value."""
+    if is_large(value):
+        await anyio.lowlevel.checkpoint()
 
 
 async def beside_loop(agent_id: str, work: Callable[[], _R]) -> _R:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from toolcell.core import InvalidInputError
+from toolcell.core.large_values import give_way
 
 from ..config.server import ServerConfig
 from ..http.bodies import Bounds, parse
@@ -104,7 +105,9 @@ async def read_body(
         )
     bounds = Bounds(settings.max_body_bytes, settings.max_body_values)
     data = await bounds.read(request)
-    return _checked(kind, parse(data)), len(data)
+    values = parse(data)
+    await give_way(values)
+    return _checked(kind, values), len(data)
 
 
 def _checked(kind: type[_B], values: Any) -> _B:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from toolcell.core import InvalidInputError, ToolCall, ToolResult
 from toolcell.core.detached import Detachable
+from toolcell.core.large_values import give_way
 from toolcell.guard import ActionGuard, Approvals, AuditLog, Redactor
 from toolcell.sandbox import Sandbox
 from toolcell.tools import ConcurrentExecutor, RunContext, Tool, ToolRegistry
@@ -140,6 +141,7 @@ class Host(Detachable):
             arguments={} if arguments is None else arguments,  # type: ignore[arg-type]
             agent_id=agent_id,
         )
+        await give_way(call.arguments)
         return await self.executor.call(
             call, run=run or RunContext(), raise_on_error=False
         )

@@ -18,6 +18,7 @@ from toolcell.core import (
     ToolResult,
     ToolStatus,
 )
+from toolcell.core.large_values import give_way
 from toolcell.guard import ActionGuard
 
 from ..definition.previews import preview_of
@@ -206,6 +207,7 @@ class Pipeline:
     async def _run_once_per_key(self, first: CallKey, *rest: CallKey) -> ToolResult:
         """Run under the keys, or return the earlier result that one of them has."""
         key, body = first
+        await give_way(body.arguments)
         idempotency, repeatable = self._components.idempotency, self._tool.idempotent
         if not idempotency.take(key, body, repeatable=repeatable):
             earlier = await idempotency.claim(key, body, repeatable=repeatable)
@@ -214,6 +216,7 @@ class Pipeline:
         result: ToolResult | None = None
         self._keys.append(key)
         try:
+            await give_way(body.arguments)
             result = await (self._run_once_per_key(*rest) if rest else self._attempts())
             return result
         finally:

@@ -40,11 +40,13 @@ async def test_what_refused_calls_store_is_bounded(
         assert record.arguments["path"] == "/etc"
 
 
-async def test_what_ran_and_what_is_small_is_stored_whole() -> None:
+async def test_more_is_stored_of_what_ran_and_all_of_what_is_small() -> None:
     made = ConcurrentExecutor(ToolRegistry([write]), guard=None)
     small: dict[str, JsonValue] = {"path": "/etc", "other": 1}
     for arguments in (ONE, small):
         await made.call(ToolCall(id="1", name="write", arguments=arguments))
 
-    stored = [record.arguments for record in made.records.all_records()]
-    assert stored == [ONE, small]
+    ran, other = [record.arguments for record in made.records.all_records()]
+    assert other == small
+    assert ran["path"] == "/etc"
+    assert len(json.dumps(ran, ensure_ascii=False)) > 10 * REFUSED_BYTES

@@ -1,0 +1,186 @@
+"""The largest messages of strangers hold the event loop for a moment, on each door."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from toolcell.host import Host, HostConfig
+from toolcell.host.config.server import API
+from toolcell.host.http.tokens import open_tokens
+from toolcell.host.serving.servers import serve_host
+from toolcell.tools import tool
+
+from ...support.mcp.by_hand import request
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("R2", "R41", "R53", "R66")]
+
+CONFIG = """
+[sandbox]
+backend = "subprocess"
+[state]
+folder = "state"
+[server]
+max_bytes_per_second = 1_000_000_000
+[sandbox_api]
+domain = "boxes.test"
+[[policies]]
+agent_id = "a"
+allow = ["take"]
+[[policies.deny]]
+tools = ["*"]
+when = { "*" = { mentions_host = ["evil.test", "169.254.169.254"] } }
+[[policies.deny]]
+tools = ["*"]
+when = { "*" = { contains = ["rm -rf", "café"] } }
+"""
+APIS: list[API] = ["mcp", "rest", "e2b"]
+SECONDS = 0.1
+"""The longest that one step of the loop may take, of CPU. The promise is half of it: a
+busy machine takes longer for the same work."""
+
+TRIES = 5
+READ = {"mcp": [200], "rest": [200], "e2b": [400, 403]}
+"""The answers to what was read whole: results, or a refusal of what it says."""
+
+BYTES = 4_000_000
+VALUES = 9_000
+
+
+def filled(part: str) -> str:
+    return part * (BYTES // len(part.encode()))
+
+
+def values(part: str, count: int) -> list[str]:
+    return [filled(part)[: BYTES // len(part.encode()) * len(part) // count]] * count
+
+
+def deep(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+WORST: dict[str, Any] = {
+    "one text": filled("lorem ipsum, "),
+    "letters": filled("日本"),
+    "marks": filled("\u0301\u0323"),
+    "dots": filled("a."),
+    "quotes": filled("a 'b' "),
+    "secrets": filled("token=abcdef "),
+    "many texts": values("lorem ipsum tok ", VALUES),
+    "many secrets": values("token=abc secret ", VALUES),
+    "many names of hosts": values("日本.jp 1.2.3.4 ", VALUES),
+    "long texts": values("a.b 'c' ", 42),
+    "names": {text + str(n): n for n, text in enumerate(values("k", VALUES // 2))},
+    "numbers": list(range(VALUES)),
+    "long numbers": [int("7" * 1_000)] * 90,
+    "deep": [deep(60) for _ in range(VALUES // 62)],
+}
+
+
+@contextmanager
+def steps() -> Iterator[list[float]]:
+    """Measure the steps of the event loop, in seconds of CPU of its thread."""
+    taken: list[float] = []
+    run = asyncio.Handle._run
+
+    def measured(handle: asyncio.Handle) -> None:
+        start = time.thread_time()
+        try:
+            run(handle)
+        finally:
+            taken.append(time.thread_time() - start)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.Handle, "_run", measured)
+        yield taken
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    """Serve three APIs at one address, to an agent with rules on texts."""
+    path = folder / "toolcell.toml"
+    path.write_text(CONFIG)
+    config = HostConfig.from_file(path)
+    with open_tokens(config) as tokens:
+        key = tokens.create("a")[1]
+    async with Host(config) as host, anyio.create_task_group() as tasks:
+
+        @tool
+        def take(value: object) -> int:
+            """Take a value."""
+            return 1
+
+        host.registry.register(take)
+        urls: dict[API, str] = {}
+        ready = anyio.Event()
+
+        def note(api: API, url: str) -> None:
+            urls[api] = url
+            if len(urls) == len(APIS):
+                ready.set()
+
+        at = [("127.0.0.1:0", APIS)]
+        tasks.start_soon(
+            partial(serve_host, host, at, note, on_console=lambda url, link: None)
+        )
+        await ready.wait()
+        headers = {
+            "Authorization": f"Bearer {key}",
+            "X-API-Key": key,
+            "Content-Type": "application/json",
+        }
+        root = urls["rest"].partition("/v1")[0]
+        async with httpx2.AsyncClient(
+            base_url=root, headers=headers, timeout=300
+        ) as http:
+            yield http
+        tasks.cancel_scope.cancel()
+
+
+def message(door: API, value: Any) -> dict[str, Any]:
+    """Return a request that carries a value."""
+    if door == "mcp":
+        sent = request("take", {"value": value})
+        return {"url": "/mcp", **sent}
+    if door == "rest":
+        body: Any = {"tool": "take", "arguments": {"value": value}}
+        return {"url": "/v1/calls", "json": body}
+    texts = value if isinstance(value, list) else [value]
+    metadata = {str(place): each for place, each in enumerate(texts)}
+    body = {"templateID": "base", "metadata": metadata}
+    return {"url": "/sandboxes", "json": body}
+
+
+@pytest.mark.parametrize("door", APIS)
+async def test_no_message_holds_the_loop(tmp_path: Path, door: API) -> None:
+    slow: dict[str, float] = {}
+    async with served(tmp_path) as http:
+        # The first call also makes what later ones use.
+        await http.post(**message(door, "x"))
+        for kind, value in WORST.items():
+            sent = message(door, value)
+            body = json.dumps(sent.pop("json"), ensure_ascii=False).encode()
+            longest: list[float] = []
+            while len(longest) < TRIES:
+                with steps() as taken:
+                    answer = await http.post(content=body, **sent)
+                assert answer.status_code in READ[door], (kind, answer.text)
+                longest.append(max(taken))
+                if longest[-1] < SECONDS:
+                    break
+            else:
+                slow[kind] = min(longest)
+    assert not slow
