@@ -105,6 +105,7 @@ async def test_programs_of_a_remote_engine_reach_out_from_here() -> None:
 
 async def test_an_engine_that_goes_away_loses_the_cell(engine: Any) -> None:
     relay = Relay()
+    before = containers(engine)
     up = anyio.Event()
     code = "print('up', flush=True)\nimport time; time.sleep(600)"
     async with SandboxManager(DOCKER.config(docker_host=relay.address)) as sandbox:
@@ -120,14 +121,19 @@ async def test_an_engine_that_goes_away_loses_the_cell(engine: Any) -> None:
         with pytest.raises(SandboxUnavailableError):
             await sandbox.run("1")
 
-    await no_containers(engine)
+    await no_more_containers(engine, before)
 
 
-async def no_containers(engine: Any) -> None:
-    """Wait until no container of ours is left; the engine removes them itself."""
+def containers(engine: Any) -> set[str]:
+    """Return the containers of this process; managers of other tests have theirs."""
     ours = {"label": f"{OWNER_LABEL}={process_identity.this_process()}"}
-    with anyio.fail_after(60):
-        while engine.api.containers(all=True, filters=ours):
+    return {each["Id"] for each in engine.api.containers(all=True, filters=ours)}
+
+
+async def no_more_containers(engine: Any, before: set[str]) -> None:
+    """Wait until none is new; the engine removes them itself, when it gets to it."""
+    with anyio.fail_after(240):
+        while containers(engine) - before:
             await anyio.sleep(0.05)
 
 
@@ -145,13 +151,14 @@ async def test_a_missing_runtime_lists_what_there_is() -> None:
 
 async def test_an_image_without_python3_is_said(engine: Any) -> None:
     image = _image_of(engine, {"bin/sh": b"#!"})
+    before = containers(engine)
     try:
         with pytest.raises(SandboxUnavailableError, match="has no python3"):
             async with SandboxManager(DOCKER.config(image=image)) as sandbox:
                 await sandbox.run("1")
     finally:
         engine.images.remove(image, force=True)
-    await no_containers(engine)
+    await no_more_containers(engine, before)
 
 
 def _image_of(engine: Any, files: dict[str, bytes]) -> str:
