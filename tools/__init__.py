@@ -17,7 +17,7 @@ from .hooks.logging import LoggingHook
 from .hooks.redaction import RedactionHook
 from .hooks.result_size import ResultSizeHook
 from .hooks.watcher import CallWatcher
-from .mcp_client.stdio import MCPCommand
+from .mcp_client.command import MCPCommand
 from .mcp_client.toolset import MCPToolset
 from .openapi.toolset import OpenAPIToolset
 from .registry.registry import ToolRegistry

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from toolcell.core import ConfigError
 from toolcell.core.addresses import is_loopback_or_https
+from toolcell.sandbox import Limits, Mount, Network
+from toolcell.sandbox.spi import Requirement
 
-from .base import FilePath, Model, Seconds
+from .base import Count, FilePath, Model, Seconds
 from .secrets import SecretReference
 
 MCPName = Annotated[
@@ -16,7 +19,45 @@ MCPName = Annotated[
 ]
 _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
+_OF_COMMAND = {"args", "cell", "env", "folder", "secret_env", "where"}
+_OF_SERVER = ("connections", "network_bytes")
 _Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+
+
+class MCPCellConfig(Model):
+    """The cell that a program of MCP runs in. It is made as `[sandbox]` says, on this
+    machine, and has of network, mounts, packages and limits only what stands here."""
+
+    network: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
+    """The hosts that it may reach, as in `sandbox.network.hosts`. Empty: none."""
+
+    mounts: Annotated[tuple[Mount, ...], Field(max_length=16)] = ()
+    """Folders and files of this machine that it finds, as in `sandbox.mounts`."""
+
+    packages: Annotated[tuple[Requirement, ...], Field(max_length=64)] = ()
+    """Packages of Python that it can import, and whose commands it finds, as in
+    `sandbox.packages`. They are installed before it starts, outside of its cell."""
+
+    limits: Limits = Limits.model_construct()
+    """Its limits, as in `sandbox.limits`: those of a cell, `connections` and
+    `network_bytes`. Where they are left out `open_files` is 1,024, `connections`
+    100,000 and `network_bytes` 1 TiB."""
+
+    @field_validator("network")
+    @classmethod
+    def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return Network.allow(value).hosts
+        except ConfigError as error:
+            raise ValueError(error.message) from None
+
+    @field_validator("limits")
+    @classmethod
+    def _of_a_server(cls, value: Limits) -> Limits:
+        others = value.model_fields_set - {*value.of_cell, *_OF_SERVER}
+        if others:
+            raise ValueError(f"a server has no {', '.join(sorted(others))}")
+        return value
 
 
 class MCPServerConfig(Model):
@@ -24,21 +65,29 @@ class MCPServerConfig(Model):
     `toolcell tools pin`. It is a program that is started, or a URL."""
 
     command: Annotated[_Argument, Field(min_length=1)] | None = None
-    """The program: a path, or a name that is looked for in PATH of `env`. No shell is
-    involved. It runs unconfined."""
+    """The program: a path, or a name that is looked for in PATH. No shell is
+    involved."""
 
     args: tuple[_Argument, ...] = ()
     """Its arguments."""
 
     env: dict[_Variable, _Argument] = Field(default_factory=dict)
-    """Its environment, beside LANG and a PATH of the system's folders; nothing of the
-    host's own."""
+    """Its environment, beside what every program of a cell finds, or on the host
+    beside LANG and a PATH of the system's folders; nothing of the host's own."""
 
     secret_env: dict[_Variable, SecretReference] = Field(default_factory=dict)
     """More of its environment, from secrets: `{ API_KEY = "env:MY_KEY" }`."""
 
+    where: Literal["cell", "host"] = "cell"
+    """`host` runs the program unconfined, as the user of this host; its tools have the
+    tag `unconfined`."""
+
+    cell: MCPCellConfig = MCPCellConfig.model_construct()
+    """The program's cell."""
+
     folder: FilePath | None = None
-    """The folder that it runs in. None: the host's."""
+    """The folder that it runs in, with `where = "host"` alone. None: the host's. In a
+    cell it runs in the work dir."""
 
     url: (
         Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+([/?][^\s#]*)?$")] | None
@@ -64,19 +113,37 @@ class MCPServerConfig(Model):
 
     startup_seconds: Seconds = 30.0
     """Seconds that the server has to start and to tell its tools. When it is reached
-    the calls that wait for it fail."""
+    the calls that wait for it fail. Installing packages of its cell does not count."""
 
     max_message_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 4_194_304
     """Bytes of one message of the server. When it is reached the call fails, and a
     program is ended with its connection."""
 
+    per_agent: bool = False
+    """If true, the server is started once for each agent, so that none meets what
+    another one left there; if false, one is for all."""
+
+    max_agents: Count = 16
+    """Agents that have a server at once, with `per_agent`. When it is reached the
+    server that is idle longest ends; if all are at work the call fails."""
+
+    idle_seconds: Seconds = 600.0
+    """Seconds without a call, with `per_agent`. When it is reached the agent's server
+    ends."""
+
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("write either a command or a url")
-        of_command = self.args or self.env or self.secret_env or self.folder
-        if self.url is not None and of_command:
-            raise ValueError("args, env, secret_env and folder belong to a command")
+        named = self.model_fields_set & _OF_COMMAND
+        if self.url is not None and named:
+            raise ValueError(f"{', '.join(sorted(named))} belong to a command")
+        if self.where == "host" and "cell" in named:
+            raise ValueError('write either a cell or where = "host"')
+        if self.where == "cell" and self.folder is not None:
+            raise ValueError(
+                'a folder belongs to where = "host"; in a cell show it in cell.mounts'
+            )
         if self.command is not None and self.secrets_of_url:
             raise ValueError("bearer and headers belong to a url")
         if self.secrets_of_url and not is_loopback_or_https(self.url or ""):

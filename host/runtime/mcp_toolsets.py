@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolcell.core import ConfigError
+from toolcell.sandbox import Network, SandboxConfig
 from toolcell.tools import MCPCommand, MCPToolset
 from toolcell.tools.spi import MCPEndpoint, MCPPins
 
 from ..config.host_config import HostConfig
-from ..config.mcp_servers import MCPServerConfig
+from ..config.mcp_servers import MCPCellConfig, MCPServerConfig
 from ..config.secrets import read_secret
 
 _log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ def listed_toolsets(config: HostConfig) -> list[MCPToolset]:
         return []
     pins = MCPPins.load(config.tools.mcp_pins)
     return [
-        _toolset(name, settings, pins, dict.fromkeys(settings.secrets, ""))
+        _toolset(config, name, pins, dict.fromkeys(settings.secrets, ""))
         for name, settings in config.tools.mcp.items()
     ]
 
@@ -44,7 +45,12 @@ def make_toolsets(config: HostConfig, secrets: Mapping[str, Any]) -> list[MCPToo
     made = []
     for name, settings in config.tools.mcp.items():
         known = {each: secrets[each].get_secret_value() for each in settings.secrets}
-        toolset = _toolset(name, settings, pins, known)
+        toolset = _toolset(config, name, pins, known)
+        if toolset.unconfined:
+            _log.warning(
+                "the MCP server %s is not confined: it runs as the user of this host",
+                name,
+            )
         for tool, reason in toolset.unusable.items():
             _log.warning("%s of the MCP server %s is left out: %s", tool, name, reason)
         if not toolset.tools:
@@ -73,29 +79,30 @@ def offering_toolset(
     known = {
         each: read_secret(each, environ).get_secret_value() for each in settings.secrets
     }
-    return _toolset(name, settings, None, known)
+    return _toolset(config, name, None, known)
 
 
 def _toolset(
-    name: str,
-    settings: MCPServerConfig,
-    pins: MCPPins | None,
-    secrets: Mapping[str, str],
+    config: HostConfig, name: str, pins: MCPPins | None, secrets: Mapping[str, str]
 ) -> MCPToolset:
+    settings = config.tools.mcp[name]
     return MCPToolset(
         name,
-        _server(settings, secrets),
+        _server(settings, config.sandbox, secrets),
         pins=pins,
         prefix=settings.prefix,
         idempotent=settings.idempotent,
         timeout_seconds=settings.timeout_seconds,
         startup_seconds=settings.startup_seconds,
         max_message_bytes=settings.max_message_bytes,
+        per_agent=settings.per_agent,
+        max_agents=settings.max_agents,
+        idle_seconds=settings.idle_seconds,
     )
 
 
 def _server(
-    settings: MCPServerConfig, secrets: Mapping[str, str]
+    settings: MCPServerConfig, sandbox: SandboxConfig, secrets: Mapping[str, str]
 ) -> MCPCommand | MCPEndpoint:
     if settings.command is not None:
         hidden = {key: secrets[each] for key, each in settings.secret_env.items()}
@@ -103,9 +110,24 @@ def _server(
             command=settings.command,
             args=settings.args,
             env={**settings.env, **hidden},
+            where=settings.where,
+            cell=_cell(settings.cell, sandbox) if settings.where == "cell" else None,
             folder=settings.folder,
         )
     headers = {key: secrets[each] for key, each in settings.headers.items()}
     if settings.bearer is not None:
         headers["Authorization"] = f"Bearer {secrets[settings.bearer]}"
     return MCPEndpoint(url=settings.url or "", headers=headers)
+
+
+def _cell(cell: MCPCellConfig, sandbox: SandboxConfig) -> SandboxConfig:
+    """Return the host's kind of cell, with what is a server's own."""
+    usual = {name: getattr(sandbox, name) for name in sandbox.model_fields_set}
+    own = {
+        "network": Network.none.to(cell.network),
+        "mounts": cell.mounts,
+        "packages": cell.packages,
+        "limits": cell.limits,
+        "env": {},
+    }
+    return SandboxConfig(**(usual | own))

@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 from toolcell.guard import AgentPolicy, Budget
 from toolcell.guard.spi import Condition, RateLimit, Rule
 from toolcell.host import HostConfig
-from toolcell.sandbox import Limits
+from toolcell.sandbox import Limits, Mount
 from toolcell.sandbox.config.settings import LIMITS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
@@ -31,6 +31,12 @@ OF_POLICIES: dict[type[BaseModel], str] = {
     Budget: "Budgets of a policy",
 }
 """Parts that occur in several places, each with its heading."""
+
+_ELSEWHERE: dict[type[BaseModel], str] = {
+    Limits: "sandbox.limits",
+    Mount: "sandbox.mounts",
+}
+"""Parts that are described once, where they first occur."""
 
 
 def render() -> str:
@@ -50,6 +56,8 @@ def _section(title: str, name: str, model: type[BaseModel]) -> list[str]:
         about = docs[key]
         if child in OF_POLICIES:
             about += f" See [{OF_POLICIES[child].lower()}](#{_anchor(child)})."
+        elif child in _ELSEWHERE and below != _ELSEWHERE[child]:
+            about += f" See `{_header(_ELSEWHERE[child])}`."
         elif child is not None:
             about += f" See `{_header(below)}`."
             inner += ["", *_section(f"## {_header(below)}", below, child)]
@@ -76,8 +84,9 @@ def _anchor(part: type[BaseModel]) -> str:
 
 
 def _header(name: str) -> str:
-    if name in ("tools.mcp", "tools.openapi"):
-        return f"[{name}.NAME]"
+    for each in ("tools.mcp", "tools.openapi"):
+        if f"{name}.".startswith(f"{each}."):
+            return f"[{each}.NAME{name.removeprefix(each)}]"
     lists = ("policies", "sandbox.mounts", "webhooks")
     return f"[[{name}]]" if name in lists else f"[{name}]"
 

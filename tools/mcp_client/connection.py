@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +13,26 @@ import anyio
 import anyio.lowlevel
 from pydantic import TypeAdapter, ValidationError
 
-from toolcell.core import ConfigError, ToolExecutionError
+from toolcell.core import ConfigError, SandboxError, ToolExecutionError
 from toolcell.core.text.install_hint import install_hint
 from toolcell.core.text.printable import escaped
 
 from ..foreign.definition import Listing, unknown_outcome
+from .command import MCPCommand
 from .definition import MCPDefinition, mcp_definition
 from .http import LastErrorStatus, MCPEndpoint, open_endpoint
+from .last_words import LastWords
 from .message_limits import ConnectionLost, MessageBudget, limit_messages
 from .odd_parts import SET_ASIDE
 from .results import MAX_ERROR_CHARACTERS, MCPProgressRelay
-from .stdio import MCPCommand, open_command
+from .stdio import open_on_host
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.client._transport import TransportStreams
     from mcp.types import CallToolResult, Tool
+
+    from toolcell.sandbox import SandboxSession
 
 MAX_PAGES = 100
 """Pages of one listing. When it is reached the rest is not asked for."""
@@ -151,14 +155,43 @@ def _refused(tool: str, error: Any, status: int | None) -> ToolExecutionError:
 
 
 @asynccontextmanager
+async def open_place(
+    server: MCPCommand | MCPEndpoint,
+) -> AsyncGenerator[SandboxSession | None, None]:
+    """Open the cell of a server; None: it has none.
+
+    Raises:
+        ToolExecutionError: There is no such cell.
+    """
+    if not isinstance(server, MCPCommand) or server.where == "host":
+        yield None
+        return
+    from .confined import open_cell
+
+    async with AsyncExitStack() as stack:
+        try:
+            session = await stack.enter_async_context(open_cell(server))
+        except (ConfigError, SandboxError) as error:
+            raise ToolExecutionError(
+                f"there is no cell for it: {error.message}", hint=error.hint
+            ) from error
+        yield session
+
+
+@asynccontextmanager
 async def connect(
-    server: MCPCommand | MCPEndpoint, max_bytes: int
+    server: MCPCommand | MCPEndpoint,
+    place: SandboxSession | None,
+    max_bytes: int,
+    words: LastWords,
 ) -> AsyncGenerator[ServerConnection, None]:
     """Open a connection; leaving it ends it, and a program with all it started.
 
     Args:
         server: The server.
+        place: The cell that it runs in; None: it has none.
         max_bytes: Bytes of one message.
+        words: Told what a program says on standard error, and how it ends.
 
     Raises:
         ConfigError: The MCP library is not installed.
@@ -179,7 +212,7 @@ async def connect(
     last_error, budget = LastErrorStatus(), MessageBudget()
     client = Client(
         limit_messages(
-            _transport(server, max_bytes, last_error),
+            _transport(server, place, max_bytes, words, last_error),
             budget,
             lambda: connection.version,
         ),
@@ -196,20 +229,30 @@ async def connect(
             tasks.cancel_scope.cancel()
     except Exception as error:
         raise ToolExecutionError(
-            _reason(error, last_error.status),
-            hint="look whether the server runs, and whether its address "
+            _reason(error, last_error.status, words),
+            hint=words.cause
+            or "look whether the server runs, and whether its address "
             "or command is right",
         ) from error
     finally:
         connection.ended.set()
+        words.log()
 
 
 def _transport(
-    server: MCPCommand | MCPEndpoint, max_bytes: int, last_error: LastErrorStatus
+    server: MCPCommand | MCPEndpoint,
+    place: SandboxSession | None,
+    max_bytes: int,
+    words: LastWords,
+    last_error: LastErrorStatus,
 ) -> AbstractAsyncContextManager[TransportStreams]:
-    if isinstance(server, MCPCommand):
-        return open_command(server, max_bytes)
-    return open_endpoint(server, max_bytes, last_error)
+    if not isinstance(server, MCPCommand):
+        return open_endpoint(server, max_bytes, last_error)
+    if place is None:
+        return open_on_host(server, max_bytes, words)
+    from .confined import open_in_cell
+
+    return open_in_cell(server, place, max_bytes, words)
 
 
 async def _listen(connection: ServerConnection) -> None:
@@ -231,15 +274,17 @@ async def _listen(connection: ServerConnection) -> None:
         _log.info("changes of tools are not heard of: %s", type(error).__name__)
 
 
-def _reason(error: BaseException, status: int | None) -> str:
+def _reason(error: BaseException, status: int | None, words: LastWords) -> str:
     """Return the reason why there is no connection; it repeats no secret."""
     while isinstance(error, BaseExceptionGroup):
         lost = error.subgroup(ConnectionLost)
         error = (lost or error).exceptions[0]
     if isinstance(error, ConnectionLost):
-        return f"it {error.reason}"
+        ended = f" ({words.end})" if words.end else ""
+        return words.after(f"it {error.reason}{ended}")
     if isinstance(error, OSError):
         return f"it cannot be started or reached: {error.strerror or 'no connection'}"
     if status is not None:
         return f"it answered with HTTP status {status}"
-    return f"it cannot be reached, or does not speak MCP ({type(error).__name__})"
+    what = f"it cannot be reached, or does not speak MCP ({type(error).__name__})"
+    return words.after(what)

@@ -8,16 +8,12 @@ its tools, and a tool that changed does not run.
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Collection
 from typing import Any, Self
 
-import anyio
-from anyio.abc import TaskGroup, TaskStatus
 from pydantic import JsonValue
 
-from toolcell.core import ConfigError, InvalidInputError, ToolExecutionError
+from toolcell.core import ConfigError, ToolExecutionError
 
 from ..definition.context import ToolContext
 from ..definition.json_schema import build_validator
@@ -25,16 +21,11 @@ from ..definition.json_schema_tool import JSONSchemaTool
 from ..definition.tool import Tool
 from ..foreign.definition import model_description, model_schema
 from ..foreign.offered import OfferedTools, check_prefix, offered_name
-from .connection import ServerConnection, connect
+from .command import MCPCommand
+from .connections import ServerConnections
 from .definition import MCPDefinition, MCPPins
 from .http import MCPEndpoint
 from .results import MCPProgressRelay, content_of
-from .stdio import MCPCommand
-
-CLOSE_SECONDS = 5.0
-"""Seconds that a server has to close. When it is reached its connection is cut."""
-
-_log = logging.getLogger(__name__)
 
 
 class MCPTool(JSONSchemaTool):
@@ -53,7 +44,8 @@ class MCPTool(JSONSchemaTool):
             parameters=model_schema(definition.input_schema),
             idempotent=idempotent,
             timeout=toolset.timeout_seconds,
-            tags={"mcp", f"mcp:{toolset.name}"},
+            tags={"mcp", f"mcp:{toolset.name}"}
+            | ({"unconfined"} if toolset.unconfined else set()),
         )
         schema = definition.output_schema
         self.output = None if schema is None else build_validator(name, schema)
@@ -97,9 +89,17 @@ class MCPToolset:
             60. When it is reached the server is asked to stop, and the call ends as
             `timeout`.
         startup_seconds: Seconds for a server to start and list its tools; default 30.
-            When it is reached the calls that wait for it fail.
+            When it is reached the calls that wait for it fail. Time in which the
+            packages of its cell are installed does not count.
         max_message_bytes: Bytes of one message of the server; default 4 MiB. When it is
             reached the call fails; a program is ended with its connection.
+        per_agent: True starts the server once for each agent, so that none meets what
+            another one left there; False has one for all.
+        max_agents: Agents that have a server at once, with `per_agent`; default 16.
+            When it is reached the server that is idle longest ends; if all are at work
+            the call fails.
+        idle_seconds: Seconds without a call after which a server of one agent ends;
+            default 600.
 
     Raises:
         ConfigError: A name or number cannot be used.
@@ -116,27 +116,37 @@ class MCPToolset:
         timeout_seconds: float = 60.0,
         startup_seconds: float = 30.0,
         max_message_bytes: int = 4_194_304,
+        per_agent: bool = False,
+        max_agents: int = 16,
+        idle_seconds: float = 600.0,
     ) -> None:
         self.name = name
         self.prefix = name if prefix is None else prefix
         check_prefix(self.prefix)
-        if not min(timeout_seconds, startup_seconds, max_message_bytes) > 0:
+        numbers = (timeout_seconds, startup_seconds, max_message_bytes, max_agents)
+        if not min(*numbers, idle_seconds) > 0:
             raise ConfigError(
                 "the limits of an MCP server are above 0",
                 hint="leave them out for the defaults",
             )
         self.timeout_seconds = timeout_seconds
-        self._server = server
+        self.unconfined = isinstance(server, MCPCommand) and server.where == "host"
+        """True if the server is a program that runs as the user of this process."""
+
         self._idempotent = frozenset(idempotent)
-        self._startup_seconds = startup_seconds
-        self._max_message_bytes = max_message_bytes
-        self._lock = anyio.Lock()
-        self._connection: ServerConnection | None = None
-        self._group: TaskGroup | None = None
         self._offered = OfferedTools(
             f"the MCP server {name}",
             self._tool,
             None if pins is None else pins.of(name),
+        )
+        self._connections = ServerConnections(
+            name,
+            server,
+            self._offered.compare,
+            startup_seconds=startup_seconds,
+            max_message_bytes=max_message_bytes,
+            max_agents=max_agents if per_agent else None,
+            idle_seconds=idle_seconds,
         )
 
     @property
@@ -166,30 +176,18 @@ class MCPToolset:
         return self._offered.left_out
 
     async def __aenter__(self) -> Self:
-        if self._group is not None:
-            raise InvalidInputError(
-                f"the MCP server {self.name} is open already",
-                hint="use it where it is open, or make another MCPToolset",
-            )
-        self._group = await anyio.create_task_group().__aenter__()
+        await self._connections.open()
         if self._offered.is_adopting:
             try:
-                await self._connected()
+                async with self._connections.use(None):
+                    pass
             except BaseException:
-                await self._aclose()
+                await self._connections.aclose()
                 raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._aclose()
-
-    async def _aclose(self) -> None:
-        group, self._group = self._group, None
-        if self._connection is not None:
-            self._connection.ended.set()
-        if group is not None:
-            # The caller's error is not the group's: it goes on as it is.
-            await group.__aexit__(None, None, None)
+        await self._connections.aclose()
 
     def _tool(self, definition: MCPDefinition) -> MCPTool:
         idempotent = definition.name in self._idempotent
@@ -205,69 +203,13 @@ class MCPToolset:
         Raises:
             ToolExecutionError: It was not made, it failed, or its outcome is unknown.
         """
-        connection = await self._connected()
-        reason = self._offered.change_of(tool.definition.name)
-        if reason is not None:
-            raise ToolExecutionError(
-                f"{tool.name} cannot be used: {reason}",
-                hint=f"`toolcell tools pin {self.name}` shows it and approves it",
-            )
-        progress = MCPProgressRelay(context)
-        result = await connection.call(tool.definition.name, arguments, progress)
+        async with self._connections.use(context.agent_id) as connection:
+            reason = self._offered.change_of(tool.definition.name)
+            if reason is not None:
+                raise ToolExecutionError(
+                    f"{tool.name} cannot be used: {reason}",
+                    hint=f"`toolcell tools pin {self.name}` shows it and approves it",
+                )
+            progress = MCPProgressRelay(context)
+            result = await connection.call(tool.definition.name, arguments, progress)
         return content_of(tool.name, result, tool.output, context)
-
-    async def _connected(self) -> ServerConnection:
-        """Return an open connection whose tools were compared."""
-        async with self._lock:
-            now = self._connection
-            if now is not None and now.is_stale and not now.ended.is_set():
-                await self._refresh(now)
-            if now is None or now.ended.is_set():
-                if self._group is None:
-                    raise InvalidInputError(
-                        f"the MCP server {self.name} is not open",
-                        hint="use it in `async with`",
-                    )
-                now = self._connection = await self._group.start(self._hold)
-            return now
-
-    async def _refresh(self, connection: ServerConnection) -> None:
-        connection.is_stale = False
-        try:
-            with anyio.fail_after(self._startup_seconds):
-                self._offered.compare(await connection.listing())
-        except Exception as error:  # noqa: BLE001 - a new connection follows
-            connection.ended.set()
-            _log.info("%s did not list its tools (%s)", self.name, type(error).__name__)
-        except BaseException:
-            connection.is_stale = True
-            raise
-
-    async def _hold(self, *, task_status: TaskStatus[ServerConnection]) -> None:
-        """Hold a connection open until it ends."""
-        is_open = False
-        with anyio.CancelScope() as scope:
-            scope.deadline = anyio.current_time() + self._startup_seconds
-            try:
-                async with connect(self._server, self._max_message_bytes) as connection:
-                    self._offered.compare(await connection.listing())
-                    scope.deadline = math.inf
-                    is_open = True
-                    task_status.started(connection)
-                    await connection.ended.wait()
-                    scope.deadline = anyio.current_time() + CLOSE_SECONDS
-            except ToolExecutionError as error:
-                if not is_open:
-                    raise ToolExecutionError(
-                        f"there is no connection to the MCP server {self.name}:"
-                        f" {error.message}",
-                        hint="look whether the server runs, and whether its address "
-                        "or command is right",
-                    ) from error
-                _log.warning("the MCP server %s is lost: %s", self.name, error.message)
-        if not is_open:
-            raise ToolExecutionError(
-                f"the MCP server {self.name} did not start within"
-                f" {self._startup_seconds:g} s",
-                hint="look whether it runs, or raise startup_seconds",
-            )

@@ -36,8 +36,9 @@ builtin = ["arithmetic", "clock", "code"]  # also: database, files, http
 # python = ["my_package.my_tools:tools"]
 # [tools.http]
 # hosts = ["example.com"]
-# [tools.mcp.files]               # offered once `toolcell tools pin` approved it
-# command = "/usr/local/bin/mcp-server-files"
+# [tools.mcp.time]                # offered once `toolcell tools pin` approved it
+# command = "mcp-server-time"
+# cell = { packages = ["mcp-server-time"] }
 
 # Counters, approvals and records, for all processes of this machine.
 [state]

@@ -134,15 +134,24 @@ def _report(offered: Toolset, changes: list[PinChange]) -> dict[str, Any]:
     ]
     return {
         "server": offered.name,
+        "unconfined": _is_unconfined(offered),
         "changes": differences,
         "unusable": offered.unusable,
         "left_out": offered.left_out,
     }
 
 
+def _is_unconfined(offered: Toolset) -> bool:
+    from toolcell.tools import MCPToolset
+
+    return isinstance(offered, MCPToolset) and offered.unconfined
+
+
 def _describe(offered: Toolset, changes: list[PinChange]) -> Iterator[str]:
     tools = counted(len(offered.tools), "tool")
     yield f"{offered.name}: {tools}, {len(changes)} not approved"
+    if _is_unconfined(offered):
+        yield f"! {offered.name} is not confined: it runs as your user"
     for each in changes:
         if each.before is None:
             yield f"+ {each.name} is new"

@@ -117,8 +117,15 @@ def _become(
     except (OSError, ValueError, ConfineError) as error:
         number = getattr(error, "errno", None) or 0
         why = getattr(error, "strerror", None) or str(error)
-        name = getattr(error, "filename", None)
+        name = _named(error, request["argv"][0])
         text = f"{number} {name}: {why}" if name else f"{number} {why}"
         os.write(_SETUP_FD, text.encode("utf-8", "replace")[:_MAX_REASON_BYTES])
     finally:
         os._exit(127)
+
+
+def _named(error: Exception, program: str) -> str:
+    """Return the file that an error is about; a program as it was asked for."""
+    name = os.fsdecode(getattr(error, "filename", None) or "")
+    # Of a program that is nowhere in PATH the error names the last place.
+    return program if os.path.basename(name) == program else name

@@ -212,7 +212,9 @@ async def test_a_command_is_not_read_by_a_shell(tmp_path: Path) -> None:
     evil = ("$(touch marker)", "; touch marker", "`touch marker`", "|touch marker")
     args = ("-I", "-S", str(SERVER), str(tmp_path), *evil)
     Scripted(tmp_path, "echo")
-    command = MCPCommand(command=sys.executable, args=args, folder=tmp_path)
+    command = MCPCommand(
+        command=sys.executable, args=args, folder=tmp_path, where="host"
+    )
     async with MCPToolset("test", command, pins=None) as toolset:
         assert (await ask(toolset, "echo")).ok
 

@@ -32,7 +32,7 @@ def settings(server: Scripted, more: str = "", policy: str = POLICY) -> Path:
     args = json.dumps(["-I", "-S", str(SERVER), str(server.folder)])
     path.write_text(
         f"[tools.mcp.files]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n"
-        f"{more}\n{policy}"
+        f'where = "host"\n{more}\n{policy}'
     )
     return path
 
@@ -147,7 +147,9 @@ def test_pin_approves_the_others_and_shows_last_words(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "echo")
     path = settings(server)
     text = path.read_text()
-    path.write_text(f'{text}\n[tools.mcp.absent]\ncommand = "no-such-command"\n')
+    path.write_text(
+        f'{text}\n[tools.mcp.absent]\nwhere = "host"\ncommand = "no-such-command"\n'
+    )
     done = toolcell("tools", "pin", "absent", "files", "--yes", "--config", str(path))
 
     assert done.returncode == 4
@@ -166,7 +168,7 @@ def test_the_tools_are_listed_without_starting_a_server(tmp_path: Path) -> None:
     assert listed.stdout.decode().split("\t")[:3] == [
         "files__echo",
         "1.0.0",
-        "mcp,mcp:files",
+        "mcp,mcp:files,unconfined",
     ]
     assert server.pids == []
 
@@ -242,7 +244,7 @@ def test_the_guide_shows_a_configuration_that_can_be_used(tmp_path: Path) -> Non
     )
     config = HostConfig.from_file(tmp_path / "toolcell.toml", environ={})
 
-    assert list(config.tools.mcp) == ["files", "search"]
+    assert list(config.tools.mcp) == ["time", "files", "search"]
 
 
 # The file of pins.

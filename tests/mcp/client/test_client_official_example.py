@@ -83,7 +83,8 @@ def url(modules: Path) -> Iterator[str]:
 def server(request: pytest.FixtureRequest, modules: Path) -> MCPCommand | MCPEndpoint:
     if request.param == "http":
         return MCPEndpoint(url=request.getfixturevalue("url"))
-    return MCPCommand(command=node(modules), args=(script(modules), "stdio"))
+    args = (script(modules), "stdio")
+    return MCPCommand(command=node(modules), args=args, where="host")
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ async def test_a_tool_is_called_and_answers(tmp_path: Path) -> None:
         result = await ask(toolset, "echo", a=[1, {"b": None}])
 
     assert tool.name == "test__echo"
-    assert tool.tags == {"mcp", "mcp:test"}
+    assert tool.tags == {"mcp", "mcp:test", "unconfined"}
     assert tool.source == "the MCP server test"
     assert result.status == "ok"
     assert json.loads(result.to_text()) == {"a": [1, {"b": None}]}
@@ -254,7 +254,8 @@ async def test_a_command_that_is_not_there_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    toolset = MCPToolset("test", MCPCommand(command="no-such-command"), pins=None)
+    absent = MCPCommand(command="no-such-command", where="host")
+    toolset = MCPToolset("test", absent, pins=None)
     with pytest.raises(ToolExecutionError, match="connection to the MCP server test"):
         async with toolset:
             pass
@@ -263,7 +264,7 @@ async def test_a_command_that_is_not_there_is_told(
 
 
 async def test_a_server_that_never_starts_is_given_up(tmp_path: Path) -> None:
-    silent = MCPCommand(command="/bin/sleep", args=("1000",))
+    silent = MCPCommand(command="/bin/sleep", args=("1000",), where="host")
     toolset = MCPToolset("test", silent, pins=None, startup_seconds=0.3)
     with pytest.raises(ToolExecutionError, match=r"did not start within 0\.3 s"):
         async with toolset:
@@ -313,7 +314,8 @@ async def test_a_cancelled_owner_leaves_nothing_behind(tmp_path: Path) -> None:
 async def test_a_call_that_waits_for_a_silent_server_ends_with_it(
     tmp_path: Path,
 ) -> None:
-    silent = MCPCommand(command="/bin/sh", args=("-c", "sleep 99; :", str(tmp_path)))
+    args = ("-c", "sleep 99; :", str(tmp_path))
+    silent = MCPCommand(command="/bin/sh", args=args, where="host")
     pins = MCPPins({"test": [MCPDefinition(**definition("echo"))]})
     async with MCPToolset("test", silent, pins=pins, timeout_seconds=0.5) as toolset:
         late = await ask(toolset, "echo")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolcell.sandbox import SandboxConfig
 from toolcell.tools import MCPCommand, MCPToolset
 from toolcell.tools.spi import MCPPins
 
@@ -15,6 +17,7 @@ from ..polling import until
 from ..process_tree import alive
 
 SERVER = Path(__file__).with_name("scripted_server.py")
+CELL_SERVER = Path(__file__).with_name("cell_server.py")
 OPEN = {"type": "object"}
 
 
@@ -39,7 +42,7 @@ class Scripted:
 
     def command(self, **options: Any) -> MCPCommand:
         args = ("-I", "-S", str(SERVER), str(self.folder))
-        return MCPCommand(command=sys.executable, args=args, **options)
+        return MCPCommand(command=sys.executable, args=args, where="host", **options)
 
     def toolset(self, pins: MCPPins | None = None, **options: Any) -> MCPToolset:
         return MCPToolset("test", self.command(), pins=pins, **options)
@@ -61,6 +64,14 @@ class Scripted:
     def pids(self) -> list[int]:
         """The servers that were started."""
         return [int(line.split()[0]) for line in self.log("started")]
+
+
+def in_cell(
+    cell: SandboxConfig | None, *args: str, env: Mapping[str, str] | None = None
+) -> MCPCommand:
+    """Return the server of `cell_server.py`, to run in a cell."""
+    program = ("-c", CELL_SERVER.read_text(), *args)
+    return MCPCommand(command="python3", args=program, cell=cell, env=env or {})
 
 
 def be_patient(toolset: MCPToolset) -> None:

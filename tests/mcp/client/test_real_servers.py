@@ -1,0 +1,119 @@
+"""Servers of PyPI, as they are published, in cells: listed, called, ended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.core import PackageError, SandboxUnavailableError, ToolExecutionError
+from toolcell.sandbox import Mount
+from toolcell.tools import MCPCommand, MCPToolset
+
+from ...conftest import BackendRow, missing
+from ...support.sample_tools import call, executor
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("door-5")]
+PATIENT = 240.0
+
+
+async def answer(
+    backend: BackendRow,
+    packages: list[str],
+    argv: list[str],
+    wanted: dict[str, Any],
+    *,
+    mounts: tuple[Mount, ...] = (),
+    env: dict[str, str] | None = None,
+) -> str:
+    """Return what a server answers to one call, as text."""
+    cell = backend.config(packages=packages, mounts=mounts)
+    command = MCPCommand(
+        command=argv[0], args=tuple(argv[1:]), cell=cell, env=env or {}
+    )
+    toolset = MCPToolset(
+        "s", command, pins=None, startup_seconds=PATIENT, timeout_seconds=PATIENT
+    )
+    try:
+        async with toolset:
+            assert toolset.unusable == {}
+            host = executor(*toolset.tools)
+            results = [
+                await host.call(call(f"s__{name}", name, **arguments))
+                for name, arguments in wanted.items()
+            ]
+    except ToolExecutionError as error:
+        if isinstance(error.__cause__, PackageError | SandboxUnavailableError):
+            missing(f"no index of packages answers: {error.__cause__}")
+        raise
+    assert all(each.ok for each in results), results
+    return results[-1].to_text()
+
+
+async def test_time(backend: BackendRow) -> None:
+    asked = {
+        "source_timezone": "Europe/Berlin",
+        "time": "12:00",
+        "target_timezone": "Asia/Kolkata",
+    }
+    text = await answer(
+        backend, ["mcp-server-time"], ["mcp-server-time"], {"convert_time": asked}
+    )
+
+    assert "Asia/Kolkata" in text
+
+
+async def test_sqlite(backend: BackendRow) -> None:
+    text = await answer(
+        backend,
+        ["mcp-server-sqlite", "mcp<2"],
+        ["mcp-server-sqlite", "--db-path", "notes.db"],
+        {
+            "create_table": {"query": "create table notes (text)"},
+            "write_query": {"query": "insert into notes values ('tea')"},
+            "read_query": {"query": "select * from notes"},
+        },
+    )
+
+    assert "tea" in text
+
+
+async def test_fetch_without_network_says_so(backend: BackendRow) -> None:
+    cell = backend.config(packages=["mcp-server-fetch"])
+    command = MCPCommand(command="mcp-server-fetch", cell=cell)
+    async with MCPToolset("s", command, pins=None, startup_seconds=PATIENT) as toolset:
+        asked = call("s__fetch", url="https://example.com/")
+        result = await executor(*toolset.tools).call(asked)
+
+    assert not result.ok
+
+
+async def test_git(backend: BackendRow, tmp_path: Path) -> None:
+    if backend.name != "subprocess":
+        pytest.skip("images of cells have no git")
+    repository = tmp_path / "repository"
+    commands = ("init -q", "commit -q --allow-empty -m first-of-all")
+    repository.mkdir()
+    for each in commands:
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *each.split()],
+            cwd=repository,
+            check=True,
+        )
+    for folder in (*tmp_path.parents[:2], tmp_path):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    # Its files are another user's, which git refuses otherwise.
+    names = {"COUNT": "1", "KEY_0": "safe.directory", "VALUE_0": "*"}
+    text = await answer(
+        backend,
+        ["mcp-server-git"],
+        ["mcp-server-git"],
+        {"git_log": {"repo_path": "/repository"}},
+        mounts=(Mount(source=str(repository), target="/repository"),),
+        env={f"GIT_CONFIG_{name}": text for name, text in names.items()},
+    )
+
+    assert "first-of-all" in json.dumps(text)

@@ -1,0 +1,140 @@
+"""The last words of a server that is a program: why it does not answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+
+from toolcell.core.text.printable import escaped
+
+STDERR_CHARACTERS = 4_096
+"""Characters of a program's standard error that are logged. When it is reached the
+oldest are dropped."""
+
+SHOWN_CHARACTERS = 1_000
+"""Characters of its last lines that an error shows. When it is reached the oldest are
+dropped."""
+
+_SHOWN_LINES = 8
+_MIN_SECRET = 6
+_FETCHERS = ("bunx", "npx", "pipx", "pnpx", "uv", "uvx")
+_log = logging.getLogger(__name__)
+
+# What programs write, and what helps.
+_CAUSES = (
+    (
+        r"env: .?(node|deno|bun|ruby).?: No such file|\b(node|deno|bun): not found",
+        "the interpreter that it names is not there: the image of its cell has to"
+        " have it",
+    ),
+    (
+        r"No module named|ModuleNotFoundError",
+        "a Python package is missing: name it in `packages` of its cell",
+    ),
+    (
+        r"Cannot find (module|package)|ERR_MODULE_NOT_FOUND",
+        "a package of npm is missing: show the folder with its node_modules in"
+        " `mounts` of its cell",
+    ),
+    (
+        r"ENOTCACHED|EAI_AGAIN|name resolution|Name or service not known|ProxyError"
+        r"|Could not resolve|Network is unreachable|failed to fetch",
+        "it wants the network: name what it needs in `packages`, or the hosts in"
+        " `network` of its cell",
+    ),
+    (
+        r"EROFS|Read-only file system|readonly database",
+        "it writes where it may not: lead it to its work dir, or to a mount that is"
+        " not read-only",
+    ),
+    (r"EMFILE|Too many open files", "raise `limits.open_files` of its cell"),
+    (r"EAGAIN|can't start new thread|fork: ", "raise `limits.pids` of its cell"),
+    (r"ENOSPC|No space left", "raise `limits.disk_mib` of its cell"),
+    (
+        r"EACCES|Permission denied",
+        "it may not read or run a file: what its cell shows has to be open to others",
+    ),
+)
+
+_REFUSALS = {
+    "missing": "its cell has no such program, or not the interpreter that its first"
+    " line names: name its package in `packages` of its cell, show its folder in"
+    " `mounts`, or take an image that has it",
+    "denied": "programs of its cell may not run it: make it executable for others",
+}
+
+
+class LastWords:
+    """The standard error of a program, and the way that it ended.
+
+    Args:
+        command: The program.
+        hidden: Values of its environment; no error and no log shows them.
+        in_cell: True if it runs in a cell, whose configuration may be the cause.
+    """
+
+    def __init__(
+        self, command: str = "", hidden: Iterable[str] = (), *, in_cell: bool = False
+    ) -> None:
+        self.end = ""
+        """The way that it ended, such as `exit code 1`; empty: it was made to."""
+
+        self.status = ""
+        """Its status where it ended in a cell, such as `out_of_memory`."""
+
+        self.refusal = ""
+        """The reason for which it did not start in a cell, such as `missing`, or a
+        hint."""
+
+        self._in_cell = in_cell
+        self._command = command
+        self._hidden = sorted(
+            (each for each in hidden if len(each) >= _MIN_SECRET), key=len, reverse=True
+        )
+        self._tail = b""
+
+    def hear(self, chunk: bytes) -> None:
+        """Take a piece of its standard error."""
+        # A secret that is cut would be shown: more is kept than is shown.
+        self._tail = (self._tail + chunk)[-4 * STDERR_CHARACTERS :]
+
+    def log(self) -> None:
+        """Log what it said, if it said anything."""
+        if said := self._said:
+            _log.info(
+                "standard error of the MCP server %s: %s",
+                self._command,
+                said[-STDERR_CHARACTERS:],
+            )
+
+    def after(self, message: str) -> str:
+        """Return a message, and the program's last lines if it said any."""
+        lines = [each for each in self._said.splitlines() if each.strip()]
+        shown = "\n".join(lines[-_SHOWN_LINES:])[-SHOWN_CHARACTERS:]
+        return f"{message}; its last words:\n{shown}" if shown else message
+
+    @property
+    def cause(self) -> str:
+        """The likely cause of its end and what to do; empty: nobody knows."""
+        if not self._in_cell:
+            return ""
+        if self.status == "out_of_memory":
+            return "raise `limits.memory_mib` of its cell"
+        if self._command.rpartition("/")[2] in _FETCHERS:
+            return (
+                f"{self._command} fetches a program when it starts: name it in"
+                " `packages` of its cell and its command as `command`, or allow the"
+                " registry in `network`"
+            )
+        if self.refusal:
+            return _REFUSALS.get(self.refusal, self.refusal)
+        said = self._said
+        return next((cause for form, cause in _CAUSES if re.search(form, said)), "")
+
+    @property
+    def _said(self) -> str:
+        text = self._tail.decode("utf-8", "replace").strip()
+        for each in self._hidden:
+            text = text.replace(each, "***")
+        return escaped(text)
