@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from toolcell.sandbox.machine import host_cgroups
 
 from ...support.child import Child
+from ...support.polling import until
 from ...support.process_tree import children, runs
 from ...support.toolcell_command import TOOLCELL
 
@@ -103,7 +105,8 @@ def test_a_signal_ends_a_run_and_its_cell(
     assert f"ended by {number.name}" in told
     assert told.count("\n") == 1
     assert option is None or json.loads(told)["error"]["kind"] == "interrupted"
-    assert not any(runs(pid, started) for pid, started in cells.items())
+    # What is killed with its parent ends in its own time.
+    anyio.run(until, lambda: not any(runs(*each) for each in cells.items()))
     assert not groups(process.pid)
 
 
