@@ -22,6 +22,7 @@ from ..wire.contract import FOLDERS, OWN_USER, SHARED_USER
 from ..workdir.emptying import remove_all_in
 from . import reach
 from .refused import WallsRefusedError
+from .root_filesystem import MountError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class ConfinedWalls:
 
     Raises:
         WallsRefusedError: The kernel lacks a part of it; the message names that.
+        MountError: Users of cells cannot reach a mount.
         OSError: The folder of the cells cannot be made.
     """
 
@@ -87,6 +89,9 @@ class ConfinedWalls:
         self._uids = _FIRST_UID + os.getpid() % 65_536 * _SLOTS
         self.separate = _may_give_users() and _reaches_python(self._uids)
         self.confined = OWN_USER if self.separate else SHARED_USER
+        if self.separate:
+            for source, _, _ in setup["mounts"]:
+                _require_way_to(source, self._uids)
         self._served = self._what_to_serve()
         # Programs may change them, and what is in them.
         self._writable = [
@@ -306,15 +311,31 @@ def _reaches_python(uid: int) -> bool:
     """Return True if another user may start this interpreter and read its library."""
     import sys
 
+    library = os.path.dirname(os.__file__)
+    return _may(uid, sys.executable, os.X_OK) and _may(uid, library, os.R_OK)
+
+
+def _require_way_to(path: str, uid: int) -> None:
+    """Raise MountError if another user may not pass through a folder above a path."""
+    if _may(uid, path, os.F_OK):
+        return
+    ends = [at for at, letter in enumerate(path) if at and letter == "/"]
+    shut = next((path[:end] for end in ends if not _may(uid, path[:end], os.X_OK)), "")
+    raise MountError(
+        f"mount {path}: users of cells may not pass through {shut}; allow it by "
+        f"`chmod o+x {shut}`, or mount something elsewhere"
+    )
+
+
+def _may(uid: int, path: str, mode: int) -> bool:
+    """Return what access(2) tells another user."""
     pid = os.fork()
     if pid == 0:
         try:
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
-            reaches = os.access(sys.executable, os.X_OK)
-            reaches = reaches and os.access(os.path.dirname(os.__file__), os.R_OK)
-            os._exit(0 if reaches else 1)
+            os._exit(0 if os.access(path, mode) else 1)
         finally:
             os._exit(1)
     return os.waitpid(pid, 0)[1] == 0

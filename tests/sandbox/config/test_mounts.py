@@ -20,7 +20,7 @@ from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import Mount, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends import launcher, launcher_setup
 
-from ...conftest import SUBPROCESS, BackendRow
+from ...conftest import CONFINED, SUBPROCESS, BackendRow
 from ...support.attacks.as_programs import attempt, program
 from ...support.attacks.programs import writes
 from ...support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
@@ -451,3 +451,29 @@ def test_mounts_of_an_ordinary_user() -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(result)["exception"]["message"].startswith("[Errno 30]")
     assert written == "1\n"
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not Path(SYSTEM_PYTHON).exists(),
+    reason="cells have users of their own as root, with the system's Python",
+)
+async def test_a_mount_that_users_of_cells_cannot_reach_is_refused_by_name() -> None:
+    """Confined cells of root have users of their own, and the machine's folders."""
+    # Cells have a /tmp and a /var of their own.
+    with tempfile.TemporaryDirectory(dir="/srv") as base:
+        Path(base).chmod(0o755)
+        shut, given = Path(base, "shut"), Path(base, "shut", "below", "given")
+        given.mkdir(parents=True)
+        (given / "text").write_text("given")
+        shut.chmod(0o700)
+        mounts = [Mount(source=str(given), target=str(given))]
+        # One that users of cells can start, as the tests' own may not be.
+        config = CONFINED.config(python=SYSTEM_PYTHON, mounts=mounts)
+        with pytest.raises(SandboxUnavailableError, match=rf"through {shut}; .*o\+x"):
+            async with SandboxManager(config):
+                pass
+        shut.chmod(0o711)
+        async with SandboxManager(config) as manager:
+            result = await manager.run(f"open('{given}/text').read()")
+
+    assert result.value == "given"
