@@ -275,11 +275,22 @@ class ProcessHost:
             self._watch(process, fd, 0)
         self._abandon(process)
         self._networks.close(process.number)
-        killed = process.status == signal.SIGKILL and process.reason is None
-        if killed and self._oom_kills() > process.oom_before:
+        if process.reason is None and self._took_too_much(process):
             process.reason = "out_of_memory"
         self._send(process.report())
         return True
+
+    def _took_too_much(self, process: Process) -> bool:
+        """Return True if a command was ended for its memory.
+
+        Where no cgroup holds that it may pass the limit and die between two looks.
+        """
+        assert process.status is not None
+        if process.status == signal.SIGKILL and self._oom_kills() > process.oom_before:
+            return True
+        watch = self._settings["memory_watch"]
+        died = os.WIFSIGNALED(process.status)
+        return died and watch is not None and process.peak_bytes > watch["bytes"]
 
     def _abandon(self, process: Process) -> None:
         """Close a command's descriptors, but for output that others still write to."""

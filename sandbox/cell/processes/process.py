@@ -147,6 +147,11 @@ class Process:
         """Note that it has ended, as wait4 said."""
         self.status, self._usage, self._ended = status, usage, time.monotonic()
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most that it had in memory, once it has ended."""
+        return self._usage.ru_maxrss * 1024 if self._usage is not None else 0
+
     def close_input(self) -> None:
         for fd in (self.stdin, self.closed_stdin):
             if fd is not None:
@@ -163,7 +168,7 @@ class Process:
             "reason": self.reason,
             "wall_ms": (self._ended - self._started) * 1000,
             "cpu_ms": (usage.ru_utime + usage.ru_stime) * 1000,
-            "peak_memory_bytes": usage.ru_maxrss * 1024,
+            "peak_memory_bytes": self.peak_bytes,
         }
 
 

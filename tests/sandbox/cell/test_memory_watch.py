@@ -247,6 +247,26 @@ async def test_the_greatest_ends_a_command_or_the_run(unheld: Sandbox) -> None:
         assert (run.status, small.running) == ("out_of_memory", True)
 
 
+DIES_TOO_LARGE = """
+import mmap, os
+x = mmap.mmap(-1, 140 << 20, flags=0x8022)
+os.abort()
+"""
+
+
+@pytest.mark.promise("E-46")
+async def test_what_dies_too_large_ran_out_of_memory(unheld: Sandbox) -> None:
+    # It mostly dies before anybody looks.
+    async with unheld.session() as session:
+        run = await session.run(DIES_TOO_LARGE)
+        command = await session.exec(["python3", "-c", DIES_TOO_LARGE])
+        command_end = await command.wait()
+    alone = await unheld.run(DIES_TOO_LARGE)
+
+    ends = [run.status, command_end.status, alone.status]
+    assert ends == ["out_of_memory"] * 3
+
+
 class Counter:
     """A count of memory that is told what to say."""
 
