@@ -156,6 +156,9 @@ async def test_threads_that_one_agent_left_behind_are_half_at_most() -> None:
     [first] = calls("b", range(1), "quick")
     assert (await made.call(first)).ok
     try:
+        # A slow machine starts fewer threads before the calls are out of time.
+        while made.still_running < 2:
+            await made.execute(calls("a", range(10, 16), "stuck"))
         await made.execute(calls("a", range(10, 16), "stuck"))
         assert made.still_running == 2
         [mine] = calls("a", range(20, 21), "quick")
