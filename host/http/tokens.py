@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -24,6 +25,13 @@ TOKENS_FILE = "tokens.db"
 MAX_DAYS = 3_650
 """Longest life of a token in days. A longer one is refused."""
 
+MAX_LABEL = 200
+"""Characters of a label. A longer one is refused."""
+
+USE_SECONDS = 600.0
+"""Seconds for which the last use of a token stands as it is, so that not every request
+writes to the file."""
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS tokens (
     id TEXT PRIMARY KEY,
@@ -33,23 +41,36 @@ CREATE TABLE IF NOT EXISTS tokens (
     created_at REAL NOT NULL,
     expires_at REAL NOT NULL,
     revoked_at REAL,
-    operator INTEGER NOT NULL DEFAULT 0
+    operator INTEGER NOT NULL DEFAULT 0,
+    label TEXT NOT NULL DEFAULT '',
+    last_used_at REAL
 )
 """
+_ADDED = {
+    "operator": "INTEGER NOT NULL DEFAULT 0",
+    "label": "TEXT NOT NULL DEFAULT ''",
+    "last_used_at": "REAL",
+}
+"""Columns that files of earlier versions lack."""
+
 _INSERT = """
 INSERT INTO tokens (id, agent_id, asks_person, created_at, expires_at, revoked_at,
-    operator, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    operator, label, last_used_at, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ALL = """
-SELECT id, agent_id, asks_person, created_at, expires_at, revoked_at, operator
+SELECT id, agent_id, asks_person, created_at, expires_at, revoked_at, operator, label,
+    last_used_at
 FROM tokens ORDER BY created_at
 """
 _ONE = """
-SELECT id, agent_id, asks_person, created_at, expires_at, revoked_at, operator, hash
+SELECT id, agent_id, asks_person, created_at, expires_at, revoked_at, operator, label,
+    last_used_at, hash
 FROM tokens WHERE id = ?
 """
+_USE = "UPDATE tokens SET last_used_at = ? WHERE id = ?"
 _REVOKE = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
 _PREFIX = "tcl"
+_log = logging.getLogger("toolcell.host")
 _E2B_PREFIX = "e2b"
 _ID_CHARACTERS = 16
 _NO_HASH = bytes(32)
@@ -74,6 +95,12 @@ class Token:
     operator: bool = False
     """True if its holder may see and end what other agents do."""
 
+    label: str = ""
+    """The person or the place that has it, in the words of who made it."""
+
+    last_used_at: float | None = field(default=None, compare=False)
+    """The time of its last use, or up to ten minutes earlier. None: it was never used."""
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return asdict(self)
@@ -92,6 +119,9 @@ class TokenStore:
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time) -> None:
         self._clock = clock
+        self._noted: dict[str, float] = {}
+        """The times at which uses were noted here, by id."""
+
         self._file = open_state_file(path, _prepare)
 
     def __enter__(self) -> Self:
@@ -108,6 +138,7 @@ class TokenStore:
         asks_person: bool = False,
         operator: bool = False,
         form: Form = "toolcell",
+        label: str = "",
     ) -> tuple[Token, str]:
         """Make a token; return it and its text, which is not stored.
 
@@ -120,10 +151,16 @@ class TokenStore:
             operator: True if its holder may see and end what other agents do; default
                 false.
             form: The form of its text.
+            label: The person or the place that gets it, to be shown in lists; at most
+                200 characters, default empty.
 
         Raises:
-            InvalidInputError: `days` is not between 0 and 3,650.
+            InvalidInputError: `days` is not between 0 and 3,650, or the label too long.
         """
+        if len(label) > MAX_LABEL:
+            raise InvalidInputError(
+                f"a label has at most {MAX_LABEL} characters", hint="give a shorter one"
+            )
         if not 0 < days <= MAX_DAYS:
             raise InvalidInputError(
                 f"a token lasts more than 0 and at most {MAX_DAYS} days",
@@ -131,9 +168,8 @@ class TokenStore:
             )
         now = self._clock()
         end = now + days * 86_400
-        token = Token(
-            secrets.token_hex(8), agent_id, asks_person, now, end, None, operator
-        )
+        token_id = secrets.token_hex(8)
+        token = Token(token_id, agent_id, asks_person, now, end, None, operator, label)
         if form == "e2b":
             secret = secrets.token_hex(32)
             text = f"{_E2B_PREFIX}_{token.id}{secret}"
@@ -177,12 +213,28 @@ class TokenStore:
         if row is None or not same or prefix not in (_PREFIX, _E2B_PREFIX):
             return None
         token = _token(fields)
-        return token if self._is_valid(token) else None
+        if not self._is_valid(token):
+            return None
+        self._note_use(token)
+        return token
 
     def is_valid(self, token_id: str) -> bool:
         """Return True for a token that is neither expired nor revoked."""
         row = self._run(_ONE, (token_id,)).fetchone()
         return row is not None and self._is_valid(_token(row[:-1]))
+
+    def _note_use(self, token: Token) -> None:
+        now = self._clock()
+        noted = self._noted.get(token.id, token.last_used_at or 0.0)
+        if now - noted < USE_SECONDS:
+            return
+        # First: where it cannot be noted, the next requests do not wait for it again.
+        self._noted[token.id] = now
+        try:
+            self._run(_USE, (now, token.id))
+        except StoreUnavailableError as error:
+            # A token is good although nobody can note that it was used.
+            _log.warning("the last use of token %s is not noted: %s", token.id, error)
 
     def _is_valid(self, token: Token) -> bool:
         return token.revoked_at is None and self._clock() < token.expires_at
@@ -203,9 +255,9 @@ class TokenStore:
 def _prepare(file: sqlite3.Connection) -> None:
     file.execute(_SCHEMA)
     columns = [row[1] for row in file.execute("PRAGMA table_info (tokens)")]
-    if "operator" not in columns:
-        # A file of before there were operators.
-        file.execute("ALTER TABLE tokens ADD operator INTEGER NOT NULL DEFAULT 0")
+    for name, kind in _ADDED.items():
+        if name not in columns:
+            file.execute(f"ALTER TABLE tokens ADD {name} {kind}")
 
 
 def _hash(secret: str) -> bytes:
@@ -214,15 +266,9 @@ def _hash(secret: str) -> bytes:
 
 
 def _token(row: Any) -> Token:
-    token_id, agent_id, asks_person, created_at, expires_at, revoked_at, operator = row
-    return Token(
-        token_id,
-        agent_id,
-        bool(asks_person),
-        created_at,
-        expires_at,
-        revoked_at,
-        bool(operator),
+    token = Token(*row)
+    return replace(
+        token, asks_person=bool(token.asks_person), operator=bool(token.operator)
     )
 
 

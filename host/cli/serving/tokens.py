@@ -40,6 +40,9 @@ def create(
         Literal["toolcell", "e2b"],
         typer.Option(help="The form of its text; e2b for SDKs of E2B."),
     ] = "toolcell",
+    label: Annotated[
+        str, typer.Option(help="The person or the place that gets it, for `list`.")
+    ] = "",
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
@@ -54,7 +57,12 @@ def create(
 
     with open_tokens(settings) as store:
         token, text = store.create(
-            agent, days=days, asks_person=asks_person, operator=operator, form=form
+            agent,
+            days=days,
+            asks_person=asks_person,
+            operator=operator,
+            form=form,
+            label=label,
         )
         facts = {key: str(value) for key, value in token.to_json().items()}
         try:
@@ -88,14 +96,19 @@ def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
         (
             each.id,
             each.agent_id,
+            each.label,
             "yes" if each.asks_person else "no",
             "yes" if each.operator else "no",
             _date(each.expires_at),
-            "" if each.revoked_at is None else _date(each.revoked_at),
+            _date(each.last_used_at),
+            _date(each.revoked_at),
         )
         for each in found
     ]
-    columns = ("token", "agent", "asks a person", "operator", "valid until", "revoked")
+    columns = (
+        *("token", "agent", "label", "asks a person", "operator"),
+        *("valid until", "last used", "revoked"),
+    )
     print_table(columns, rows)
 
 
@@ -133,5 +146,7 @@ def _read(path: Path) -> HostConfig:
     return HostConfig.from_file(path)
 
 
-def _date(seconds: float) -> str:
+def _date(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from toolcell.core import ConfigError, InvalidInputError
-from toolcell.host.http.tokens import TokenStore
+from toolcell.host.http.tokens import USE_SECONDS, TokenStore
 
 from ...support.mcp.served_hosts import CONFIG, written
 from ...support.toolcell_command import toolcell
@@ -26,6 +28,49 @@ def test_a_token_is_found_until_its_end(tmp_path: Path) -> None:
 
     assert found == still == token
     assert over is None
+
+
+@pytest.mark.promise("JC6")
+def test_a_token_says_whose_it_is_and_when_it_was_used(tmp_path: Path) -> None:
+    now = 1_000_000.0
+    with TokenStore(tmp_path / "tokens.db", clock=lambda: now) as store:
+        _, text = store.create("a", label="build server")
+        used = []
+        for later in (0, USE_SECONDS - 1, 1):
+            now += later
+            assert store.find(text)
+            assert store.find(text + "x") is None
+            used.append(store.all()[0].last_used_at)
+        assert store.all()[0].label == "build server"
+        with pytest.raises(InvalidInputError, match="at most 200"):
+            store.create("a", label="x" * 201)
+
+    assert used == [1_000_000.0, 1_000_000.0, 1_000_000.0 + USE_SECONDS]
+
+
+@pytest.mark.promise("JC6")
+def test_a_file_of_before_labels_is_used_on(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.db"
+    with TokenStore(path) as store:
+        _, text = store.create("a")
+    with closing(sqlite3.connect(path)) as file:
+        for column in ("operator", "label", "last_used_at"):
+            file.execute(f"ALTER TABLE tokens DROP COLUMN {column}")
+    with TokenStore(path) as store:
+        found = store.find(text)
+
+    assert found is not None
+    assert (found.label, found.operator, found.last_used_at) == ("", False, None)
+
+
+@pytest.mark.promise("JC6")
+def test_a_token_is_good_though_its_use_cannot_be_noted(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.db"
+    with TokenStore(path) as store:
+        token, text = store.create("a")
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert store.find(text) == token
 
 
 def test_only_the_hash_is_kept(tmp_path: Path) -> None:
