@@ -99,7 +99,7 @@ class Token:
     """The person or the place that has it, in the words of who made it."""
 
     last_used_at: float | None = field(default=None, compare=False)
-    """The time of its last use, or up to ten minutes earlier. None: it was never used."""
+    """The time of its last use, or up to ten minutes earlier. None: never used."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

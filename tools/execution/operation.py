@@ -228,6 +228,29 @@ class Operation:
             self._attempt.edited = self._shown.arguments
         self._call = admitted
 
+    def refuse_edits(self, asked: Mapping[str, Any]) -> None:
+        """Refuse it if a person changed it: it can be done as it was asked for only.
+
+        Its record has what was asked for, and names what was changed.
+
+        Raises:
+            GuardDeniedError: A person changed it.
+        """
+        names = asked.keys() | self.arguments.keys()
+        edited: list[JsonValue] = [
+            name
+            for name in sorted(names)
+            if asked.get(name, ...) != self.arguments.get(name, ...)
+        ]
+        if edited:
+            self._attempt.verdict, self._attempt.edited = "denied", None
+            self.note({"edited": edited})
+            raise GuardDeniedError(
+                f"a person approved it with another {', '.join(map(str, edited))}",
+                hint="a request of a program is approved as it is, or denied",
+                details={"reason": "edited", "edited": edited},
+            )
+
     def _as_shown(self, call: ToolCall) -> ToolCall:
         arguments: dict[str, Any] = dict(call.arguments)
         for name in self._names_only:
@@ -358,12 +381,7 @@ class RequestGuard:
             # A program cannot ask again later, so no request of it is parked.
             run=replace(self._run, park_approvals=False),
         ) as operation:
-            if operation.arguments != act.arguments:
-                raise GuardDeniedError(
-                    "what was approved is another request than the program's",
-                    hint="a request of a program is approved as it is, or denied",
-                    details={"reason": "edited"},
-                )
+            operation.refuse_edits(act.arguments)
             operation.stop_with(act.stop)
             try:
                 yield

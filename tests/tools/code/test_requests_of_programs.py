@@ -214,6 +214,13 @@ async def test_an_edited_request_is_not_sent(
 
     assert await seen.python('ask("GET", "/a")') == [403, "edited"]
     assert site.hits == []
+    [record] = seen.requests()
+    assert (record.verdict, record.status, record.reason) == (
+        *("denied", "denied"),
+        "edited",
+    )
+    assert record.arguments["path"] == "/a"
+    assert record.result == {"edited": ["path"]}
 
 
 @pytest.mark.promise("boundary-4")
