@@ -161,10 +161,10 @@ class ModelError(ToolcellError):
         details: Mapping[str, Any] | None = None,
         reason: Literal["retry", "rotate", "compact", "give_up"] | None = None,
     ) -> None:
-        told = dict(details or {})
+        given = dict(details or {})
         if reason is not None:
-            told["reason"] = reason
-        super().__init__(message, hint=hint, details=told)
+            given["reason"] = reason
+        super().__init__(message, hint=hint, details=given)
         self.reason = reason
 
 

@@ -105,7 +105,7 @@ class CheckpointerCapabilities:
     search: bool = False
     metadata_query: bool = False
     vacuum: bool = False
-    """It deletes what is old when told to: `vacuum(older_than_days)`."""
+    """It deletes what is old when asked to: `vacuum(older_than_days)`."""
 
     branching: bool = False
     """It copies a thread with its history: `copy_thread(source, target)`."""

@@ -37,7 +37,7 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
     """One session of toolcell as a sandbox of Inspect.
 
     Commands run as the cell's own user; another user is SandboxUserUnsupportedError.
-    What the guard refuses is a PermissionError, which Inspect tells the model.
+    What the guard refuses is a PermissionError, which Inspect shows the model.
 
     Args:
         session: Runs the commands and has the files of one sample.

@@ -58,7 +58,7 @@ class Directory(Protocol):
 
 
 class FixedNodes:
-    """A directory of nodes that never change, and that hears of no queues.
+    """A directory of nodes that never change, and to which no queue is reported.
 
     Args:
         records: The nodes.

@@ -1,4 +1,4 @@
-"""Looks at the nodes of a cluster, and tells them to end."""
+"""Looks at the nodes of a cluster, and has them end."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class ClusterAdmin:
 
         Raises:
             InvalidInputError: There is no such node, it does not answer, or it is too
-                late: the node ends, or was told to by a signal.
+                late: the node ends, or a signal ends it.
             SandboxUnavailableError: The directory does not answer.
         """
         await self._tell(name, {"op": "undrain"})
@@ -189,9 +189,9 @@ class ClusterAdmin:
         status = NodeStatus(name=record.name, address=address)
         problem = ""
         try:
-            told = await self._ask(record, {"op": "status"})
+            answer = await self._ask(record, {"op": "status"})
             status = NodeStatus.model_validate(
-                {**told, "name": record.name, "address": address}
+                {**answer, "name": record.name, "address": address}
             )
             problem = _problem(status)
             if check and not problem:

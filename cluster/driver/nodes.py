@@ -284,7 +284,7 @@ class Nodes:
                 while True:
                     message = await next_part(greeting)
                     with _readable():
-                        node.hear(message.fields)
+                        node.update(message.fields)
                     self._resize()
             finally:
                 del self._open[record.fingerprint]

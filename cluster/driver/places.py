@@ -33,23 +33,23 @@ class Node:
         """The part of the credit in use."""
 
         self.is_lost = False
-        self.hear(about)
+        self.update(about)
 
-    def hear(self, told: dict[str, Any]) -> None:
+    def update(self, status: dict[str, Any]) -> None:
         """Take what the node says of itself, now or again."""
-        self.credit = _places(told["credit"])
+        self.credit = _places(status["credit"])
         """Runs and sessions that this driver may have there at once."""
 
-        self.state = str(told["state"])
+        self.state = str(status["state"])
         """`ready`, `draining` or `sick`; the last two have no credit."""
 
-        self.problem = str(told["problem"])
+        self.problem = str(status["problem"])
         """Why it is sick, in its words."""
 
-        self.reason = str(told["reason"])
+        self.reason = str(status["reason"])
         """The same in a word, such as `image_missing`; empty: there is none."""
 
-        self.packages = frozenset(tuple(map(str, each)) for each in told["packages"])
+        self.packages = frozenset(tuple(map(str, each)) for each in status["packages"])
         """Sets of packages that are installed there, each sorted."""
 
         self.weigh()
@@ -64,11 +64,11 @@ class Node:
         self.load = self.in_use / self.credit if self.credit else math.inf
 
 
-def _places(told: object) -> int:
-    """Return a number of places that a node tells. Raises ValueError."""
-    if type(told) is not int or not 0 <= told <= _MAX_PLACES:
+def _places(number: object) -> int:
+    """Return a number of places that a node reports. Raises ValueError."""
+    if type(number) is not int or not 0 <= number <= _MAX_PLACES:
         raise ValueError("no number of places")
-    return told
+    return number
 
 
 class Place:

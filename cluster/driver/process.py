@@ -24,7 +24,7 @@ class ClusterProcess:
     Args:
         link: Leads to the node.
         session: The number of its session.
-        about: What the node told of it.
+        about: The node's report of it.
     """
 
     def __init__(self, link: Link, session: int, about: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ class ClusterProcess:
 
     @property
     def running(self) -> bool:
-        """True while it has not ended; the node tells its end."""
+        """True while it has not ended; the node reports its end."""
         return not self._ended.is_set() and not self._link.lost
 
     def _fields(self, what: str, **more: Any) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class ClusterProcess:
             try:
                 await last_message(exchange)
             except ToolcellError:
-                # Whoever waits for it is told why.
+                # Whoever waits for it gets the error.
                 pass
             finally:
                 self._ended.set()

@@ -36,7 +36,7 @@ class RemoteSession:
         """False once an answer, or the lack of one, said that the cell is gone."""
 
         self.paused = False
-        """True from `pause` to `resume`, as far as this process has heard."""
+        """True from `pause` to `resume`, as far as this process knows."""
 
     def fields(self, operation: str, **more: Any) -> dict[str, Any]:
         """Return the fields of a request to the session."""

@@ -105,4 +105,4 @@ _PACKED: dict[str, Callable[[Any], Any]] = {
     "on_display": _is_given,
     "on_connection": _is_given,
 }
-"""What a node is told of options that are no JSON."""
+"""Stands in messages to nodes for options that are no JSON."""

@@ -18,7 +18,7 @@ from toolcell.sandbox.spi import Connection, answer_for
 from ..wire.codec import read_error, read_event, read_result
 from ..wire.link import Exchange, Kind, Link
 from ..wire.message import Message
-from ..wire.protocol import HEARD
+from ..wire.protocol import FOLLOWED
 from ..wire.tasks import tasks_beside
 from . import metrics
 from .places import Place
@@ -36,11 +36,11 @@ def ignore(_: _Fields) -> None:
     """Do nothing with the fields of an answer."""
 
 
-def stream_of(told: object) -> Stream:
+def stream_of(name: object) -> Stream:
     """Return the name of a stream. Raises ValueError."""
-    if told == "stdout":
+    if name == "stdout":
         return "stdout"
-    if told == "stderr":
+    if name == "stderr":
         return "stderr"
     raise ValueError("there is no such stream")
 
@@ -99,15 +99,15 @@ async def run_on(
 ) -> ExecutionResult:
     """Run a program on a node.
 
-    If a function of the caller raises, the node is told, and has some seconds to end
-    the run: a session outlives it.
+    If a function of the caller raises, the node gets the error, and has some seconds to
+    end the run: a session outlives it.
 
     Raises:
         CellLostError: The node is lost.
         ToolcellError: What the node raised.
         Exception: What a function of the caller raised.
     """
-    if HEARD.isdisjoint(asked[0]):
+    if FOLLOWED.isdisjoint(asked[0]):
         message = await ask(link, asked[0], *asked[1], on_answer=on_answer)
     else:
         message = await _run_heard(link, run, asked, on_answer)
@@ -118,7 +118,7 @@ async def run_on(
 async def _run_heard(
     link: Link, run: RemoteRun, asked: Request, on_answer: OnAnswer
 ) -> Message:
-    """Run a program whose caller hears of it; return the node's last message."""
+    """Run a program whose caller follows it; return the node's last message."""
     async with link.exchange(*asked) as exchange:
         caller = _Caller(exchange, run)
         with caller.patience:
@@ -157,7 +157,7 @@ class _Caller:
         self._made = 0
         self._open = 0
         self.patience = anyio.CancelScope()
-        """Ends the wait for a node that was told of a failure."""
+        """Ends the wait for a node that was sent a failure."""
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
@@ -253,12 +253,12 @@ class _Call:
             caller.fail(error)
             return
         caller.has_answer()
-        told = {"call": self._number, "answer": answer}
+        reply = {"call": self._number, "answer": answer}
         try:
-            await self._exchange.send(told)
+            await self._exchange.send(reply)
         except InvalidInputError:
             problem = {"code": "bad_result", "message": "the result is not JSON"}
-            await self._exchange.send({**told, "answer": {"error": problem}})
+            await self._exchange.send({**reply, "answer": {"error": problem}})
 
     @asynccontextmanager
     async def pause_deadline(self) -> AsyncIterator[None]:

@@ -58,7 +58,7 @@ class ClusterSession(SandboxSession):
         link: Leads to the node.
         node: The node's name.
         agent_id: The agent whose session it is.
-        about: What the node told of it.
+        about: The node's report of it.
         start: Starts work that ends with the cluster.
         processes: Commands of the same cell; forks share them.
 
@@ -101,7 +101,7 @@ class ClusterSession(SandboxSession):
 
     @property
     def alive(self) -> bool:
-        """True if the next run finds its cell, as far as this process has heard."""
+        """True if the next run finds its cell, as far as this process knows."""
         return self._remote.alive and not self._link.lost
 
     async def _run(self, request: RunRequest) -> ExecutionResult:
@@ -186,7 +186,7 @@ class ClusterSession(SandboxSession):
 
     @property
     def paused(self) -> bool:
-        """True from `pause` to `resume`, as far as this process has heard."""
+        """True from `pause` to `resume`, as far as this process knows."""
         return self._remote.paused
 
     async def save(

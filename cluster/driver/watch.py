@@ -18,7 +18,7 @@ from .runs import next_part
 
 
 class ClusterWatch:
-    """Tells of changes below a folder; it is a `SandboxWatch`, as `FileWatch` is.
+    """Reports changes below a folder; it is a `SandboxWatch`, as `FileWatch` is.
 
     Args:
         exchange: Leads to the watch at the node.
@@ -76,12 +76,12 @@ class ClusterWatch:
         except ToolcellError as error:
             self._failure = error
             raise
-        told = message.fields
+        fields = message.fields
         with closing_link_on_error(self._exchange):
-            number = int(told["number"])
+            number = int(fields["number"])
             if not self._answered < number <= self._asked:
                 raise ValueError("an answer that nobody asked for")
-            found = [FileChange.model_validate(each) for each in told["changes"]]
+            found = [FileChange.model_validate(each) for each in fields["changes"]]
         self._came += found
         self._answered = number
 

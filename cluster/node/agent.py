@@ -47,8 +47,8 @@ _LOOK_SECONDS = 0.1
 _log = logging.getLogger(__name__)
 State = Literal["ready", "draining", "sick"]
 MAX_SETS = 64
-"""Sets of packages that a node tells of. When it is exceeded the one that was longest
-out of use is told no more; it stays installed."""
+"""Sets of packages that a node reports. When it is exceeded the one that was longest
+out of use is reported no more; it stays installed."""
 
 
 class NodeAgent(Detachable):
@@ -67,7 +67,7 @@ class NodeAgent(Detachable):
             `host`.
         public_port: The port that drivers connect to, where a container or a router
             publishes `port` as another; None takes `port`.
-        directory: Where drivers find the node; None: they are told in another way.
+        directory: Where drivers find the node; None: they find it in another way.
         lost_seconds: Seconds without a sign of life until a driver is given up; default
             10.
         check_seconds: Seconds between two tries of a cell; default 30. When two fail
@@ -229,7 +229,7 @@ class NodeAgent(Detachable):
 
     async def _leave(self, leaving: anyio.CancelScope) -> None:
         with leaving:
-            while self.busy:  # noqa: ASYNC110 - cells tell nobody that they end
+            while self.busy:  # noqa: ASYNC110 - cells report no ends
                 await anyio.sleep(_LOOK_SECONDS)
         if leaving is self._leaving:
             self._retired.set()
@@ -251,7 +251,7 @@ class NodeAgent(Detachable):
         self.share()
 
     async def retired(self) -> None:
-        """Return when the agent was told to end; its owner leaves it then."""
+        """Return when the agent was asked to end; its owner leaves it then."""
         await self._retired.wait()
 
     async def _check_name(self, directory: RedisDirectory, own: NodeRecord) -> None:
@@ -344,12 +344,12 @@ class NodeAgent(Detachable):
             visitor.grant({"credit": share if self.takes_runs else 0, **self._now()})
 
     def has_packages(self, packages: Sequence[str]) -> None:
-        """Note that packages are installed, and tell the drivers."""
+        """Note that packages are installed, and report it to the drivers."""
         if packages and self._inventory.note(packages):
             self.share()
 
     def _now(self) -> dict[str, Any]:
-        """Return what drivers are told of whenever it changes."""
+        """Return the status that drivers get whenever it changes."""
         why = self._health.why if self.state == "sick" else None
         return {
             "state": self.state,

@@ -25,7 +25,7 @@ class CallerFailedError(Exception):
 
 
 class RunDriver:
-    """Hears what a driver says in the exchange of a run.
+    """Reads what a driver sends in the exchange of a run.
 
     Args:
         exchange: The run's exchange.
@@ -56,7 +56,7 @@ class RunDriver:
             )
 
     async def listen(self) -> None:
-        """Hand answers to the calls that wait for them; end the run if it is told."""
+        """Hand answers to the calls that wait for them; end the run if asked to."""
         while True:
             _, message = await self._exchange.receive()
             if "failed" in message.fields:

@@ -128,7 +128,7 @@ class Sessions:
     async def _exec(
         self, session: SandboxSession, exchange: Exchange, message: Message
     ) -> _Answer:
-        """Start a command, tell of it, and then of its end."""
+        """Start a command, report it, and then its end."""
         fields = message.fields
         options = dict(fields["options"])
         if fields["has_stdin"]:

@@ -46,28 +46,28 @@ async def transfer(
         asked: What the driver says of it.
         max_bytes: Bytes that the driver may send.
     """
-    hear = partial(_heard, exchange)
+    receive = partial(_receive, exchange)
     async with anyio.TemporaryDirectory(prefix=folder_prefix()) as place:
         archive, folder = Path(place, "archive"), Path(place, "folder")
         match name:
             case "upload":
-                await receive_file(exchange, hear, archive, max_bytes)
+                await receive_file(exchange, receive, archive, max_bytes)
                 await to_thread.run_sync(unpack_folder, archive, folder)
                 return {"files": await session.upload(folder, asked["path"])}, []
             case "load":
-                await receive_file(exchange, hear, archive, max_bytes)
+                await receive_file(exchange, receive, archive, max_bytes)
                 most = asked["max_bytes"]
                 return {"entries": await session.load(archive, max_bytes=most)}, []
         most = asked["max_bytes"]
-        told: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if name == "download":
             path = asked["path"]
-            told["files"] = await session.download(folder, path, max_bytes=most)
+            fields["files"] = await session.download(folder, path, max_bytes=most)
             await to_thread.run_sync(pack_folder, folder, archive)
         else:
-            told["left"] = list(await session.save(archive, max_bytes=most))
-        await send_file(exchange, hear, archive)
-    return told, []
+            fields["left"] = list(await session.save(archive, max_bytes=most))
+        await send_file(exchange, receive, archive)
+    return fields, []
 
 
 async def files(session: SandboxSession, name: str, message: Message) -> _Answer:
@@ -87,6 +87,6 @@ async def files(session: SandboxSession, name: str, message: Message) -> _Answer
     return {}, []
 
 
-async def _heard(exchange: Exchange) -> Message:
+async def _receive(exchange: Exchange) -> Message:
     _, message = await exchange.receive()
     return message

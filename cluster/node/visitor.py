@@ -27,7 +27,7 @@ from ..wire.codec import (
 )
 from ..wire.link import Exchange, Kind
 from ..wire.message import Message
-from ..wire.protocol import HEARD, OPTIONS
+from ..wire.protocol import FOLLOWED, OPTIONS
 from ..wire.tasks import tasks_beside
 from . import metrics
 from .calls import CallerFailedError, RunDriver
@@ -81,17 +81,17 @@ class Visitor:
         """True once it has asked for credit; a command that looks does not."""
         return self._greeted is not None
 
-    def grant(self, told: _Fields) -> None:
+    def grant(self, fields: _Fields) -> None:
         """Tell the driver what the node grants and has, if that has changed.
 
         Args:
-            told: `credit`, the runs and sessions that it may have at once, and the
+            fields: `credit`, the runs and sessions that it may have at once, and the
                 facts of `NodeAgent`.
         """
-        if told != self._granted:
-            self._granted = told
+        if fields != self._granted:
+            self._granted = fields
             if self._greeted is not None:
-                self._greeted.send_soon(told)
+                self._greeted.send_soon(fields)
 
     async def serve(self, exchange: Exchange, message: Message) -> None:
         """Answer one exchange."""
@@ -174,8 +174,8 @@ class Visitor:
     ) -> _Answer:
         fields = message.fields
         options = options_of(message)
-        if not HEARD.isdisjoint(fields):
-            result = await self._heard_run(exchange, fields, options, place, stop)
+        if not FOLLOWED.isdisjoint(fields):
+            result = await self._followed_run(exchange, fields, options, place, stop)
         else:
             result = await place.run(**options)
         metrics.runs.add(1, {"toolcell.status": result.status})
@@ -185,13 +185,13 @@ class Visitor:
     def _warned(
         self, place: Sandbox | SandboxSession, result: ExecutionResult
     ) -> ExecutionResult:
-        """Return a result that tells a session whose node drains of its end."""
+        """Return the result that ends a session whose node drains."""
         warning = self._agent.warning
         if place is self._sandbox or not warning:
             return result
         return result.model_copy(update={"warnings": (*result.warnings, warning)})
 
-    async def _heard_run(
+    async def _followed_run(
         self,
         exchange: Exchange,
         fields: _Fields,
@@ -199,7 +199,7 @@ class Visitor:
         place: Sandbox | SandboxSession,
         stop: Callable[[], Awaitable[None]],
     ) -> ExecutionResult:
-        """Run a program, and tell the driver of it while it goes on."""
+        """Run a program, and report it to the driver while it goes on."""
         if "on_output" in fields:
             options["on_output"] = lambda stream, data: exchange.send_soon(
                 {"output": stream}, data

@@ -45,7 +45,7 @@ _ERRORS = {
         SandboxUnavailableError,
     )
 }
-# The other end makes the texts of the bytes; the value is told apart.
+# The other end makes the texts of the bytes; the value stands apart.
 _LEFT_OUT = {"stdout", "stderr", "value"}
 
 
@@ -57,11 +57,11 @@ def pack_error(error: ToolcellError) -> _Fields:
 def read_error(fields: _Fields) -> ToolcellError:
     """Return the error of its fields. Raises WireError."""
     try:
-        told = ErrorInfo.model_validate(fields)
+        info = ErrorInfo.model_validate(fields)
     except ValidationError as error:
         raise WireError(f"an error cannot be read: {error}") from None
-    kind = _ERRORS.get(told.kind, SandboxError)
-    return kind(told.message, hint=told.hint, details=told.details)
+    kind = _ERRORS.get(info.kind, SandboxError)
+    return kind(info.message, hint=info.hint, details=info.details)
 
 
 def pack_model(model: BaseModel | None) -> _Fields | None:
@@ -105,16 +105,16 @@ def read_result(message: Message) -> ExecutionResult:
     """Return the result in a message. Raises WireError."""
     fields, blobs = message.fields, message.blobs
     try:
-        told = dict(fields["result"])
+        values = dict(fields["result"])
         out, err, *rest = blobs
         artifacts = [
             {**about, "data": data}
-            for about, data in zip(told.pop("artifacts", ()), rest, strict=True)
+            for about, data in zip(values.pop("artifacts", ()), rest, strict=True)
         ]
         texts = fields.get("texts") or (_text(out), _text(err))
         result = ExecutionResult.model_validate(
             {
-                **told,
+                **values,
                 "artifacts": artifacts,
                 "stdout_bytes": out,
                 "stderr_bytes": err,
@@ -183,8 +183,8 @@ def read_event(message: Message) -> Event:
             case "displayed":
                 return Displayed(Output.model_validate(about))
             case "artifact":
-                told = {**dict(about or {}), "data": message.blobs[0]}
-                return ArtifactMade(Artifact.model_validate(told))
+                values = {**dict(about or {}), "data": message.blobs[0]}
+                return ArtifactMade(Artifact.model_validate(values))
             case "finished":
                 return Finished(read_result(message))
     except (ValidationError, IndexError, TypeError, ValueError) as error:

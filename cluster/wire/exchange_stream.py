@@ -44,7 +44,7 @@ class ExchangeStream(ByteStream):
         self._is_closed = False
         self._is_at_end = False
         self._is_over = False
-        # Whoever waits for something hears for both directions.
+        # Whoever waits for something reads for both directions.
         self._hearing = anyio.Lock()
         self._receiving = anyio.ResourceGuard("reading from")
         self._sending = anyio.ResourceGuard("writing to")

@@ -3,7 +3,7 @@
 Theory of operation. A frame is its kind, the number of its exchange, a length, and at
 most 64 KiB of a message. The driver opens exchanges; both ends send messages in them,
 and the node ends each by a last message or an error. Pieces of all exchanges leave in
-turn, so a large file holds up nobody. An end that hears nothing for `lost_seconds`
+turn, so a large file holds up nobody. An end that receives nothing for `lost_seconds`
 gives the link up; each asks for a sign of life four times as often.
 """
 
@@ -255,7 +255,7 @@ class Link:
             self._tasks.cancel_scope.cancel()
 
     def exchange(self, fields: dict[str, Any], blobs: Sequence[bytes] = ()) -> Exchange:
-        """Open an exchange, which has to be left; on a link that is gone it hears so.
+        """Open an exchange, which has to be left; on a link that is gone it raises.
 
         Raises:
             InvalidInputError: It cannot be sent.
@@ -287,7 +287,7 @@ class Link:
         """Ask for signs of life; give up when several in a row are not answered.
 
         Answers are waited for, not the clock: while this process stands still, it
-        hears nobody.
+        receives nothing.
         """
         unanswered = 0
         while unanswered < _ASKS:

@@ -26,15 +26,15 @@ MAX_HEADERS_BYTES = 160 * 1024 * 1024
 MAX_AHEAD = 16
 """Parts under way. When it is reached the sender waits until one is written."""
 
-Hear = Callable[[], Awaitable[Message]]
+Receive = Callable[[], Awaitable[Message]]
 
 
-async def send_file(exchange: Exchange, hear: Hear, source: Path) -> None:
+async def send_file(exchange: Exchange, receive: Receive, source: Path) -> None:
     """Send a file to the other end, which calls `receive_file`.
 
     Args:
         exchange: Takes the parts.
-        hear: Returns the next message of the other end.
+        receive: Returns the next message of the other end.
         source: The file.
 
     Raises:
@@ -52,7 +52,7 @@ async def send_file(exchange: Exchange, hear: Hear, source: Path) -> None:
         async with await anyio.open_file(_opened(source), "rb") as file:
             while part := await to_thread.run_sync(read, file.wrapped):
                 if ahead == MAX_AHEAD:
-                    await hear()
+                    await receive()
                     ahead -= 1
                 await exchange.send({"offset": offset}, part)
                 offset += len(part)
@@ -61,17 +61,17 @@ async def send_file(exchange: Exchange, hear: Hear, source: Path) -> None:
         raise _unusable("read", source, error) from None
     await exchange.send({"total": offset, "sha256": digest.hexdigest()})
     for _ in range(ahead):
-        await hear()
+        await receive()
 
 
 async def receive_file(
-    exchange: Exchange, hear: Hear, target: Path, max_bytes: int
+    exchange: Exchange, receive: Receive, target: Path, max_bytes: int
 ) -> None:
     """Write a file that the other end sends; one that fails leaves nothing.
 
     Args:
         exchange: Tells the sender what is written.
-        hear: Returns the next message of the other end.
+        receive: Returns the next message of the other end.
         target: The file, new, and its owner's alone.
         max_bytes: Bytes that it may have. When it is exceeded nothing of it stays.
 
@@ -86,7 +86,7 @@ async def receive_file(
         raise _unusable("write", target, error) from None
     try:
         async with await anyio.open_file(fd, "wb") as file:
-            await _receive(exchange, hear, file.wrapped, max_bytes)
+            await _receive(exchange, receive, file.wrapped, max_bytes)
     except BaseException as error:
         with anyio.CancelScope(shield=True):
             await anyio.Path(target).unlink(missing_ok=True)
@@ -96,7 +96,7 @@ async def receive_file(
 
 
 async def _receive(
-    exchange: Exchange, hear: Hear, file: IO[bytes], max_bytes: int
+    exchange: Exchange, receive: Receive, file: IO[bytes], max_bytes: int
 ) -> None:
     digest, size = hashlib.sha256(), 0
 
@@ -104,8 +104,8 @@ async def _receive(
         file.write(part)
         digest.update(part)
 
-    while "offset" in (told := (message := await hear()).fields):
-        if told["offset"] != size:
+    while "offset" in (fields := (message := await receive()).fields):
+        if fields["offset"] != size:
             break
         part = b"".join(message.blobs)
         if size + len(part) > max_bytes:
@@ -117,7 +117,7 @@ async def _receive(
         await to_thread.run_sync(write, part)
         size += len(part)
         exchange.send_soon({"taken": size})
-    if (told.get("total"), told.get("sha256")) != (size, digest.hexdigest()):
+    if (fields.get("total"), fields.get("sha256")) != (size, digest.hexdigest()):
         raise SandboxError(
             "a file did not arrive whole",
             hint="send it again",

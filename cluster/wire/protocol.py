@@ -11,14 +11,14 @@ PROTOCOL = 3
 LOST_SECONDS = 10.0
 """Default seconds without a sign of life until the other end is given up."""
 
-HEARD = frozenset(("calls", "on_output", "on_display", "on_connection"))
-"""Fields of a run whose caller hears of it while it goes on; without them it has an
+FOLLOWED = frozenset(("calls", "on_output", "on_display", "on_connection"))
+"""Fields of a run whose caller follows it while it goes on; without them it has an
 answer, and nothing before."""
 
 _NO_JSON = frozenset(("limits", "network", "secrets", "stdin", "files"))
 # No node has a guarded network, whose requests a gate would judge.
 _HERE = frozenset(("streamed", "batch", "gate"))
-OPTIONS = frozenset(RunRequest._fields) - HEARD - _NO_JSON - _HERE
+OPTIONS = frozenset(RunRequest._fields) - FOLLOWED - _NO_JSON - _HERE
 """What a driver may say of a run, beside the fields that are read one by one."""
 
 _TOLD = (
@@ -33,7 +33,7 @@ _TOLD = (
 
 
 def rules_of(config: SandboxConfig) -> SandboxConfig:
-    """Return what drivers are told of a node's configuration.
+    """Return the part of a node's configuration that drivers get.
 
     Its variables, mounts, paths and packages stay with the node.
     """

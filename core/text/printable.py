@@ -51,7 +51,7 @@ def escaped_line(text: str) -> str:
 def escaped_json(value: Any) -> Any:
     """Return a JSON value with all its texts escaped, the names of members too.
 
-    Two names that would become one are told apart by a number behind the second.
+    Two names that would become one differ by a number behind the second.
     """
     if isinstance(value, str):
         return escaped(value)

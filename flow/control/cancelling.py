@@ -30,7 +30,7 @@ async def cancel_thread(
     wait_seconds: float,
     clock: Callable[[], datetime],
 ) -> None:
-    """End a thread; one that has an owner is ended by its owner, which is told.
+    """End a thread; one that has an owner is ended by its owner, which is asked to.
 
     Args:
         checkpointer: The store of the thread.

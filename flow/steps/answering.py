@@ -121,7 +121,7 @@ class Answering:
                     self._parts.lease[0]
                 )
             except StoreUnavailableError:
-                # The next write of the thread tells its caller.
+                # The next write of the thread raises.
                 continue
             for answer in map(read_answer, texts):
                 if answer.id == CANCEL:

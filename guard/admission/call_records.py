@@ -20,7 +20,7 @@ from .decisions import from_rules
 from .hold import Hold
 
 GuardListener = Callable[[str, Mapping[str, str]], None]
-"""Told of events that are of no call, by their names and fields in the audit log."""
+"""Receives events that are of no call, by their names and fields in the audit log."""
 
 _VERDICTS = 1_024
 """Verdicts whose text is noted. When it is reached all are forgotten."""
@@ -153,9 +153,9 @@ class CallRecords:
             record = partial(self.audit.append, event, **fields)
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(record)
-        self.tell(event, fields)
+        self.publish(event, fields)
 
-    def tell(self, event: str, fields: Mapping[str, str]) -> None:
-        """Tell the listeners of an event."""
+    def publish(self, event: str, fields: Mapping[str, str]) -> None:
+        """Call the listeners with an event."""
         for each in self.listeners:
             each(event, fields)

@@ -96,7 +96,7 @@ class ActionGuard:
 
     @property
     def listeners(self) -> list[GuardListener]:
-        """Told of `policies` that were replaced, of a `reset`, and of the store:
+        """Called when `policies` were replaced, at a `reset`, and for the store:
         `store_unavailable` and `store_available`; in the thread where it happens."""
         return self._records.listeners
 
@@ -134,7 +134,7 @@ class ActionGuard:
         if self._records.audit is not None:
             self._records.audit.append("policies", version=fresh.version)
         self._policies = fresh
-        self._records.tell("policies", {"version": fresh.version})
+        self._records.publish("policies", {"version": fresh.version})
         return fresh.version
 
     def may_allow(self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS) -> bool:

@@ -21,7 +21,7 @@ ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
 """`HOST:PORT` or `[HOST]:PORT`."""
 
 FORMS = {IMPORT_PATH: "package.module:name", ADDRESS: "HOST:PORT"}
-"""The forms that people are told to write, by pattern."""
+"""The forms that messages ask people to write, by pattern."""
 
 
 def _beside_the_file(path: Path, info: ValidationInfo) -> Path:

@@ -55,7 +55,7 @@ class ClusterConfig(Model):
     router publishes it as another. None: the port of `listen`."""
 
     drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
-    """Seconds that runs of this node have when it is told to end by a signal. When it
+    """Seconds that runs of this node have when a signal ends it. When it
     is reached they are given up."""
 
     check_seconds: Seconds = 30.0

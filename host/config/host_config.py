@@ -221,7 +221,7 @@ class HostConfig(Model):
     """The web console for people."""
 
     webhooks: tuple[WebhookConfig, ...] = ()
-    """URLs that are told of requests for approval."""
+    """URLs that get messages about requests for approval."""
 
     flows: FlowsConfig = FlowsConfig()
     """Graphs that run in threads."""

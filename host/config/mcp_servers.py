@@ -112,7 +112,7 @@ class MCPServerConfig(Model):
     server is asked to stop, and the call ends as `timeout`."""
 
     startup_seconds: Seconds = 30.0
-    """Seconds that the server has to start and to tell its tools. When it is reached
+    """Seconds that the server has to start and to list its tools. When it is reached
     the calls that wait for it fail. Installing packages of its cell does not count."""
 
     max_message_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 4_194_304

@@ -16,7 +16,7 @@ WebhookEvent = Literal["approval.asked", "approval.answered", "approval.expired"
 
 
 class WebhookConfig(Model):
-    """A URL that is told of requests for approval, with signed messages."""
+    """A URL that gets signed messages about requests for approval."""
 
     name: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9]+([_-][A-Za-z0-9]+)*$", max_length=32)
@@ -33,7 +33,7 @@ class WebhookConfig(Model):
     events: Annotated[tuple[WebhookEvent, ...], Field(min_length=1)] = get_args(
         WebhookEvent
     )
-    """The events that it is told of."""
+    """The events that it gets."""
 
     arguments: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Arguments of calls that are in the messages, by name, with likely secrets hidden.

@@ -163,8 +163,8 @@ class SandboxAPI:
         try:
             response = await self._answer(request)
         except Exception as error:  # noqa: BLE001 - each error is an answer
-            told = as_api_error(error)
-            response = JSONResponse(told.to_json(), status_code=told.status)
+            problem = as_api_error(error)
+            response = JSONResponse(problem.to_json(), status_code=problem.status)
         await response(scope, receive, send)
 
     async def _answer_socket(self, socket: WebSocket) -> None:
@@ -176,12 +176,12 @@ class SandboxAPI:
             sandbox = await self._owned(socket, target)
             await self._sockets.forward(socket, sandbox, target.port, target.path)
         except Exception as error:  # noqa: BLE001 - each error is an answer
-            told = as_api_error(error)
+            problem = as_api_error(error)
             if socket.application_state is WebSocketState.CONNECTING:
-                refusal = JSONResponse(told.to_json(), status_code=told.status)
+                refusal = JSONResponse(problem.to_json(), status_code=problem.status)
                 await socket.send_denial_response(refusal)
             elif socket.application_state is WebSocketState.CONNECTED:
-                await socket.close(1011, told.message)
+                await socket.close(1011, problem.message)
 
     async def _answer(self, request: Request) -> Response:
         if request.url.path == "/healthz":

@@ -167,7 +167,7 @@ class OpenRequests(Generic[K]):
             scope: The scope of the request.
 
         Yields:
-            The function by which the request is told whose it is.
+            The function that says whose the request is.
         """
         mine = _Open(scope)
         keys: list[K] = []

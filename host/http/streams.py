@@ -92,7 +92,7 @@ class Streamed(Response):
             body = {"type": "http.response.body", "body": part, "more_body": True}
             await send(body)
             self._sent = anyio.current_time()
-        # Between many parts the loop hears that the client has left.
+        # Between many parts the loop learns that the client has left.
         await anyio.lowlevel.checkpoint()
 
     async def _fill(self, filler: bytes, send: Send) -> None:

@@ -1,7 +1,7 @@
 """Actions of operators on a host that runs; each is recorded before it is done.
 
 To stop something is always safe, so it is done even if the audit log cannot be written:
-the host's own log then has the act, and its caller is told that it is not recorded.
+the host's own log then has the act, and its caller learns that it is not recorded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A check of the whole audit log in a thread of its own, which tells how far it is."""
+"""A check of the whole audit log in a thread, which reports how far it is."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class AuditCheck:
             self._end(state="failed", error="the check was ended")
         except ToolcellError as error:
             self._end(state="failed", error=str(error))
-        except Exception as error:  # noqa: BLE001 - a thread has nobody to tell
+        except Exception as error:  # noqa: BLE001 - nobody awaits a thread
             self._end(state="failed", error=type(error).__name__)
         else:
             self._end(state="done", report=report)

@@ -45,7 +45,7 @@ LOOK_SECONDS = 1.0
 _log = logging.getLogger("toolcell.host")
 MAX_EVENTS = 1_000
 """Events of one agent that are kept. When it is reached the oldest one is dropped, and
-a client that has not read it is told so."""
+a client that has not read it learns so."""
 
 OPERATORS = "*"
 """The name under which operators read the events of all agents; no agent has it."""
@@ -252,7 +252,7 @@ class Events:
             changed = agent.changed
             for each, kind, facts in [row for row in agent.kept if row[0] > number]:
                 if each != number + 1:
-                    # The reader lagged; a new stream tells it.
+                    # The reader lagged; a new stream says so.
                     return
                 number = each
                 yield self._text(each, kind, facts)

@@ -160,7 +160,7 @@ class CellDiscarded(CellEvent):
 
 
 class CellUnavailable(CellEvent):
-    """A cell could not be made; told once, until one can be made again."""
+    """A cell could not be made; published once, until one can be made again."""
 
     kind = "cell.unavailable"
     reason: Literal["not_made", "not_started"]

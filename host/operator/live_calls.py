@@ -27,7 +27,7 @@ from .events import (
 
 MAX_BYTES = 65_536
 """Bytes of output that are kept of one call. When it is reached the oldest are dropped,
-and a reader that has not read them is told how many."""
+and a reader that has not read them gets their number."""
 
 _PIECE_BYTES = 4_096
 _MAX_PIECES = 512
@@ -200,11 +200,11 @@ class LiveCall(CallWatch):
         self.state = stage
         match stage:
             case "queued":
-                self._calls.tell(CallQueued, self)
+                self._calls.publish(CallQueued, self)
             case "parked":
-                self._calls.tell(CallParked, self)
+                self._calls.publish(CallParked, self)
             case "running":
-                self._calls.tell(CallResumed if self._begun else CallStarted, self)
+                self._calls.publish(CallResumed if self._begun else CallStarted, self)
                 self._begun = True
 
     def admit(self, call: ToolCall, seconds: float | None) -> None:
@@ -255,7 +255,7 @@ class LiveCalls(CallWatcher):
         call.state, call.status = "ended", status
         call.ended.set()
         call.output.wake()
-        self.tell(CallEnded, call, status=status)
+        self.publish(CallEnded, call, status=status)
 
     def all(self, agent_id: str | None = None) -> list[LiveCall]:
         """Return the calls that live, the oldest first; None: those of all agents."""
@@ -296,8 +296,8 @@ class LiveCalls(CallWatcher):
             call.stop()
         await call.ended.wait()
 
-    def tell(self, kind: type[CallEvent], call: LiveCall, **facts: Any) -> None:
-        """Tell of a call."""
+    def publish(self, kind: type[CallEvent], call: LiveCall, **facts: Any) -> None:
+        """Publish an event of a call."""
         if self._bus.has_listeners:
             event = kind(
                 agent=call.agent_id,

@@ -65,7 +65,7 @@ class InvalidRequestError(InvalidInputError):
 
 
 def answer_of(error: Exception) -> Response:
-    """Return the answer that tells an error; ours are logged and not shown."""
+    """Return the answer that shows an error; ours are logged and not shown."""
     match error:
         case RefusedError():
             return _answer(error.status, error, error.headers)

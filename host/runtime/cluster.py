@@ -88,7 +88,7 @@ class ClusterParts:
 
         if isinstance(self.directory, RayDirectory):
             with anyio.move_on_after(seconds):
-                while await self.directory.nodes():  # noqa: ASYNC110 - it tells nobody
+                while await self.directory.nodes():  # noqa: ASYNC110 - it has no event
                     await anyio.sleep(_LOOK_SECONDS)
             await self.directory.stop()
 

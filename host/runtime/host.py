@@ -216,5 +216,5 @@ class Host(Detachable):
 
     @property
     def event_bus(self) -> EventBus:
-        """Tells of the host's events."""
+        """Publishes the host's events."""
         return self._components.event_bus

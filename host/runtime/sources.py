@@ -33,7 +33,7 @@ class Sources:
 
     records: Records
     event_bus: EventBus
-    """Tells of what happens in this process."""
+    """Publishes what happens in this process."""
 
     host: Host | None
     """The host that serves in this process. None: another process does, and what runs

@@ -19,7 +19,7 @@ MAX_WAITING = 1_000
 warning is logged."""
 
 KEEP_SECONDS = 40 * 86_400
-"""Seconds for which requests are remembered as told, longer than they are stored."""
+"""Seconds for which it is known that a request was reported; it is stored for less."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS webhook_start (at REAL NOT NULL) STRICT;
@@ -56,7 +56,7 @@ class WaitingMessage:
 
 
 class MessageQueue:
-    """The messages that wait, and the requests that were told of.
+    """The messages that wait, and the requests that were reported.
 
     Each message is put in once, whichever host sees its event first, and stays until it
     is delivered or dropped.
@@ -64,7 +64,7 @@ class MessageQueue:
     Args:
         path: The file, in an existing folder.
         now: The time, in seconds since 1970 (UTC). Requests from before the first
-            opening are not told of.
+            opening are not reported.
 
     Raises:
         ConfigError: The file cannot be used.
@@ -139,7 +139,7 @@ class MessageQueue:
                 _put(db, messages)
 
     def known(self, request_ids: list[str]) -> set[str]:
-        """Return those of the requests that were told of."""
+        """Return those of the requests that were reported."""
         with self._transaction() as db:
             rows = db.execute(
                 "SELECT id FROM webhook_requests WHERE id IN"
@@ -149,14 +149,14 @@ class MessageQueue:
             return {request_id for (request_id,) in rows}
 
     def open_requests(self) -> dict[str, int]:
-        """Return the requests whose ends were not told, with their turns."""
+        """Return the requests whose ends were not reported, with their turns."""
         with self._transaction() as db:
             return dict(
                 db.execute("SELECT id, ended FROM webhook_requests WHERE ended % 2 = 0")
             )
 
     def ended_requests(self, request_ids: Iterable[str]) -> dict[str, int]:
-        """Return those of the requests whose ends were told, with their turns."""
+        """Return those of the requests whose ends were reported, with their turns."""
         with self._transaction() as db:
             return dict(
                 db.execute(

@@ -197,7 +197,7 @@ class WebhookSender:
             await anyio.to_thread.run_sync(put)
 
     async def _tell_again(self, waiting: set[str]) -> None:
-        """Tell of requests that have ended and wait again, after a withdrawal."""
+        """Report requests that have ended and wait again, after a withdrawal."""
         if not waiting:
             return
         again = await anyio.to_thread.run_sync(self._queue.ended_requests, waiting)

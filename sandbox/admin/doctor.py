@@ -263,7 +263,7 @@ async def _layers_of_a_run(cell: Cell, limits: Limits) -> tuple[str, ...]:
 
 
 def _pool_check(backend: Backend, config: SandboxConfig, each: float) -> DoctorCheck:
-    """Tell of the seconds that a cell takes to get ready, and a whole pool."""
+    """Report the seconds that a cell takes to get ready, and a whole pool."""
     size = config.pool or _USUAL_POOL
     would = "keeps" if config.pool else "would keep"
     return DoctorCheck(

@@ -1,4 +1,4 @@
-"""The things that a launcher is told before it makes cells."""
+"""The settings that a launcher gets before it makes cells."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _GRACE_SECONDS = 0.1
 _SESSION_GRACE_SECONDS = 10.0
 # For the cell's own COLLECT_SECONDS, and to bring 16 MiB; the report is in by then.
 _COLLECT_SECONDS = 30.0
-# The supervisor keeps the limit, RENEWAL_SECONDS; it may be slow to be heard.
+# The supervisor keeps the limit, RENEWAL_SECONDS; its report may be late.
 _RENEWAL_SECONDS = 1.0
 _LOST = (CellLostError, SandboxUnavailableError)
 
@@ -314,7 +314,7 @@ class Cell:
         except (FrameError, KeyError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell sent a bad frame: {error}") from None
         # Outside of `try`: their exceptions do not come from the cell.
-        listener.hear(frame, report.outputs[shown:])
+        listener.notify(frame, report.outputs[shown:])
         return finished
 
     def _take_in(

@@ -36,12 +36,12 @@ class Spawn(Protocol):
 
 
 class Listener(NamedTuple):
-    """Functions of the caller that hear of a run while it goes on."""
+    """Functions of the caller that follow a run while it goes on."""
 
     on_output: OnOutput | None = None
     on_display: OnDisplay | None = None
 
-    def hear(self, frame: "Frame", displayed: "Sequence[Output]") -> None:
+    def notify(self, frame: "Frame", displayed: "Sequence[Output]") -> None:
         """Pass on the output in a frame, and what it displayed."""
         if self.on_output is not None and frame.header["type"] in ("output", "tail"):
             self.on_output(frame.header["stream"], frame.payload)

@@ -103,7 +103,7 @@ def _bytes_of(data: bytes | str) -> memoryview:
 class WorkDir:
     """The files of one cell, or of one branch of it.
 
-    `SessionFiles` tells what its methods do, and what they raise.
+    `SessionFiles` says what its methods do, and what they raise.
 
     Args:
         cell: Leads to the cell. If it is the cell itself no run may be under way in it.

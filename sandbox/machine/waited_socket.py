@@ -15,7 +15,7 @@ class WaitedSocket:
 
     anyio knows a socket by its descriptor. If a new socket got the number before the
     last wait for this one had ended, the end of that wait would end the waits for the
-    new one, and its task would hear nothing.
+    new one, and its task would get no event.
 
     Args:
         sock: The socket, non-blocking; closed by this object alone.

@@ -34,7 +34,7 @@ class _Wait:
         clock: The clock of its run, or command.
         stream: Its connection.
         withdraw: Called when it has gone away.
-        interim: True if it is told now and then that somebody looks.
+        interim: True if it gets interim answers while somebody looks.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ async def admitted(
         clock: The clock of its run, or command.
         stream: The connection on which it asks.
         withdraw: Called when it goes away while a person looks.
-        interim: True if an HTTP client that waits is to be told so.
+        interim: True if an HTTP client that waits gets interim answers.
 
     Raises:
         RefusedError: On entering: it is not admitted.

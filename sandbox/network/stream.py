@@ -94,7 +94,7 @@ class CellStream:
     async def ended(self) -> None:
         """Wait until the program has sent its last byte, or closed the connection.
 
-        So has one that sent 512 KiB more than was read: its end would not be heard.
+        So has one that sent 512 KiB more than was read: its end would not be noticed.
         """
         while not (self._broken or self._last_came or self._kept >= WINDOW_BYTES):
             await self._change()

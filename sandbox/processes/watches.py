@@ -39,12 +39,12 @@ class FileChange(BaseModel):
 
 
 class FileWatch:
-    """A folder of a session's cell whose changes are told.
+    """A folder of a session's cell whose changes are reported.
 
     `async for change in watch` waits for them; `changes()` looks now. The cell looks
     only while somebody waits, at most ten times a second and for a tenth of the time.
-    So changes between two looks are told as one, and what was made and removed between
-    them is not. It ends with its session; close it to end it before.
+    So changes between two looks are reported as one, and what was made and removed
+    between them is not. It ends with its session; close it to end it before.
 
     Args:
         number: Identifies it on the channel.

@@ -45,7 +45,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def picture_size(data: bytes) -> tuple[int, int] | None:
-    """Return width and height of a PNG or JPEG in pixels; None if they are not told."""
+    """Return width and height of a PNG or JPEG in pixels; None if unknown."""
     kind = picture_type(data)
     if kind == "image/png" and data[12:16] == b"IHDR" and len(data) >= 24:
         width, height = struct.unpack(">II", data[16:24])

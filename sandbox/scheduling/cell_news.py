@@ -6,18 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 CellListener = Callable[[str, Mapping[str, str | None]], None]
-"""Told of what happened, and the facts about it, in the event loop."""
+"""Receives what happened, and the facts about it, in the event loop."""
 
 
 class CellNews:
     """Tells what goes wrong with the cells of one manager.
 
-    That no cell can be made is told once, until one could be made again: a pool tries
-    each second. Nothing is told once it is closed, since its cells then end on purpose.
+    That no cell can be made is reported once, until one could be made again: a pool
+    tries each second. Nothing is reported once it is closed, since its cells then end
+    on purpose.
 
     Args:
         backend: The backend that makes them.
-        listeners: Told of `lost`, `discarded`, `unavailable` and `available`.
+        listeners: Receive `lost`, `discarded`, `unavailable` and `available`.
     """
 
     def __init__(self, backend: str, listeners: list[CellListener]) -> None:

@@ -43,7 +43,7 @@ class CellSupply:
         config: The configuration; its limits of concurrency and of the pool count.
         tasks: Owns the background work; it outlives this.
         active: Gets the cells that are in use.
-        news: Told of what goes wrong with them.
+        news: Reports what goes wrong with them.
     """
 
     def __init__(

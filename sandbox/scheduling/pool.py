@@ -63,7 +63,7 @@ class Pool:
         backend: Makes the cells.
         config: The configuration; `pool` and `limits` count.
         tasks: Owns the background work; it outlives the pool.
-        news: Told of cells that cannot be made, are lost, or cannot be used again.
+        news: Reports cells that cannot be made, are lost, or cannot be used again.
         clock: Returns seconds that never decrease.
     """
 

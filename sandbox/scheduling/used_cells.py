@@ -49,7 +49,7 @@ class UsedCells:
         max_cells: The largest number of cells that wait for a program. When it is
             reached the oldest is destroyed.
         tasks: Owns the background work; it outlives this object.
-        news: Told of cells that could not be made new.
+        news: Reports cells that could not be made new.
         clock: Returns seconds that never decrease.
     """
 

@@ -63,7 +63,7 @@ class SharedCell:
     waits for both with `whole`.
 
     Args:
-        cell: The cell, which was told to be kept.
+        cell: The cell, which was asked to be kept.
         network: The hosts that its runs may reach.
         on_lost: Called once if the cell turns out to be lost.
     """

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from toolcell.cluster.driver.requests import RemoteRun
 from toolcell.cluster.node.visitor import options_of
 from toolcell.cluster.wire.message import Message
-from toolcell.cluster.wire.protocol import HEARD
+from toolcell.cluster.wire.protocol import FOLLOWED
 from toolcell.sandbox import HostCalls, Job, Limits, Network, Sandbox, SandboxSession
 from toolcell.sandbox.spi import RunRequest
 
@@ -66,7 +66,7 @@ def test_each_option_reaches_a_node(name: str) -> None:
     fields, blobs = RemoteRun(request).packed(Limits(), {"op": "run"})
     message = Message(json.loads(json.dumps(fields)), tuple(blobs))
 
-    if name in HEARD:
+    if name in FOLLOWED:
         assert name in message.fields
         assert options_of(message) == {"code": "1"}
     else:

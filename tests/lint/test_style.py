@@ -80,10 +80,12 @@ def test_a_clause_without_its_noun_is_found(tmp_path: Path) -> None:
 
 WORDS = {
     "came to something": "produced",
+    "hears?|heard": "receives, learns of",
     "lives under": "has",
     "look-ups?": "lookup",
     "none of utf": "not UTF",
     "than may be": "than allowed",
+    "tells? of|told of|(is|are|was|were) told": "reports, publishes; gets, learns",
     "to be had": "available",
     "unasked": "by itself",
     "what they are at": "their state",

@@ -64,7 +64,7 @@ class CodeSession:
     """The reason of its end; None while it is open."""
 
     lost_before: str = ""
-    """The reason why its key lost an earlier session, until a result has told it."""
+    """The reason why its key lost an earlier session, until a result has said it."""
 
     usage: CellUsage | None = None
     """The usage of its cell when it was measured last; None: it could not be."""
@@ -78,7 +78,7 @@ class CodeSession:
 
 _MOMENT_SECONDS = 0.05
 _MAX_LOSSES = 1024
-"""Ends of sessions that wait to be told. When it is reached the oldest is forgotten."""
+"""Ends of sessions that wait to be said. When it is reached the oldest is forgotten."""
 
 
 class CodeSessions:
@@ -128,7 +128,7 @@ class CodeSessions:
         self._opened = 0
         self._losses: dict[tuple[str | None, str], str] = {}
         self.listeners: list[Callable[[CodeSession], None]] = []
-        """Told of each session that was opened, and of each that has ended."""
+        """Called with each session that was opened, and of each that has ended."""
 
     async def __aenter__(self) -> CodeSessions:
         self._places = anyio.CapacityLimiter(self._max_sessions)
@@ -214,7 +214,7 @@ class CodeSessions:
             if session.session is not None:
                 session.usage = await session.session.usage()
         except ToolcellError:
-            # If it is lost, its next user is told.
+            # If it is lost, the result of its next user says so.
             session.usage = None
         finally:
             session.measured = None
@@ -350,8 +350,8 @@ class CodeSessions:
         }.get(ended.end or "")
         if why is None or ended.session is None:
             return
-        told = f"variables and files of this session are lost: {why}"
-        self._losses[ended.agent_id, ended.key] = told
+        loss = f"variables and files of this session are lost: {why}"
+        self._losses[ended.agent_id, ended.key] = loss
         if len(self._losses) > _MAX_LOSSES:
             del self._losses[next(iter(self._losses))]
 

@@ -21,7 +21,7 @@ TRY_OTHERS = "try other arguments or another tool; the host's record has the cau
 
 
 def masked(name: str, error: BaseException) -> ToolExecutionError:
-    """Return an error that tells a model nothing but the type of this one."""
+    """Return an error that shows a model nothing but the type of this one."""
     hidden = ToolExecutionError(f"{name} failed ({_type_name(error)})", hint=TRY_OTHERS)
     hidden.__cause__ = error
     return hidden

@@ -271,7 +271,7 @@ async def _listen(connection: ServerConnection) -> None:
         return
     except (MCPError, SubscriptionLost, TimeoutError) as error:
         connection.is_stale = True
-        _log.info("changes of tools are not heard of: %s", type(error).__name__)
+        _log.info("changes of tools are not reported: %s", type(error).__name__)
 
 
 def _reason(error: BaseException, status: int | None, words: LastWords) -> str:

@@ -52,7 +52,7 @@ class MCPEndpoint:
 
 
 class LastErrorStatus:
-    """The last HTTP status that was an error, to tell of it."""
+    """The last HTTP status that was an error, for messages."""
 
     status: int | None = None
 
@@ -70,7 +70,7 @@ async def open_endpoint(
     Args:
         server: The address and headers.
         max_bytes: Bytes of one message. When it is reached its call fails.
-        last_error: Told of error statuses.
+        last_error: Remembers error statuses.
     """
     import httpx2
     from mcp.client.streamable_http import streamable_http_client

@@ -52,8 +52,8 @@ def list_operations(
         values: The document.
         server: The URL that requests go to. An operation that names servers is a tool
             only if this is one of them.
-        selection: The operations that are wanted. A path that cannot be read is told of
-            in any case: nobody knows what is in it.
+        selection: The operations that are wanted. A path that cannot be read is
+            reported in any case: nobody knows what is in it.
 
     Raises:
         ConfigError: The parser of OpenAPI is not installed.

@@ -287,7 +287,7 @@ class MemoryIdempotency(Idempotency):
         ttl_seconds: Seconds for which a result is stored; default an hour. When it is
             reached the key is free again.
         max_entries: Ended keys of one agent; default 100,000. When it is reached the
-            agent's calls under new keys are refused, and told when its oldest key ends.
+            agent's calls under new keys are refused; the error says when a key ends.
         max_bytes: Bytes of arguments and results, as JSON; default 64 MiB. When it is
             reached the oldest are dropped. Their keys stay: a repeated call fails and
             says that it ran, and a tool that may be repeated runs again.

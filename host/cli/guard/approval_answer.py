@@ -40,21 +40,21 @@ async def send_answer(
             "console",
         )
     await approvals.answer(request_id, reply)
-    told: dict[str, Any] = {
+    sent: dict[str, Any] = {
         "request": request_id,
         "answer": type(reply).__name__.lower(),
         "approver": reply.approver,
     }
     record = await approvals.find(request_id) if several else None
     if record is not None:
-        told["approvers"] = record.request.approvers
-        told["approved_by"] = record.approved_by
-    return told
+        sent["approvers"] = record.request.approvers
+        sent["approved_by"] = record.approved_by
+    return sent
 
 
-def answer_line(told: dict[str, Any]) -> str:
+def answer_line(sent: dict[str, Any]) -> str:
     """Return what `send_answer` returned as a line for people."""
-    line = f"{told['answer']}: {told['request']}"
-    if "approvers" not in told:
+    line = f"{sent['answer']}: {sent['request']}"
+    if "approvers" not in sent:
         return line
-    return f"{line} ({len(told['approved_by'])} of {told['approvers']} people)"
+    return f"{line} ({len(sent['approved_by'])} of {sent['approvers']} people)"

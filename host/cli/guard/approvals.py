@@ -148,11 +148,11 @@ def _answer(
 ) -> None:
     from .approval_answer import answer_line
 
-    told = run_async(_send, config, request, reply)
+    answer = run_async(_send, config, request, reply)
     if as_json:
-        print_json(told)
+        print_json(answer)
     else:
-        print(escaped_line(answer_line(told)))
+        print(escaped_line(answer_line(answer)))
 
 
 async def _send(config: Path, request: str, reply: Approve | Reject) -> dict[str, Any]:

@@ -136,11 +136,11 @@ async def _reply(
         print("left waiting")
         return
     try:
-        told = await send_answer(approvals, shown.request.id, reply)
+        sent = await send_answer(approvals, shown.request.id, reply)
     except InvalidInputError as error:
         print(f"toolcell: {escaped_line(str(error))}", file=sys.stderr)
     else:
-        print(answer_line(told))
+        print(answer_line(sent))
 
 
 async def _new(approvals: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
@@ -167,10 +167,10 @@ async def _answered(approvals: Approvals, by: str, line: str) -> dict[str, Any]:
         if answer.answer == "reveal":
             request = await approvals.reveal(answer.request, by=by)
             return ShownRequest(request, approvals.redactor, opened=True).to_json()
-        told = await send_answer(approvals, answer.request, answer.reply(by))
+        sent = await send_answer(approvals, answer.request, answer.reply(by))
     except ToolcellError as error:
         return {"error": error.kind, "message": str(error)}
-    return told | {"answer": answer.answer}
+    return sent | {"answer": answer.answer}
 
 
 async def stdin_lines(descriptor: int = 0) -> AsyncGenerator[str, None]:

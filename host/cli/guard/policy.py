@@ -49,7 +49,7 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check policies, and tell each problem with its place.
+    """Check policies, and list each problem with its place.
 
     Exits with 2 if there is one. Rules that are valid, and easily stepped around, are
     remarked upon. Of a configuration, names of tools, modules and

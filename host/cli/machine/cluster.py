@@ -112,13 +112,13 @@ def undrain(
 ) -> None:
     """Let a node that drains take runs again, and stay."""
 
-    async def tell(parts: ClusterParts) -> None:
+    async def show(parts: ClusterParts) -> None:
         await parts.admin().undrain(node)
 
     from ...runtime.cluster import cluster_parts
 
     with cluster_parts(_read(config)) as parts:
-        run_async(tell, parts)
+        run_async(show, parts)
     if as_json:
         print_json({"undrained": node})
     else:

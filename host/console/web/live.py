@@ -1,4 +1,4 @@
-"""Server-sent events for pages that are open: they tell that something changed."""
+"""Server-sent events for pages that are open: they say that something changed."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def answer_stream(
 
     Args:
         request: The call.
-        messages: The messages; an error that ends them is told in the last envelope,
+        messages: The messages; an error that ends them stands in the last envelope,
             and the end of the sandbox by that of the connection.
         keep_alive: The message that is sent while there is no other.
         keep_alive_seconds: Seconds between two of those.
@@ -131,12 +131,12 @@ async def _envelopes(
             async for message in messages:
                 yield envelope(message)
     except Exception as error:  # noqa: BLE001 - each error is an answer
-        told = as_api_error(error)
-        if told.status == 502:
+        problem = as_api_error(error)
+        if problem.status == 502:
             # Clients then look whether the sandbox has ended, and say so.
             abort()
             return
-        end = {"error": told.to_connect()}
+        end = {"error": problem.to_connect()}
     yield envelope(end, _END)
 
 

@@ -90,7 +90,7 @@ def gone(sandbox_id: str = "") -> APIError:
 
 
 def as_api_error(error: Exception) -> APIError:
-    """Return what a client is told about an error; ours are logged and not shown."""
+    """Return what a client gets of an error; ours are logged and not shown."""
     match error:
         case APIError():
             return error

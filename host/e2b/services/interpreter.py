@@ -224,12 +224,12 @@ async def _lines(
             async for part in parts:
                 yield json.dumps(part).encode() + b"\n"
         except (ToolcellError, APIError) as error:
-            told = as_api_error(error)
-            if told.status == 502:
+            problem = as_api_error(error)
+            if problem.status == 502:
                 # Clients then look whether the sandbox has ended, and say so.
                 abort()
                 return
-            words = {"name": told.code, "value": told.message, "traceback": ""}
+            words = {"name": problem.code, "value": problem.message, "traceback": ""}
             yield json.dumps({"type": "error", **words}).encode() + b"\n"
     yield b'{"type": "end_of_execution"}\n'
 

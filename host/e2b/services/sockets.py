@@ -166,7 +166,7 @@ class _Server:
             return
 
     async def messages(self) -> AsyncGenerator[str | bytes | CloseConnection, None]:
-        """Yield whole messages, and the end if it is told."""
+        """Yield whole messages, and the end if it is sent."""
         held: list[str | bytes] = []
         size = 0
         try:

@@ -1,4 +1,4 @@
-"""The watching part of `filesystem.Filesystem`: folders whose changes are told."""
+"""The watching part of `filesystem.Filesystem`: folders whose changes are reported."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # What an entry counts at least, so that a cell has 256 files for each MiB.
 _LEAST_BYTES = 4096
-# What may lie beside a file that is as large as one can be, which is told by itself.
+# What may lie beside a file that is as large as one can be, reported by itself.
 _BESIDE_BYTES = 1 << 20
 _MAX_DEPTH = 100
 _SHARED_MEMORY = "/dev/shm"

@@ -84,7 +84,7 @@ def close_from(first: int, but: int = -1) -> None:
 def keep_only(kept: set[int]) -> None:
     """Close all that a fork inherited but these, and standard error.
 
-    What goes wrong in the fork is told there.
+    What goes wrong in the fork is written there.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(2):

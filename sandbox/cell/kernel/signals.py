@@ -28,7 +28,7 @@ def inherit_nothing() -> None:
 
 
 def forget_parent() -> None:
-    """Undo in a fork of the supervisor how that hears of its relatives' ends."""
+    """Undo in a fork of the supervisor how that learns of its relatives' ends."""
     _signal.set_wakeup_fd(-1)
     for number in (_signal.SIGCHLD, _signal.SIGTERM):
         _signal.signal(number, _signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Handles of first processes, by which the host kills cells and hears of their ends.
+"""Handles of first processes, by which the host kills cells and learns of their ends.
 
 A handle is a pidfd. Where the kernel has none (gVisor) it is one end of a socket: the
 process is killed when the host says so or closes its end, and the other end, which is
@@ -25,7 +25,7 @@ class Handles:
     """Makes handles of this process's children.
 
     Args:
-        poller: Gets the descriptors that `serve` is to be told of.
+        poller: Watches the descriptors that `serve` handles.
     """
 
     def __init__(self, poller: select.poll) -> None:

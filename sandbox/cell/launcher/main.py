@@ -64,7 +64,7 @@ def main(control_fd: int) -> NoReturn:
     signals.inherit_nothing()
     if gvisor.is_this_kernel():
         with contextlib.suppress(OSError):
-            # Who is refused this hears the same of the walls.
+            # Who is refused this is refused the walls as well.
             users.unshare_mounts()
             gvisor.execute_read_only(0)
     control = socket.socket(fileno=control_fd)

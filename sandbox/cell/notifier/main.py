@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _HIGHEST_FD = 65_536
 _CHANNEL_FD = 3
 _AGAIN_MS = 10
-# Whoever waits for a server that was closed hears of it after this time.
+# Whoever waits for a server that was closed learns of it after this time.
 _LOOK_SECONDS = 1.0
 _UNABLE = OSError(errno.ENOSYS, "an argument that nothing was foreseen for")
 

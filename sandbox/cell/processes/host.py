@@ -248,11 +248,11 @@ class ProcessHost:
             process.closed_stdin = None
 
     def _watch(self, process: Process, fd: int, events: int) -> None:
-        """Have epoll tell of these events of a descriptor, and of no other."""
+        """Have epoll report these events of a descriptor, and of no other."""
         before = process.watched.get(fd, 0)
         if events == before:
             return
-        # Without a mask epoll would still tell of the end, over and over.
+        # Without a mask epoll would still report the end, over and over.
         if not events:
             self._epoll.unregister(fd)
             del self._by_fd[fd]

@@ -23,7 +23,7 @@ class ProcessRelay:
     behind becomes its child and not the supervisor's, which kills its strays after
     each run. The process host is forked at the first command or connection; a cell
     without them pays nothing. If a program kills it (where both have the same user),
-    commands and connections end with it, the host is told `exec_lost`, and the next one
+    commands and connections end with it, the host gets `exec_lost`, and the next one
     gets a new one.
 
     Args:

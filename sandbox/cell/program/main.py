@@ -116,7 +116,7 @@ def get_ready(settings: dict[str, Any]) -> None:
 
 
 def move(settings: dict[str, Any]) -> None:
-    """Have programs begin in another work dir than `get_ready` was told."""
+    """Have programs begin in another work dir than `get_ready` was given."""
     global _home
     before, _home = os.path.realpath(_home), settings["workdir"]
     os.environ.clear()

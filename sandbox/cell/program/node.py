@@ -235,7 +235,7 @@ async function serve(request) {
   let fail;
   Object.defineProperty(globalThis, Symbol.for('toolcell.load'), {value: load});
   process.on('uncaughtException', (error) => fail(error));
-  // What is at work, and does not wait, cannot hear it.
+  // What is at work, and does not wait, cannot notice it.
   process.on('SIGINT', () => fail(new Error('the run was interrupted')));
   for (;;) {
     const before = {...process.env};

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..wire.frames import Frame
 
-# A server that was told "localhost" may listen at the second one alone.
+# A server that was given "localhost" may listen at the second one alone.
 _ADDRESSES = ((_socket.AF_INET, "127.0.0.1"), (_socket.AF_INET6, "::1"))
 _REASONS = {errno.ECONNREFUSED: "missing", errno.EAGAIN: "too_many"}
 

@@ -61,8 +61,8 @@ class RelayedStream:
 
     def wanted(self) -> int:
         """Return the events to poll for."""
-        hears = not self.last_sent and (self.credit > 0 or self.host_closed)
-        return (select.EPOLLIN if hears else 0) | (
+        reads = not self.last_sent and (self.credit > 0 or self.host_closed)
+        return (select.EPOLLIN if reads else 0) | (
             select.EPOLLOUT if self.unsent else 0
         )
 

@@ -300,7 +300,7 @@ class Supervisor:
         self._reaper.kill_strays(self._known())
 
     def _resume(self) -> None:
-        # It hears that before it looks at deadlines again.
+        # It reads that before it looks at deadlines again.
         header = {"type": "exec_resumed", "seconds": self._pause.seconds}
         self._exec(Frame(header, b"", b""))
         self._pause.end()
@@ -354,7 +354,7 @@ class Supervisor:
                 self._warm_up()
 
     def _protect(self) -> None:
-        """Hear of children, and be out of their reach."""
+        """Learn of children's ends, and be out of their reach."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for fd in (self._wake_r, self._wake_w):

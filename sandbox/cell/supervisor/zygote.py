@@ -2,8 +2,8 @@
 
 A fork is a copy of its parent's memory, and the supervisor's holds what hosts send: the
 code of programs, their inputs, their reports. So where a cell runs several programs
-they are forked from a process that the supervisor makes before it hears of the first,
-and that is told nothing but to fork. What a program gets comes over its own socket.
+they are forked from a process that the supervisor makes before it reads of the first,
+and that is asked nothing but to fork. What a program gets comes over its own socket.
 
 The supervisor is the parent of each, to collect it: they are cloned as siblings of the
 zygote. Under gVisor they are its children all the same. There the zygote leaves its

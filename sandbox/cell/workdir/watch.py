@@ -126,7 +126,7 @@ def _split(path: str) -> list[str]:
 
 def _state(found: os.stat_result) -> State:
     kind = _KINDS.get(stat.S_IFMT(found.st_mode), "other")
-    # The size and time of a folder change with its entries, which are told themselves.
+    # The size and time of a folder change with its entries, reported themselves.
     size, written = found.st_size, found.st_mtime_ns
     if kind == "folder":
         size = written = 0
