@@ -67,10 +67,10 @@ class ClusterWatch:
         async with self._hearing:
             with anyio.CancelScope() as self._waiting:
                 while self._answered < self._asked:
-                    await self._hear()
+                    await self._receive()
         self._require_open()
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         try:
             message = await next_part(self._exchange)
         except ToolcellError as error:

@@ -128,9 +128,9 @@ class ExchangeStream(ByteStream):
         while not (is_there() or self._is_over):
             async with self._hearing:
                 if not (is_there() or self._is_over):
-                    await self._hear()
+                    await self._receive()
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         try:
             kind, message = await self._exchange.receive()
         except CellLostError:

@@ -112,7 +112,7 @@ async def _read(process: SandboxProcess, pipes: MessagePipes, words: LastWords) 
                 if stream == "stdout":
                     await pipes.feed(data)
                 else:
-                    words.hear(data)
+                    words.add(data)
     finally:
         pipes.end()
 

@@ -94,7 +94,7 @@ class LastWords:
         )
         self._tail = b""
 
-    def hear(self, chunk: bytes) -> None:
+    def add(self, chunk: bytes) -> None:
         """Take a piece of its standard error."""
         # A secret that is cut would be shown: more is kept than is shown.
         self._tail = (self._tail + chunk)[-4 * STDERR_CHARACTERS :]

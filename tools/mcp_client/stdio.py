@@ -47,11 +47,11 @@ async def open_on_host(
         start_new_session=True,
     )
     # Before the tasks exist nothing is awaited: a cancellation would lose the process.
-    pipes, heard = MessagePipes(max_bytes), anyio.Event()
+    pipes, closed = MessagePipes(max_bytes), anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_read, process, pipes)
         tasks.start_soon(_write, process, pipes)
-        tasks.start_soon(_hear, process, words, heard)
+        tasks.start_soon(_read_errors, process, words, closed)
         try:
             yield pipes.incoming, pipes.outgoing
         finally:
@@ -59,7 +59,7 @@ async def open_on_host(
                 await pipes.aclose()
                 await _end(process, words)
                 with anyio.move_on_after(EXIT_SECONDS):
-                    await heard.wait()
+                    await closed.wait()
             tasks.cancel_scope.cancel()
 
 
@@ -84,14 +84,14 @@ async def _write(process: Process, pipes: MessagePipes) -> None:
     await pipes.write(process.stdin.send)
 
 
-async def _hear(process: Process, words: LastWords, heard: anyio.Event) -> None:
+async def _read_errors(process: Process, words: LastWords, closed: anyio.Event) -> None:
     """Read standard error, so that the program never waits for a reader."""
     try:
         async for chunk in _pipe(process.stderr):
-            words.hear(chunk)
+            words.add(chunk)
     finally:
         await _drain(_pipe(process.stderr))
-        heard.set()
+        closed.set()
 
 
 async def _drain(stream: ByteReceiveStream) -> None:
