@@ -118,7 +118,7 @@ async def test_no_process_and_no_file_of_the_cell_shows_it(
 
 LOOK_AGAIN = """
 import glob, os
-found = {name: value for name, value in os.environ.items() if name == "KEY"}
+found = dict(os.environ)
 for path in glob.glob("/proc/[0-9]*/environ") + glob.glob("/work/*"):
     try:
         found[path] = open(path, "rb").read().decode("latin-1")
