@@ -50,6 +50,8 @@ SECONDS = 0.1
 busy machine takes longer for the same work."""
 
 TRIES = 5
+"""Times that a message is sent until one of them is quick enough."""
+
 READ = {"mcp": [200], "rest": [200], "e2b": [400, 403]}
 """The answers to what was read whole: results, or a refusal of what it says."""
 
@@ -166,7 +168,6 @@ def message(door: API, value: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("door", APIS)
 async def test_no_message_holds_the_loop(tmp_path: Path, door: API) -> None:
-    slow: dict[str, float] = {}
     async with served(tmp_path) as http:
         # The first call also makes what later ones use.
         await http.post(**message(door, "x"))
@@ -181,6 +182,4 @@ async def test_no_message_holds_the_loop(tmp_path: Path, door: API) -> None:
                 longest.append(max(taken))
                 if longest[-1] < SECONDS:
                     break
-            else:
-                slow[kind] = min(longest)
-    assert not slow
+            assert min(longest) < SECONDS, (kind, longest)
