@@ -12,7 +12,13 @@ from .approvals.types import (
 from .approvals.withdrawal import Withdrawn
 from .audit.chain import AuditProblem, AuditReport
 from .audit.parts import AuditPart
-from .audit.reader import AuditEntry, audit_of_call, audit_page
+from .audit.reader import (
+    AuditEntry,
+    AuditFound,
+    audit_of_call,
+    audit_page,
+    audit_search,
+)
 from .policy.conditions import Condition
 from .policy.policy import Rule
 from .policy.rate_limit import RateLimit
@@ -28,6 +34,7 @@ __all__ = [
     "ApprovalReply",
     "ApprovalState",
     "AuditEntry",
+    "AuditFound",
     "AuditPart",
     "AuditProblem",
     "AuditReport",
@@ -42,6 +49,7 @@ __all__ = [
     "Withdrawn",
     "audit_of_call",
     "audit_page",
+    "audit_search",
     "is_same_name",
     "policy_remarks",
 ]

@@ -22,6 +22,7 @@ from .registry.snapshot import Snapshot, Visible
 from .stores.idempotency import MemoryIdempotency
 from .stores.observed_records import ObservedRecords
 from .stores.record import NumberedRecord
+from .stores.record_filter import has_words, words_in
 from .stores.records import MemoryRecords, UsageHour
 
 __all__ = [
@@ -60,5 +61,7 @@ __all__ = [
     "check_checkpointer",
     "check_model",
     "check_tool",
+    "has_words",
     "is_nested_call",
+    "words_in",
 ]

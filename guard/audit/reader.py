@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .parts import AuditPart, audit_parts
+
+SEARCH_BYTES = 4 * 1_048_576
+"""Bytes of the log that one search of it reads. When it is reached the search answers
+with what it has found, and the number to go on with."""
 
 SCAN_BYTES = 16 * 1_048_576
 """Bytes of the log that a search for a call reads. When it is reached the search ends
@@ -62,6 +67,57 @@ def audit_page(
                 found.append(_entry(line))
                 left -= 1
     return found
+
+
+class AuditFound(NamedTuple):
+    """Records that fit, newest first."""
+
+    entries: list[AuditEntry]
+    next: int | None
+    """`before` of the search of older ones. None: there are none."""
+
+
+def audit_search(
+    path: str | Path,
+    fits: Callable[[Mapping[str, Any]], bool],
+    *,
+    before: int | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = 100,
+) -> AuditFound:
+    """Return records of a log that fit, by looking at one after the other.
+
+    Args:
+        path: The file that is written. It may be in use.
+        fits: Tells whether a record fits.
+        before: Only records with a lower number. None: the newest.
+        since: Only those of then or later; an aware datetime.
+        until: Only those of before then.
+        limit: Most records; default 100.
+
+    Raises:
+        AuditError: A file cannot be opened.
+    """
+    found, left, last = list[AuditEntry](), SEARCH_BYTES, before
+    begins = b"" if since is None else _written_time(since)
+    with audit_parts(path) as parts:
+        for part in reversed(parts):
+            end = part.size if before is None else _offset(part, _number, before)
+            if until is not None:
+                end = min(end, _offset(part, _time, _written_time(until)))
+            for line in _lines_before(part, end, sys.maxsize):
+                start = _START.match(line)
+                if len(found) == limit or left <= 0:
+                    return AuditFound(found, last)
+                if start is not None and _time(start) < begins:
+                    return AuditFound(found, None)
+                left -= len(line)
+                entry = _entry(line)
+                last = entry.seq or last
+                if fits(entry.record):
+                    found.append(entry)
+    return AuditFound(found, None)
 
 
 def audit_of_call(

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from toolcell.core import InvalidInputError, ToolStatus
 from toolcell.sandbox import Status
+from toolcell.tools.spi import has_words, words_in
 
 STATUSES: tuple[str, ...] = tuple(
     dict.fromkeys((*get_args(ToolStatus), *get_args(Status)))
@@ -74,6 +75,28 @@ def read_filters(given: Mapping[str, str | None], now: datetime) -> Asked:
         except InvalidInputError as error:
             problems[name] = f"{error.message}: {error.hint}"
     return Asked(wanted, problems)
+
+
+def fits_audit(wanted: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    """Tell whether a record of the audit log fits filters, but for its time.
+
+    The end of a decision is `denied`, or none yet.
+    """
+    ends = wanted.get("status")
+    ends = (ends,) if isinstance(ends, str) else ends
+    refused = "denied" if record.get("verdict") == "deny" else None
+    end = record.get("status") or refused
+    exact = {"agent_id": "agent_id", "tool_name": "tool", "reason": "reason"}
+    exact |= {"call_id": "call_id"}
+    return (
+        all(
+            wanted[name] == record.get(member)
+            for name, member in exact.items()
+            if name in wanted
+        )
+        and (ends is None or end in ends)
+        and ("text" not in wanted or has_words(words_in(record), wanted["text"]))
+    )
 
 
 def read_status(text: str) -> str | tuple[str, ...]:

@@ -79,6 +79,11 @@ def searched_words(record: ToolExecutionRecord) -> str:
     return " ".join(word for text in texts for word in _words(text))
 
 
+def words_in(value: Any) -> str:
+    """Return the words of a JSON value as `searched_words` does, up to as many."""
+    return " ".join(_words(_bounded(_texts(value))))
+
+
 def _words(text: str) -> list[str]:
     if not text.isascii():
         decomposed = unicodedata.normalize("NFKD", text.casefold())

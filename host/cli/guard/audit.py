@@ -98,17 +98,33 @@ def tail(
     until: Until = None,
     agent: Annotated[str | None, typer.Option(help="Only those of an agent.")] = None,
     tool: Annotated[str | None, typer.Option(help="Only those of a tool.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only those that ended so; failed: not well.")
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Only those refused for a reason.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Only those with all of these words.")
+    ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Show the last records, of a time, an agent and a tool. It verifies none."""
-    start, end = _as_recorded(since) or "", _as_recorded(until)
+    """Show the last records that fit. It verifies none."""
+    from ...operator.filters import fits_audit, read_filters
+
+    given = {"agent": agent, "tool": tool, "since": since, "until": until}
+    given |= {"status": status, "reason": reason, "text": text}
+    asked = read_filters(given, datetime.now(UTC))
+    asked.check()
+    wanted = dict(asked.wanted)
+    start = _as_recorded(wanted.pop("since", None)) or ""
+    end = _as_recorded(wanted.pop("until", None))
 
     def is_asked(record: dict[str, Any]) -> bool:
         time = str(record.get("time", ""))
         in_time = start <= time and (end is None or time < end)
-        of_agent = agent in (None, record.get("agent_id"))
-        return in_time and of_agent and tool in (None, record.get("tool"))
+        return in_time and fits_audit(wanted, record)
 
     path = file if file is not None else _log(config)[0]
     try:
@@ -127,13 +143,9 @@ def tail(
     print_table((*columns, "outcome"), rows)
 
 
-def _as_recorded(time: str | None) -> str | None:
+def _as_recorded(time: datetime | None) -> str | None:
     """Return a time as the log has it, up to its zone."""
-    from ...operator.filters import read_time
-
-    if time is None:
-        return None
-    return read_time(time, datetime.now(UTC)).replace(tzinfo=None).isoformat()
+    return None if time is None else time.replace(tzinfo=None).isoformat()
 
 
 def _last_records(

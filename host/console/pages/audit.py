@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlencode
 
 import anyio.to_thread
 from starlette.responses import Response
 
 from toolcell.guard import AuditLog
-from toolcell.guard.spi import AuditEntry, audit_page
+from toolcell.guard.spi import AuditEntry, AuditFound, audit_page, audit_search
 
 from ...operator.actions import keep_head
 from ...operator.audit_anchors import KeptHead
 from ...operator.audit_check import AuditCheck
+from ...operator.filters import NAMES, Asked, fits_audit, read_filters
 from ..web.visit import NotDoneError, Visit
+from .filters import by_day, filter_choices
 from .numbers import read_number
 
 PAGE_RECORDS = 50
@@ -32,16 +36,18 @@ async def show(visit: Visit) -> Response:
     if log is None or check is None:
         return visit.render("no_audit.html")
     before = visit.query("before")
-    entries = await _page(
-        log.path, read_number(before) if before else None, PAGE_RECORDS + 1
-    )
-    shown = entries[:PAGE_RECORDS]
-    numbers = [each.seq for each in shown if each.seq is not None]
+    given = {name: visit.query(name) for name in NAMES}
+    asked = read_filters(given, datetime.now(UTC))
+    found = await _search(log.path, read_number(before) if before else None, asked)
     state = check.state
     answer = visit.render(
         "audit.html",
-        entries=shown,
-        older=numbers[-1] if len(entries) > PAGE_RECORDS and numbers else None,
+        days=by_day((_time_of(each), each) for each in found.entries),
+        older=found.next,
+        given=given,
+        query=urlencode({name: text for name, text in given.items() if text}),
+        unread=asked.problems,
+        choices=filter_choices(visit, given),
         is_first=not before,
         check=state,
         problems=() if state.report is None else state.report.problems[:MAX_PROBLEMS],
@@ -93,6 +99,27 @@ def _log(visit: Visit) -> tuple[AuditLog, AuditCheck]:
 async def _heads(visit: Visit) -> list[KeptHead]:
     heads = visit.console.checks.heads
     return [] if heads is None else await anyio.to_thread.run_sync(heads.all)
+
+
+async def _search(path: Path, before: int | None, asked: Asked) -> AuditFound:
+    wanted = dict(asked.wanted)
+    times = {name: wanted.pop(name, None) for name in ("since", "until")}
+    search = partial(
+        audit_search,
+        path,
+        partial(fits_audit, wanted),
+        before=before,
+        limit=PAGE_RECORDS,
+        **times,
+    )
+    return await anyio.to_thread.run_sync(search)
+
+
+def _time_of(entry: AuditEntry) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(entry.record.get("time")))
+    except ValueError:
+        return None
 
 
 async def _page(path: Path, before: int | None, limit: int) -> list[AuditEntry]:

@@ -48,11 +48,17 @@ def filter_choices(visit: Visit, given: Mapping[str, str]) -> Choices:
     )
 
 
-def by_day(items: Iterable[tuple[datetime, _Item]]) -> list[tuple[str, list[_Item]]]:
-    """Return items in groups of one day (UTC) each, in their order."""
+def by_day(
+    items: Iterable[tuple[datetime | None, _Item]],
+) -> list[tuple[str, list[_Item]]]:
+    """Return items in groups of one day (UTC) each, in their order.
+
+    Those without a time stay with the ones before.
+    """
     days: list[tuple[str, list[_Item]]] = []
     for time, item in items:
-        day = f"{time.astimezone(UTC):%A, %Y-%m-%d}"
+        last = days[-1][0] if days else "without a time"
+        day = last if time is None else f"{time.astimezone(UTC):%A, %Y-%m-%d}"
         if not days or days[-1][0] != day:
             days.append((day, []))
         days[-1][1].append(item)

@@ -63,6 +63,8 @@ def test_the_last_records_of_a_time_and_an_agent(
     assert shown("--until", "1970-01-03") == [0, 1]
     assert shown("--since", "1970-01-02", "--until", "1970-01-03") == [1]
     assert shown("--tool", "t0") == [0]
+    assert shown("--text", "T2 a") == [2]
+    assert shown("--status", "failed") == shown("--reason", "budget") == []
     assert command("audit", "tail", "--since", "noon").code == 2
 
 

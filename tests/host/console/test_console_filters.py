@@ -27,6 +27,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             add(made, number, NOW - timedelta(days=number // 40))
         add(made, 120, NOW, agent_id=FORMULA, result={"status": "out_of_memory"})
         made.call("note", text=f"the token is {SECRET}, quietly").result(60)
+        made.call("note", agent="stranger", text="refused").result(60)
         yield made
 
 
@@ -91,7 +92,19 @@ def test_all_that_fit_are_exported(viewer: Client) -> None:
     numbers = [json.loads(each)["number"] for each in lines]
 
     assert numbers == list(range(120, 0, -1))
-    assert len(table) == 122
-    assert table[1]["agent_id"] == f"'{FORMULA}"
-    assert table[1]["outcome"] == "out_of_memory"
-    assert json.loads(table[2]["arguments"]) == {"code": "\nmake(chart_119)"}
+    assert len(table) == 123
+    assert table[2]["agent_id"] == f"'{FORMULA}"
+    assert table[2]["outcome"] == "out_of_memory"
+    assert json.loads(table[3]["arguments"]) == {"code": "\nmake(chart_119)"}
+
+
+@pytest.mark.promise("D7")
+def test_the_audit_log_is_asked_by_the_same_filters(viewer: Client) -> None:
+    assert "outcome" in viewer.page("/audit?tool=note&status=ok")
+    assert "decision" in viewer.page("/audit?agent=stranger&status=denied")
+    assert "No record fits" in viewer.page("/audit?agent=builder&status=denied")
+    assert "outcome" in viewer.page("/audit?text=note")
+    assert "No record fits" in viewer.page(f"/audit?text={SECRET}")
+    page = viewer.page("/audit?until=noon&agent=nobody")
+    assert "The filter until was left out" in page
+    assert "No record fits" in page
