@@ -453,6 +453,7 @@ def test_mounts_of_an_ordinary_user() -> None:
     assert written == "1\n"
 
 
+@pytest.mark.promise("P-29")
 @pytest.mark.skipif(
     os.geteuid() != 0 or not Path(SYSTEM_PYTHON).exists(),
     reason="cells have users of their own as root, with the system's Python",
