@@ -19,7 +19,6 @@ from ..values.call_facts import NO_FACTS, CallFacts
 from ..values.clock import Clock, microseconds, steady_time
 from ..values.decision import NO_CAPS, Decision, Ruling
 from ..values.limit_state import LimitState
-from .call_records import CallRecords, GuardListener
 from .compiled_policy import PolicySet, ToolPolicy
 from .decisions import (
     ApprovalTaken,
@@ -32,7 +31,7 @@ from .decisions import (
     refusal_for,
 )
 from .forecasts import Forecasts
-from .hold import Hold, LoopEntry, WhileWaiting
+from .hold import CallRecords, GuardListener, Hold, LoopEntry, WhileWaiting
 from .ledger import FailureMode, Ledger
 from .loop_detector import LoopDetector
 from .permit import Permit
