@@ -35,6 +35,8 @@ class Copied:
     async def fill(self) -> None:
         async with SandboxManager(self.config(self.first)) as manager:
             await manager.install(["kind"])
+        # Nobody but root can list it; the store itself forbids it again.
+        (self.first / "layers").chmod(0o711)
         shutil.copytree(self.first, self.second, symlinks=True)
         # No wheels either: nothing is left to install from.
         shutil.rmtree(self.second / "wheels")
