@@ -48,11 +48,12 @@ def no_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_children_that_nobody_waits_for_are_charged(
     no_cgroups: None, each: float
 ) -> None:
-    limits = Limits(cpu_seconds=1, wall_seconds=20)
+    limits = Limits(cpu_seconds=1, wall_seconds=200)
     code = BURN.format(setting=IGNORED, seconds=15, each=each, after=UNWAITED)
+    config = SandboxConfig(backend="subprocess", limits=limits)
 
-    async with SandboxManager(SandboxConfig(backend="subprocess")) as manager:
-        result = await manager.run(code, limits=limits)
+    async with SandboxManager(config) as manager:
+        result = await manager.run(code)
 
     assert (result.status, result.usage.enforced_by["cpus"]) == (
         "cpu_limit",
@@ -64,7 +65,7 @@ async def test_children_that_nobody_waits_for_are_charged(
 
 
 async def test_children_that_are_waited_for_are_charged_once(no_cgroups: None) -> None:
-    limits = Limits(cpu_seconds=2, wall_seconds=20)
+    limits = Limits(cpu_seconds=2, wall_seconds=200)
     code = (
         BURN.format(setting="", seconds=0, each=0, after="")
         + """
@@ -77,8 +78,9 @@ for _ in range(20):
     time.sleep(0.005)
 """
     )
-    async with SandboxManager(SandboxConfig(backend="subprocess")) as manager:
-        result = await manager.run(code, limits=limits)
+    config = SandboxConfig(backend="subprocess", limits=limits)
+    async with SandboxManager(config) as manager:
+        result = await manager.run(code)
 
     assert result.status == "ok", result.stderr
     assert 900 <= result.usage.cpu_ms < 2000
