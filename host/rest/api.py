@@ -248,12 +248,12 @@ class RestAPI:
     async def _list_approvals(self, asked: Asked) -> _Answer:
         redactor = self._host.approvals.redactor
         found = await approvals.waiting(self._host.approvals, asked.agent_id)
-        shown = [approvals.shown(each, redactor) for each in found]
+        shown = [await approvals.shown(each, redactor) for each in found]
         return 200, bodies.ApprovalList(approvals=shown)
 
     async def _get_approval(self, asked: Asked) -> _Answer:
         found = await approvals.find(self._host.approvals, asked.agent_id, asked.id)
-        return 200, approvals.shown(found, self._host.approvals.redactor)
+        return 200, await approvals.shown(found, self._host.approvals.redactor)
 
     async def _approve(self, asked: Asked) -> _Answer:
         name = approvals.approver(asked.token)

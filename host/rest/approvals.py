@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from toolcell.core.large_values import beside_loop
 from toolcell.core.text.printable import escaped_json
 from toolcell.guard import ApprovalRequest, Approvals, Redactor, ShownRequest
 
@@ -10,8 +13,15 @@ from . import bodies
 from .errors import RefusedError
 
 
-def shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
+async def shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
     """Return a request as it is shown: no likely secret, and no hidden letter."""
+    # All of it is read: for one of a megabyte that takes up to two seconds.
+    return await beside_loop(
+        request.call.agent_id or "", partial(_shown, request, redactor)
+    )
+
+
+def _shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
     facts = escaped_json(ShownRequest(request, redactor).to_json())
     del facts["agent_id"]  # A client sees its own agent's alone.
     return bodies.Approval.model_validate(facts)
