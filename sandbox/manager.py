@@ -28,6 +28,7 @@ from .scheduling.cell_supply import CellSupply
 from .scheduling.pool import PoolStats
 
 if TYPE_CHECKING:
+    from .network.inspector import Inspector
     from .network.types import Resolver
     from .packages.distributions import OnStep
     from .results.events import Event
@@ -122,6 +123,7 @@ class SandboxManager(Sandbox, Detachable):
         return self
 
     async def _open(self) -> None:
+        inspector = _inspector(self.config)
         backend, self._notices = await open_backend(self.config)
         try:
             check_strength(self.config, backend.traits)
@@ -139,6 +141,7 @@ class SandboxManager(Sandbox, Detachable):
             spawn=tasks.start_soon,
             resolver=self._resolver,
             open_build_session=self._open_build_session,
+            inspector=inspector,
         )
         if self.config.packages:
             try:
@@ -247,3 +250,12 @@ class SandboxManager(Sandbox, Detachable):
     ) -> AsyncIterator[Session]:
         async with SandboxManager(config) as sandbox, sandbox.session() as session:
             yield session
+
+
+def _inspector(config: SandboxConfig) -> Inspector | None:
+    """Return what inspects HTTPS, if something is to. Raises ConfigError."""
+    if not config.network.inspect:
+        return None
+    from .network.inspector import Inspector
+
+    return Inspector(config.network)

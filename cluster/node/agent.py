@@ -108,6 +108,11 @@ class NodeAgent(Detachable):
                 "a node asks no guard about requests of programs",
                 hint="name hosts with sandbox.network.mode='allow' on clusters",
             )
+        if sandbox.config.network.inspect:
+            raise ConfigError(
+                "a node does not inspect HTTPS",
+                hint="leave out sandbox.network.inspect on clusters",
+            )
         self._slots = sandbox.config.max_concurrency
         self._strangers: dict[anyio.CancelScope, None] = {}
         self._visitors: list[Visitor] = []

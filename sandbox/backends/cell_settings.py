@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..cell.wire import aliases
+from ..cell.wire import aliases, trust
 from ..cell.wire.contract import CELL_UID, USER_NAME
+from ..config.network import Network
 from ..config.settings import LIMITS, Enforcer, Limits, SandboxConfig
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -73,6 +74,8 @@ def cell_settings(
         "confined": "",
         "env": cell_environment(config.env, work_dir),
         "aliases": "",
+        "authority": authority_pem(config.network),
+        "trust": trust.FOLDER if config.network.inspect else "",
         "node": "",
         "rlimits": {
             rule.rlimit: getattr(limits, name)
@@ -85,3 +88,16 @@ def cell_settings(
         "renews": "",
         **more,
     }
+
+
+def authority_pem(network: Network) -> str:
+    """Return the certificate that cells trust for inspected hosts; empty for none.
+
+    Raises:
+        ConfigError: The package `cryptography` is missing.
+    """
+    if not network.inspect:
+        return ""
+    from ..network.authority import authority_for
+
+    return authority_for(network.inspect).pem

@@ -11,7 +11,7 @@ from typing import Any
 from ..cell.kernel.bpf import Test
 from ..cell.kernel.calls import allowed_calls
 from ..cell.kernel.seccomp import RULES
-from ..cell.wire import aliases, terminals
+from ..cell.wire import aliases, terminals, trust
 from ..cell.wire.contract import CELL_UID
 from ..config.mount_rules import Bind
 from ..config.settings import Limits
@@ -90,6 +90,12 @@ def writable(work_dir: str) -> tuple[str, ...]:
 def in_memory(work_dir: str) -> tuple[str, ...]:
     """Return the paths of a cell's own file systems in memory."""
     return (_ALIASES, work_dir, "/tmp", "/dev/shm")  # noqa: S108 - the cell's own
+
+
+def trusted(inspect: Sequence[str]) -> dict[str, str]:
+    """Return the file system for the certificates of inspected hosts, if any are."""
+    options = f"size=2m,nr_inodes=16,mode=0755,{_MOUNT_FLAGS}"
+    return {trust.FOLDER: options} if inspect else {}
 
 
 def labels() -> dict[str, str]:

@@ -271,7 +271,7 @@ class DockerBackend:
             self._runtime,
             limits,
             self._binds(),
-            self._covers,
+            self._covers | container_spec.trusted(self._config.network.inspect),
             self._config.work_dir,
             self._packages.volumes(),
         )

@@ -24,7 +24,7 @@ from ..config.settings import (
 from ..machine import host_cgroups
 from ..machine.own_folders import folder_prefix
 from .cell_bundle import interpreter
-from .cell_settings import cell_settings
+from .cell_settings import authority_pem, cell_settings
 from .shown_paths import shown_paths
 
 REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
@@ -108,6 +108,7 @@ class LauncherSetup(NamedTuple):
             "workdir": config.work_dir,
             "show": show,
             "hosts": hosts_file(config.network.hosts),
+            "authority": authority_pem(config.network),
             "mounts": binds,
             "cgroups": self.cgroups,
             "cell": self.kind(config.limits),

@@ -88,7 +88,7 @@ def read_rule(text: str) -> tuple[str, int]:
     host, port = read_authority(above)
     if above == text:
         return host, port
-    if _is_address(host):
+    if is_address(host):
         raise ValueError(f"{text!r}: an address has nothing below it")
     return f"*.{host}", port
 
@@ -103,7 +103,7 @@ def loopback_addresses(hosts: Iterable[str]) -> dict[str, str]:
     names = sorted(
         host
         for host in named.difference(LOOPBACK_NAMES)
-        if not host.startswith("*.") and not _is_address(host)
+        if not host.startswith("*.") and not is_address(host)
     )
     return {
         name: f"127.77.{number >> 8}.{number & 255}"
@@ -121,7 +121,8 @@ def hosts_file(hosts: Iterable[str]) -> str:
     return HOSTS + "".join(f"{address} {name}\n" for name, address in found)
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Return True if a canonical host is an address, and not a name."""
     return ":" in host or host.rpartition(".")[2].isdigit()
 
 
@@ -150,10 +151,14 @@ class HostRules:
 
     def allow(self, host: str, port: int) -> bool:
         """Return True if a canonical host, or every host of a rule, may be reached."""
-        if any((each, port) in self._rules for each in (host, *_above(host))):
+        if self.names(host, port):
             return True
-        is_reachable = not _is_address(host) or self.allow_address(host, port)
+        is_reachable = not is_address(host) or self.allow_address(host, port)
         return self._any_host and is_reachable
+
+    def names(self, host: str, port: int) -> bool:
+        """Return True if a rule names a canonical host, or every host of a rule."""
+        return any((each, port) in self._rules for each in (host, *_above(host)))
 
     def allow_address(self, address: str, port: int) -> bool:
         """Return True if a connection may go to an address, whatever name led there."""
@@ -174,7 +179,7 @@ class HostRules:
 
 def _above(host: str) -> Iterator[str]:
     """Yield the wildcards that a name matches."""
-    if _is_address(host):
+    if is_address(host):
         return
     labels = host.split(".")
     for start in range(1, len(labels)):

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from toolcell.core import InvalidInputError
 
 from .base import SettingsModel
-from .host_rules import HostRules, read_rule
+from .host_rules import LOOPBACK_NAMES, HostRules, is_address, read_rule
 
 
 class Network(SettingsModel):
@@ -35,6 +35,15 @@ class Network(SettingsModel):
     """At most 1,000 rules such as `api.example.org:443`, `*.example.org:443` for all
     names below one, `192.0.2.1:443` or `[2001:db8::1]:443`. Names outside ASCII are in
     `xn--` form; every rule has a port."""
+
+    inspect: Annotated[tuple[str, ...], Field(max_length=100)] = ()
+    """At most 100 rules, as in `hosts`, of names whose HTTPS is inspected: cells trust
+    a certificate of this process, which reads each request, has it judged, and makes
+    it anew. Only in the configuration of a sandbox, for all its runs."""
+
+    server_ca: Annotated[str | None, Field(pattern="^/", max_length=4096)] = None
+    """An absolute path of certificates in PEM. Servers of inspected hosts may prove
+    their names by these, beside those that this machine trusts."""
 
     @classmethod
     def allow(cls, hosts: Iterable[str]) -> "Network":
@@ -63,10 +72,25 @@ class Network(SettingsModel):
         HostRules(value)
         return value
 
+    @field_validator("inspect")
+    @classmethod
+    def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for rule in value:
+            host, _ = read_rule(rule)
+            if is_address(host) or host in LOOPBACK_NAMES:
+                raise ValueError(f"{rule!r}: hosts are inspected by their names")
+        return value
+
     @model_validator(mode="after")
     def _clear(self) -> "Network":
-        if self.hosts and self.mode == "none":
+        if (self.hosts or self.inspect) and self.mode == "none":
             raise ValueError("`hosts` are reached with mode='allow' or 'guarded'")
+        rules = self.rules
+        out = [each for each in self.inspect if not rules.allow(*read_rule(each))]
+        if out:
+            raise ValueError(f"`inspect` names what cannot be reached: {out[0]}")
+        if self.server_ca and not self.inspect:
+            raise ValueError("`server_ca` is for the hosts of `inspect`")
         return self
 
     @property
@@ -92,6 +116,7 @@ class Network(SettingsModel):
         Raises:
             InvalidInputError: It reaches further than this.
         """
+        require_no_inspection(other)
         rules = self.rules
         wider = [each for each in other.hosts if not rules.allow(*read_rule(each))]
         if wider or (self.mode == "none" and other.mode != "none"):
@@ -108,6 +133,19 @@ class Network(SettingsModel):
         if self.mode == "guarded" and other.hosts:
             return Network.guarded(other.hosts)
         return other
+
+
+def require_no_inspection(network: Network) -> None:
+    """Check that a network is one for a run or a session.
+
+    Raises:
+        InvalidInputError: It says whose HTTPS is inspected.
+    """
+    if network.inspect:
+        raise InvalidInputError(
+            "`inspect` holds for a whole sandbox, whose cells trust its certificate",
+            hint="name it in SandboxConfig(network=...), and not here",
+        )
 
 
 # Defaults need no check, and no validator: it takes 0.3 ms of a start to make one.

@@ -13,8 +13,7 @@ from toolcell.core.task_groups import lone_error_as_it_is
 
 from .gate import NetworkAct, RequestGate
 from .run_clock import Pausable, answer_for
-from .stream import CellStream
-from .types import REFUSAL, RefusedError
+from .types import REFUSAL, ProgramEnd, RefusedError
 
 INTERIM_SECONDS = 3.0
 """Seconds between interim responses to a client whose request waits for a person; some
@@ -40,7 +39,7 @@ class _Wait:
     def __init__(
         self,
         clock: Pausable,
-        stream: CellStream,
+        stream: ProgramEnd,
         withdraw: Callable[[], object],
         *,
         interim: bool,
@@ -79,7 +78,7 @@ async def admitted(
     gate: RequestGate | None,
     act: NetworkAct,
     clock: Pausable,
-    stream: CellStream,
+    stream: ProgramEnd,
     withdraw: Callable[[], object],
     *,
     interim: bool = False,
@@ -113,7 +112,7 @@ def _refusal(error: ToolcellError, act: NetworkAct) -> RefusedError:
     facts = act.arguments
     host = f"{facts['host']}:{facts['port']}"
     wanted = host if act.name == "net.connect" else f"{facts['method']} {host}"
-    if act.name == "http.request":
+    if act.name != "net.connect":
         wanted += str(facts["path"])[:200]
     if error.kind == "tool.cancelled":
         told = f"a person stopped {act.name} {wanted}"

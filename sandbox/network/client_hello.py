@@ -1,6 +1,6 @@
 """Parses the ClientHello of TLS: the server that a client asks for.
 
-Sources: RFC 8446 sections 4.1.2 and 5.1, RFC 6066 section 3, RFC 9849.
+Sources: RFC 8446 sections 4.1.2 and 5.1, RFC 6066 section 3, RFC 7301, RFC 9849.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ RECORDS = range(20, 25)
 
 _CLIENT_HELLO = 1
 _SERVER_NAME = 0
+_PROTOCOLS = 16
 _ENCRYPTED_CLIENT_HELLO = 0xFE0D
 _MAX_RECORD = 2**14
 MAX_HELLO_BYTES = 65_536
@@ -27,6 +28,9 @@ class ClientHello(NamedTuple):
 
     encrypted: bool
     """True if it also has an encrypted name, which only the server can read."""
+
+    protocols: tuple[bytes, ...] = ()
+    """The application protocols that the client speaks; empty if it names none."""
 
 
 class _Reader:
@@ -82,7 +86,16 @@ def read_client_hello(data: bytes) -> ClientHello | None:
     return ClientHello(
         server_name=None if name is None else _server_name(name),
         encrypted=_ENCRYPTED_CLIENT_HELLO in extensions,
+        protocols=_protocols(extensions.get(_PROTOCOLS)),
     )
+
+
+def _protocols(extension: _Reader | None) -> tuple[bytes, ...]:
+    found = []
+    names = _Reader(b"") if extension is None else extension.vector(2)
+    while names:
+        found.append(names.vector(1).rest())
+    return tuple(found)
 
 
 def _message(data: bytes) -> bytes | None:

@@ -16,10 +16,9 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from pydantic import JsonValue
@@ -32,82 +31,27 @@ from ..config.settings import Limits
 from ..results.result import Connection
 from . import stream as egress_stream
 from .admission import admitted
+from .attempt import Attempt
 from .gate import ActName, NetworkAct, RequestGate
 from .http_request import HTTPRequest, ResponseHead
 from .proxy import ProxyRequest, http_answer, read_proxy_request
 from .run_clock import Pausable
 from .stream import CellStream
 from .tunnel import forward_opaque, read_tunnel_preamble
-from .types import OnConnection, RefusedError, Resolver, SendFrame
+from .types import OnConnection, ProgramEnd, RefusedError, Resolver, SendFrame
+
+if TYPE_CHECKING:
+    from .inspector import Inspector
 
 _CONNECT_SECONDS = 10.0
-_TURN_AWAY_SECONDS = 1.0
-_MAX_HOST = 300
-_MAX_REASON = 300
 
 
 class SpawnConnection(Protocol):
     """Starts a task that may run longer than its caller."""
 
     def __call__(
-        self, function: Callable[[_Attempt], Coroutine[Any, Any, None]], /, *args: Any
+        self, function: Callable[[Attempt], Coroutine[Any, Any, None]], /, *args: Any
     ) -> Any: ...
-
-
-@dataclass(slots=True, eq=False)
-class _Attempt:
-    """One connection of a program, from its first byte to its record."""
-
-    stream: CellStream
-    host: str = ""
-    port: int = 0
-    verdict: Literal["allowed", "refused", "failed"] = "refused"
-    reason: str = ""
-    address: str | None = None
-    bytes_in: int = 0
-    bytes_out: int = 0
-    asked: bool = False
-    is_guarded: bool = False
-    """True if a gate judges it."""
-
-    response: ResponseHead | None = None
-    """The head of the response, once the program's request is one of HTTP."""
-
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    cleanup_scope: anyio.CancelScope = field(
-        default_factory=lambda: anyio.CancelScope(shield=True)
-    )
-    over: anyio.Event = field(default_factory=anyio.Event)
-
-    def judge(
-        self, verdict: Literal["allowed", "refused", "failed"], why: object = ""
-    ) -> None:
-        self.verdict, self.reason = verdict, str(why)[:_MAX_REASON]
-
-    def stop(self, why: object = "") -> None:
-        """Cancel the connection; `why` is its reason unless it has one."""
-        self.reason = self.reason or str(why)[:_MAX_REASON]
-        self.scope.cancel()
-
-    def outcome(self) -> dict[str, JsonValue]:
-        """Return what became of it, for the gate that admitted it."""
-        told: dict[str, JsonValue] = {"verdict": self.verdict}
-        if self.reason:
-            told["reason"] = self.reason
-        if self.response is not None:
-            told["status"] = self.response.status
-        return told | {"bytes_in": self.bytes_in, "bytes_out": self.bytes_out}
-
-    def record(self) -> Connection:
-        return Connection(
-            host=self.host[:_MAX_HOST],
-            port=self.port,
-            verdict=self.verdict,
-            reason=self.reason,
-            address=self.address,
-            bytes_in=self.bytes_in,
-            bytes_out=self.bytes_out,
-        )
 
 
 class Egress:
@@ -126,6 +70,7 @@ class Egress:
         on_connection: Called with each connection when it has ended or was refused.
         addresses: Addresses of the cell's loopback by the names that lead there.
         gate: Judges what goes to a guarded network; None refuses all of that.
+        inspector: Says whose HTTPS is inspected; None: nobody's.
     """
 
     def __init__(
@@ -138,11 +83,13 @@ class Egress:
         on_connection: OnConnection | None = None,
         addresses: Mapping[str, str] | None = None,
         gate: RequestGate | None = None,
+        inspector: Inspector | None = None,
     ) -> None:
         self._listeners = network.rules.listeners(addresses or {})
         self._network = network
         self._rules = network.rules
         self._gate = gate
+        self._inspector = inspector
         # Of the caller, whose call the program's acts belong to.
         self._context = copy_context()
         self._max_connections = limits.connections
@@ -153,7 +100,7 @@ class Egress:
         self._send_frame: SendFrame | None = None
         self._clock: Pausable
         self._opened = 0
-        self._attempts: dict[int, _Attempt] = {}
+        self._attempts: dict[int, Attempt] = {}
         self._records: dict[int, Connection] = {}
         self._over = False
         self._problem: Exception | None = None
@@ -166,6 +113,7 @@ class Egress:
         return {
             "set_variables": self._network.mode != "none",
             "without_proxy": self._rules.without_proxy(),
+            "is_inspected": self._inspector is not None,
             "connections": self._max_connections,
             "listeners": self._listeners,
         }
@@ -210,7 +158,7 @@ class Egress:
             if self._opened > self._max_connections or number in self._attempts:
                 raise FrameError("a connection that is not allowed")
             assert self._send_frame is not None
-            attempt = _Attempt(CellStream(number, self._send_frame))
+            attempt = Attempt(CellStream(number, self._send_frame))
             if "listener" in header:
                 attempt.host, attempt.port = self._rule_of(header["listener"])
             self._attempts[number] = attempt
@@ -236,7 +184,7 @@ class Egress:
         for attempt in ended:
             await attempt.over.wait()
 
-    def _may_stay(self, attempt: _Attempt) -> bool:
+    def _may_stay(self, attempt: Attempt) -> bool:
         if not attempt.asked:
             return True
         if self._network.mode == "guarded" and not attempt.is_guarded:
@@ -266,7 +214,7 @@ class Egress:
         if self._problem is not None:
             raise self._problem
 
-    async def _serve(self, attempt: _Attempt) -> None:
+    async def _serve(self, attempt: Attempt) -> None:
         """Serve one connection from its first byte to its record."""
         try:
             with attempt.scope:
@@ -281,7 +229,7 @@ class Egress:
             del self._attempts[attempt.stream.number]
             attempt.over.set()
 
-    async def _end(self, attempt: _Attempt) -> None:
+    async def _end(self, attempt: Attempt) -> None:
         try:
             if attempt.asked:
                 self._record(attempt.stream.number, attempt.record())
@@ -298,7 +246,7 @@ class Egress:
             except Exception as error:  # noqa: BLE001 - raised to the run's caller
                 self._problem = error
 
-    async def _carry(self, attempt: _Attempt) -> None:
+    async def _carry(self, attempt: Attempt) -> None:
         stream = attempt.stream
         try:
             if attempt.host:
@@ -318,19 +266,41 @@ class Egress:
         attempt.host, attempt.port = proxy_request.host, proxy_request.port
         try:
             self._require_allowed(attempt)
-            async with self._judged(attempt, proxy_request.http):
+            inspector = self._inspector
+            if inspector is not None and inspector.inspects(*attempt.place):
+                if proxy_request.http is not None:
+                    raise RefusedError("it is inspected, and reached by HTTPS alone")
+                await self._inspect(attempt, proxy_request, inspector)
+                return
+            async with self.judged(attempt, proxy_request.http):
                 await self._carry_to(attempt, proxy_request)
         except RefusedError as error:
             attempt.judge("refused", error)
             await stream.send(proxy_request.error_reply(str(error), error.headers))
             if error.headers:
-                await self._turn_away(stream)
+                await stream.turn_away()
 
-    async def _carry_to(self, attempt: _Attempt, proxy_request: ProxyRequest) -> None:
+    async def _inspect(
+        self, attempt: Attempt, proxy_request: ProxyRequest, inspector: Inspector
+    ) -> None:
+        """Serve the requests of an attempt inside of its TLS."""
+        from .inspection import InspectedConnection
+
+        attempt.is_guarded = self._network.mode == "guarded"
+        await attempt.stream.send(proxy_request.success_reply)
+        try:
+            hello = await read_tunnel_preamble(attempt.stream, proxy_request)
+        except RefusedError as error:
+            attempt.judge("refused", error)
+            return
+        first = hello if isinstance(hello, bytes) else b""
+        await InspectedConnection(attempt, inspector, self).serve(first)
+
+    async def _carry_to(self, attempt: Attempt, proxy_request: ProxyRequest) -> None:
         """Carry the bytes of an attempt that may go on. Raises RefusedError."""
         stream = attempt.stream
         try:
-            remote = await self._reach(attempt)
+            remote = await self.reach(attempt)
         except OSError as error:
             attempt.judge("failed", str(error) or "nobody answered in time")
             await stream.send(proxy_request.error_reply(attempt.reason, failed=True))
@@ -341,10 +311,20 @@ class Egress:
             await self._relay(attempt, proxy_request, remote)
 
     @asynccontextmanager
-    async def _judged(
-        self, attempt: _Attempt, http: HTTPRequest | None
+    async def judged(
+        self,
+        attempt: Attempt,
+        http: HTTPRequest | None,
+        program: ProgramEnd | None = None,
+        outcome: Callable[[], Mapping[str, JsonValue]] | None = None,
     ) -> AsyncIterator[None]:
         """Have an attempt, or a request on it, admitted; the body goes on with it.
+
+        Args:
+            attempt: It.
+            http: The request; None for a connection that nobody reads.
+            program: The program's end of it. Default: the stream of the attempt.
+            outcome: Returns what became of it. Default: that of the attempt.
 
         Raises:
             RefusedError: On entering: it is not admitted.
@@ -355,35 +335,28 @@ class Egress:
         name: ActName = "net.connect"
         facts: dict[str, JsonValue] = {"host": attempt.host, "port": attempt.port}
         if http is not None:
-            name, facts = "http.request", http.exactly()
+            name, facts = http.act, http.exactly()
         act = NetworkAct(
             name=name,
             arguments=facts,
             stop=partial(attempt.stop, "a person stopped it"),
-            outcome=attempt.outcome,
+            outcome=outcome or attempt.outcome,
         )
         attempt.is_guarded = True
         withdraw = partial(attempt.stop, "the program went away before it was admitted")
         interim = http is not None and http.takes_interim
-        gate, clock, stream = self._gate, self._clock, attempt.stream
+        gate, clock, stream = self._gate, self._clock, program or attempt.stream
         async with admitted(gate, act, clock, stream, withdraw, interim=interim):
             yield
 
-    async def _turn_away(self, stream: CellStream) -> None:
-        """Take in what a program still sends after a refusal, so that it reads that."""
-        await stream.end()
-        with anyio.move_on_after(_TURN_AWAY_SECONDS):
-            while await stream.receive():
-                pass
-
-    def _require_allowed(self, attempt: _Attempt) -> None:
+    def _require_allowed(self, attempt: Attempt) -> None:
         """Raise RefusedError if the rules or the limits forbid an attempt."""
         if not self._rules.allow(attempt.host, attempt.port):
             raise RefusedError(f"{attempt.host} port {attempt.port} is not allowed")
         if not self._bytes_left:
             raise RefusedError("the run has used up its network_bytes")
 
-    async def _reach(self, attempt: _Attempt) -> socket.socket:
+    async def reach(self, attempt: Attempt) -> socket.socket:
         """Return a connection to the host that an attempt asks for.
 
         Raises:
@@ -423,7 +396,7 @@ class Egress:
 
     async def _relay(
         self,
-        attempt: _Attempt,
+        attempt: Attempt,
         proxy_request: ProxyRequest,
         remote: socket.socket,
     ) -> None:
@@ -433,12 +406,12 @@ class Egress:
 
     async def _upload(
         self,
-        attempt: _Attempt,
+        attempt: Attempt,
         proxy_request: ProxyRequest,
         remote: socket.socket,
     ) -> None:
         async def send(data: bytes) -> None:
-            if self._pay(len(data)):
+            if self.pay(len(data)):
                 attempt.bytes_out += len(data)
                 await egress_stream.send(remote, data)
 
@@ -449,7 +422,7 @@ class Egress:
             )
             if isinstance(preamble, HTTPRequest):
                 is_new = preamble is not proxy_request.http
-                async with self._judged(attempt, preamble) if is_new else nullcontext():
+                async with self.judged(attempt, preamble) if is_new else nullcontext():
                     attempt.response = ResponseHead()
                     await preamble.make(stream, send)
                     # One request, one connection: the next was not checked.
@@ -463,19 +436,19 @@ class Egress:
             if attempt.response is None and error.headers:
                 reply = http_answer("403 Forbidden", str(error), error.headers)
                 await stream.send(reply)
-                await self._turn_away(stream)
+                await stream.turn_away()
             attempt.stop()
         except (OSError, CellLostError) as error:
             attempt.stop(error)
 
-    async def _download(self, attempt: _Attempt, remote: socket.socket) -> None:
+    async def _download(self, attempt: Attempt, remote: socket.socket) -> None:
         stream = attempt.stream
         try:
             while True:
                 data = await egress_stream.receive(remote, await stream.room())
                 if not data:
                     break
-                if self._pay(len(data)):
+                if self.pay(len(data)):
                     attempt.bytes_in += len(data)
                     if attempt.response is not None:
                         data = attempt.response.pass_on(data)
@@ -486,7 +459,7 @@ class Egress:
         except (OSError, CellLostError) as error:
             attempt.stop(error)
 
-    def _pay(self, size: int) -> bool:
+    def pay(self, size: int) -> bool:
         """Charge bytes to the run. At the limit end all connections; False then."""
         if size <= self._bytes_left:
             self._bytes_left -= size

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, get_args
 
 from pydantic import JsonValue
 
-ActName = Literal["net.connect", "http.request"]
+ActName = Literal["net.connect", "http.request", "http.upgrade"]
 NETWORK_ACTS: tuple[str, ...] = get_args(ActName)
 """The names that rules know."""
 
@@ -20,7 +20,7 @@ class NetworkAct:
 
     name: ActName
     """`net.connect` opens a connection whose bytes nobody reads here; `http.request`
-    is one request in the clear."""
+    is one request that can be read; `http.upgrade` is one that opens a WebSocket."""
 
     arguments: Mapping[str, JsonValue]
     """The facts that are judged, and that are sent."""

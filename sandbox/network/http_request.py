@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import h11
 from pydantic import JsonValue
 
 from ..config.host_rules import read_authority, write_authority
+from .gate import ActName
 from .types import REFUSAL, ByteStream, RefusedError
 
 MAX_HEAD_BYTES = 65_536
 HTTP_PORT = 80
+DEFAULT_PORTS = {"http": HTTP_PORT, "https": 443}
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(.*)", re.DOTALL)
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _LINE_END = re.compile(rb"\r?\n")
@@ -40,6 +43,7 @@ class HTTPRequest:
         target: Path and query for the server.
         host: The server.
         port: Its port.
+        scheme: `https` if it came, and goes, by TLS.
     """
 
     def __init__(
@@ -49,11 +53,14 @@ class HTTPRequest:
         target: str,
         host: str,
         port: int,
+        *,
+        scheme: Literal["http", "https"] = "http",
     ) -> None:
         self._connection = connection
         self._request = request
         self._place = host, port
         self._target = target
+        self._scheme = scheme
 
     def exactly(self) -> dict[str, JsonValue]:
         """Give its target the one spelling that is judged; return the facts for that.
@@ -65,10 +72,21 @@ class HTTPRequest:
 
         try:
             self._target = exact_target(self._target)
-            return request_facts(self._request, self._target, *self._place)
+            facts = request_facts(
+                self._request, self._target, *self._place, scheme=self._scheme
+            )
         except ValueError as error:
             why = f"{error}; what servers may read in two ways is not sent"
             raise RefusedError(why, headers={REFUSAL: "not_exact"}) from None
+        if self.act == "http.upgrade":
+            facts["protocol"] = "websocket"
+        return facts
+
+    @property
+    def act(self) -> ActName:
+        """The name by which rules know it."""
+        inspected = self._scheme == "https"
+        return "http.upgrade" if inspected and self.opens_web_socket else "http.request"
 
     @property
     def takes_interim(self) -> bool:
@@ -79,20 +97,55 @@ class HTTPRequest:
         agent = dict(self._request.headers).get(b"user-agent", b"").lower()
         return self._request.http_version >= b"1.1" and not _NO_INTERIM.match(agent)
 
+    @property
+    def opens_web_socket(self) -> bool:
+        """True if it asks for a WebSocket in place of an answer."""
+        return asks_for_web_socket(self._request)
+
+    def head(self) -> h11.Request:
+        """Return its head for the server, without the fate of the connection."""
+        return h11.Request(
+            method=self._request.method,
+            target=self._target,
+            headers=_headers(self._request, *self._place, self._scheme),
+        )
+
     async def make(
         self, source: ByteStream, send: Callable[[bytes], Awaitable[None]]
     ) -> None:
-        """Send the request and its body; a connection carries one request.
+        """Send the request and its body as the only one of a connection.
 
         Raises:
             RefusedError: The body does not match its head.
         """
-        out = h11.Connection(h11.CLIENT)
-        event: object = h11.Request(
-            method=self._request.method,
-            target=self._target,
-            headers=_headers(self._request, *self._place),
+        head = self.head()
+        close = (b"Connection", b"close")
+        head = h11.Request(
+            method=head.method,
+            target=head.target,
+            headers=[*head.headers.raw_items(), close],
         )
+        await self.send(head, h11.Connection(h11.CLIENT), source, send)
+
+    async def send(
+        self,
+        head: h11.Request,
+        out: h11.Connection,
+        source: ByteStream,
+        send: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        """Send a head, and the body that follows this request.
+
+        Args:
+            head: The head for the server.
+            out: Writes what is sent.
+            source: Delivers the body.
+            send: Sends bytes to the server.
+
+        Raises:
+            RefusedError: The body does not match its head.
+        """
+        event: object = head
         try:
             while not isinstance(event, h11.EndOfMessage):
                 if event is h11.NEED_DATA:
@@ -108,7 +161,9 @@ class HTTPRequest:
             raise RefusedError(str(error)) from None
 
 
-def _headers(request: h11.Request, host: str, port: int) -> list[tuple[bytes, bytes]]:
+def _headers(
+    request: h11.Request, host: str, port: int, scheme: str
+) -> list[tuple[bytes, bytes]]:
     """Return the headers for the server, without those meant for the proxy."""
     named = {name for name, _ in request.headers}
     told = [value for name, value in request.headers if name == b"connection"]
@@ -120,8 +175,8 @@ def _headers(request: h11.Request, host: str, port: int) -> list[tuple[bytes, by
         dropped.add("content-length")
     dropped.add("host")
     authority = write_authority(host, port)
-    if port == HTTP_PORT:
-        authority = authority.removesuffix(f":{HTTP_PORT}")
+    if port == DEFAULT_PORTS[scheme]:
+        authority = authority.removesuffix(f":{port}")
     return [
         (b"Host", authority.encode()),
         *(
@@ -129,8 +184,15 @@ def _headers(request: h11.Request, host: str, port: int) -> list[tuple[bytes, by
             for name, value in request.headers.raw_items()
             if name.lower().decode("latin-1") not in dropped
         ),
-        (b"Connection", b"close"),
     ]
+
+
+def asks_for_web_socket(request: h11.Request) -> bool:
+    """Return True for an upgrade without which the request is of no use."""
+    return any(
+        name == b"upgrade" and value.lower() == b"websocket"
+        for name, value in request.headers
+    )
 
 
 class ResponseHead:

@@ -16,6 +16,7 @@ from ..config.host_rules import read_authority, read_host, write_authority
 from .http_request import (
     HTTP_PORT,
     HTTPRequest,
+    asks_for_web_socket,
     check_host,
     new_reader,
     read_head,
@@ -174,7 +175,7 @@ async def _read_http(source: ByteStream, first: bytes) -> ProxyRequest:
         found = split_absolute(request.target.decode("ascii"))
         if found is None:
             raise ValueError("this is a proxy; ask it for http://... or CONNECT")
-        if _asks_for_web_socket(request):
+        if asks_for_web_socket(request):
             raise RefusedError(_NO_UPGRADE, http_answer(_NOT_SERVED, _NO_UPGRADE))
         authority, path = found
         host, port = read_authority(authority, HTTP_PORT)
@@ -184,14 +185,6 @@ async def _read_http(source: ByteStream, first: bytes) -> ProxyRequest:
         raise RefusedError(reason, http_answer("400 Bad Request", reason)) from None
     http = HTTPRequest(connection, request, path, host, port)
     return ProxyRequest(host=host, port=port, http=http)
-
-
-def _asks_for_web_socket(request: h11.Request) -> bool:
-    """Return True for an upgrade without which the request is of no use."""
-    return any(
-        name == b"upgrade" and value.lower() == b"websocket"
-        for name, value in request.headers
-    )
 
 
 def _behind(connection: h11.Connection) -> bytes:

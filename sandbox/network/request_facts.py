@@ -81,7 +81,7 @@ def _check_segments(path: str) -> None:
 
 
 def request_facts(
-    request: h11.Request, target: str, host: str, port: int
+    request: h11.Request, target: str, host: str, port: int, *, scheme: str = "http"
 ) -> dict[str, JsonValue]:
     """Return the facts of a request that rules know.
 
@@ -90,6 +90,7 @@ def request_facts(
         target: Its target, as `exact_target` returns it.
         host: The host that it goes to.
         port: Its port.
+        scheme: `http` or `https`.
 
     Raises:
         ValueError: It cannot be judged exactly.
@@ -100,7 +101,7 @@ def request_facts(
     path, _, query = target.partition("?")
     facts: dict[str, JsonValue] = {
         "method": method,
-        "scheme": "http",
+        "scheme": scheme,
         "host": host,
         "port": port,
         "path": path,

@@ -14,6 +14,7 @@ from ..cell.wire.contract import PIECE_BYTES, WINDOW_BYTES
 from ..cell.wire.frames import FrameError
 from .types import SendFrame
 
+_TURN_AWAY_SECONDS = 1.0
 _WENT_AWAY = "the program went away"
 
 
@@ -127,6 +128,13 @@ class CellStream:
     async def end(self) -> None:
         """End the direction to the program. Raises CellLostError."""
         await self._say("end")
+
+    async def turn_away(self) -> None:
+        """End, and take in what a program still sends, so that it reads its answer."""
+        await self.end()
+        with anyio.move_on_after(_TURN_AWAY_SECONDS):
+            while await self.receive():
+                pass
 
     async def aclose(self) -> None:
         """End both directions once the program has read all. Raises CellLostError."""

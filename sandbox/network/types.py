@@ -58,3 +58,11 @@ class ByteStream(Protocol):
     async def send(self, data: bytes) -> None:
         """Send all of `data` to the program."""
         ...
+
+
+class ProgramEnd(ByteStream, Protocol):
+    """The program's end of a connection, which may end while nobody reads it."""
+
+    async def ended(self) -> None:
+        """Wait until the program has sent its last byte, or closed the connection."""
+        ...

@@ -20,6 +20,7 @@ from ..programs.program import RunRequest, make_program
 if TYPE_CHECKING:
     from ..network.egress import Egress
     from ..network.gate import RequestGate
+    from ..network.inspector import Inspector
     from ..network.types import OnConnection, Resolver
     from ..packages.distributions import OnStep, OpenBuildSession
     from ..packages.installer import PackageInstaller
@@ -45,6 +46,7 @@ class ProgramFactory:
         spawn: Starts tasks that may live as long as the manager.
         resolver: Looks up the names that programs may reach; None asks this machine's.
         open_build_session: Opens a session in which a package is built.
+        inspector: Says whose HTTPS is inspected; None: nobody's.
     """
 
     def __init__(
@@ -55,12 +57,14 @@ class ProgramFactory:
         spawn: Spawn,
         resolver: Resolver | None,
         open_build_session: OpenBuildSession,
+        inspector: Inspector | None = None,
     ) -> None:
         self.config = config
         self._backend = backend
         self._restricted = backend.traits.level == "process"
         self.spawn = spawn
         self._resolver = resolver
+        self._inspector = inspector
         self._look_ups = LookUps()
         self._open_build_session = open_build_session
         self._packages: PackageInstaller | None = None
@@ -226,6 +230,7 @@ class ProgramFactory:
             on_connection=on_connection,
             addresses=loopback_addresses(self.config.network.hosts),
             gate=gate,
+            inspector=self._inspector,
         )
 
     def close(self) -> None:

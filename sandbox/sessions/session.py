@@ -18,7 +18,7 @@ from ..client.download import MAX_DOWNLOAD_BYTES
 from ..client.event_stream import PendingEvents, stream_run
 from ..client.types import Listener, Program
 from ..client.workdir import MAX_READ_BYTES, FileInfo, WorkDir, checked_path
-from ..config.network import Network
+from ..config.network import Network, require_no_inspection
 from ..config.settings import Limits
 from ..processes.ports import PortStream
 from ..processes.process import Process
@@ -164,6 +164,7 @@ class Session(SandboxSession):
             raise InvalidInputError(
                 "network must be a Network", hint="use Network.allow([...])"
             )
+        require_no_inspection(network)
         shared = self._shared
         check_network(network, shared.cell.traits)
         shared.network = network

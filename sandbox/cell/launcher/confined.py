@@ -17,7 +17,7 @@ import time
 
 from ..kernel import confine, landlock, linux, notification, process_tree
 from ..notifier import main as notifier
-from ..wire import aliases
+from ..wire import aliases, trust
 from ..wire.contract import FOLDERS, OWN_USER, SHARED_USER
 from ..workdir.emptying import remove_all_in
 from . import reach
@@ -85,6 +85,9 @@ class ConfinedWalls:
         self._bin = os.path.join(self._base, "bin")
         if not os.path.exists(self._bin):
             aliases.make(self._bin)
+        self._trust = os.path.join(self._base, "trust") if setup["authority"] else ""
+        if self._trust and not os.path.exists(self._trust):
+            trust.make(self._trust, trust.bundle(setup["authority"]))
         self._node: str = setup["node"]
         self._uids = _FIRST_UID + os.getpid() % 65_536 * _SLOTS
         self.separate = _may_give_users() and _reaches_python(self._uids)
@@ -110,7 +113,7 @@ class ConfinedWalls:
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
 
     def _open_paths(self, setup: dict[str, Any]) -> list[Path]:
-        show = (*setup["show"], self._bin)
+        show = (*setup["show"], self._bin, *filter(None, [self._trust]))
         mounts = [(source, read_only) for source, _, read_only in setup["mounts"]]
         wanted = reach.of_programs(show, mounts, devices=reach.WRITTEN)
         wanted += [(path, landlock.READ) for path in (*_SETTINGS, *_MACHINE)]
@@ -220,6 +223,7 @@ class ConfinedWalls:
             "memory_watch": _only_of_processes(settings["memory_watch"]),
             "env": env,
             "node": self._node,
+            "trust": self._trust,
             "uid": self._uid,
             "confined": self.confined,
             "renews": FOLDERS if settings["renews"] else "",

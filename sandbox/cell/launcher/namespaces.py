@@ -14,6 +14,7 @@ import os
 
 from ..kernel import gvisor, landlock, linux, seccomp
 from ..kernel.shares import Shares
+from ..wire import trust
 from . import reach, root_filesystem
 from .refused import WallsRefusedError
 from .users import CellUsers
@@ -68,6 +69,7 @@ class NamespaceWalls:
             setup["workdir"],
             self._cell_uid,
             setup["hosts"],
+            trust.bundle(setup["authority"]),
         )
         self._masks = root_filesystem.masks()
         self._reach = reach.of_namespaces(setup) if _has_landlock() else []

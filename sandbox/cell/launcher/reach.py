@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from ..kernel import landlock
-from ..wire import aliases
+from ..wire import aliases, trust
 from ..wire.contract import SHARED_FOLDERS
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ def of_namespaces(setup: dict[str, Any]) -> Reach:
 
     The caller is in their root.
     """
-    show = (*setup["show"], aliases.FOLDER)
+    show = (*setup["show"], aliases.FOLDER, trust.FOLDER)
     mounts = [(target, read_only) for _, target, read_only in setup["mounts"]]
     own = (setup["workdir"], *SHARED_FOLDERS)
     return _outermost(

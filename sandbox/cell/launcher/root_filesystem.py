@@ -6,7 +6,7 @@ import os
 import re
 
 from ..kernel import linux
-from ..wire import aliases, terminals
+from ..wire import aliases, terminals, trust
 from ..wire.contract import USER_NAME
 from ..workdir import scratch
 
@@ -45,6 +45,7 @@ def build(
     workdir: str,
     uid: int,
     hosts: str,
+    trusted: str,
 ) -> None:
     """Make the root that all cells share and move the caller into it.
 
@@ -54,6 +55,7 @@ def build(
         workdir: The folder that programs run in; a mount point for scratch space.
         uid: The uid that programs have, for /etc/passwd.
         hosts: The text of /etc/hosts.
+        trusted: The certificates that programs trust; empty for the system's alone.
 
     Raises:
         MountError: One of `mounts` cannot be made.
@@ -73,6 +75,8 @@ def build(
     _make_etc({"uid": str(uid), "work": workdir, "hosts": hosts})
     _show(show)
     aliases.make("/new" + aliases.FOLDER)
+    if trusted:
+        trust.make(trust.FOLDER, trusted, root="/new")
     for source, target, read_only in mounts:
         _mount(source, target, read_only)
     _bind("/old/proc", "/new/proc")

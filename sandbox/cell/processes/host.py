@@ -91,7 +91,9 @@ class ProcessHost:
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         self._epoll = select.epoll()
         self._ports = PortRelay(sock.sendall, settings["notifier"])
-        self._networks = CommandNetworks(sock.sendall, settings["notifier"])
+        self._networks = CommandNetworks(
+            sock.sendall, settings["notifier"], settings["trust"]
+        )
         self._watches = Watches(sock.sendall, settings["uid"])
         for fd in (sock.fileno(), self._wake_r, self._ports.fd, self._networks.fd):
             self._epoll.register(fd, select.EPOLLIN)

@@ -19,10 +19,14 @@ class CommandNetworks:
     Args:
         send: Sends a frame towards the host.
         notifier: As for `EgressRelay`.
+        trusted: As for `EgressRelay.variables`.
     """
 
-    def __init__(self, send: Callable[[bytes], None], notifier: int) -> None:
+    def __init__(
+        self, send: Callable[[bytes], None], notifier: int, trusted: str
+    ) -> None:
         self._send = send
+        self._trusted = trusted
         self._notifier = notifier
         self._relays: dict[int, EgressRelay] = {}
         self._by_fd: dict[int, EgressRelay] = {}
@@ -38,8 +42,8 @@ class CommandNetworks:
 
         Args:
             number: The command.
-            request: The host's `connections`, `listeners`, `set_variables` and
-                `without_proxy`; None for a command without network.
+            request: The host's `connections`, `listeners`, `set_variables`,
+                `without_proxy` and `is_inspected`; None for a command without network.
 
         Raises:
             OSError: There is no descriptor left.
@@ -52,7 +56,7 @@ class CommandNetworks:
         self._epoll.register(relay.fd, select.EPOLLIN)
         if not request["set_variables"]:
             return {}
-        return relay.variables(request["without_proxy"])
+        return relay.variables(request, self._trusted)
 
     def close(self, number: int) -> None:
         """Close the relay of a command that has ended, if it had one."""

@@ -12,6 +12,7 @@ import _socket
 import os
 import select
 
+from ..wire import trust
 from ..wire.contract import LOOPBACK
 from .ports import ListeningPort, NotifiedPort
 from .streams import MAX_STREAMS, RelayedStream, StreamRelay
@@ -61,17 +62,21 @@ class EgressRelay(StreamRelay):
         self._listens = False
         self._listen(True)
 
-    def variables(self, without: str) -> dict[str, str]:
+    def variables(self, request: dict[str, Any], trusted: str) -> dict[str, str]:
         """Return the environment variables that lead programs to this relay.
 
         Args:
-            without: Hosts that programs reach without the proxy, for `no_proxy`.
+            request: The host's `without_proxy`, hosts that programs reach without it,
+                and `is_inspected`, True if it shows certificates of its own.
+            trusted: The folder that `wire.trust` made; empty if there is none.
         """
         url = f"http://{LOOPBACK}:{self._port.number}"
         found = {"NODE_USE_ENV_PROXY": "1"}
         for name in ("http_proxy", "https_proxy", "all_proxy"):
             found[name] = found[name.upper()] = url
-        found["no_proxy"] = found["NO_PROXY"] = without
+        found["no_proxy"] = found["NO_PROXY"] = request["without_proxy"]
+        if request["is_inspected"]:
+            found.update(trust.variables(trusted))
         return found
 
     def begin(self, request: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from ..kernel.descriptors import put_aside
 from ..processes.pause import Pause
 from ..processes.relay import ProcessRelay
 from ..program import main as runner
-from ..wire import aliases
+from ..wire import aliases, trust
 from ..wire.channel import HostGone, SupervisorChannel
 from ..wire.contract import (
     ARTIFACTS,
@@ -164,6 +164,9 @@ class Supervisor:
             self._watches["killed"] = ProcessWatch(settings["more_processes"])
         if self._settings["aliases"]:
             aliases.make(self._settings["aliases"])
+            if self._settings["authority"]:
+                text = trust.bundle(self._settings["authority"])
+                trust.make(self._settings["trust"], text)
         if not self._ready:
             runner.get_ready(self._settings)
             gc.collect()
@@ -451,7 +454,9 @@ class Supervisor:
         network = request["network"]
         self._egress.begin(network)
         if network["set_variables"]:
-            request["variables"] = self._egress.variables(network["without_proxy"])
+            request["variables"] = self._egress.variables(
+                network, self._settings["trust"]
+            )
         return self._egress
 
     def _known(self) -> set[int]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
 
 import anyio
 import pytest
 
-from toolcell.core import GuardDeniedError
 from toolcell.sandbox import Limits, Network, SandboxManager, Session
 from toolcell.sandbox.network import admission
-from toolcell.sandbox.spi import NetworkAct, pause_deadline
+from toolcell.sandbox.spi import pause_deadline
 
 from ...conftest import BackendRow
+from ...support.cells.gates import Gate
 from ...support.cells.web_server import NAME, Site, resolve_here, serving
 
 pytestmark = pytest.mark.anyio
@@ -61,36 +59,6 @@ def socks():
     way.sendall(b"\\5\\1\\0\\3" + to)
     return way.recv(10)[1]
 """
-
-
-class Gate:
-    """Admits the acts that `allow` is true for, and remembers all."""
-
-    max_pause_seconds = 60.0
-
-    def __init__(self, allow: Callable[[NetworkAct], bool] = lambda act: True) -> None:
-        self.allow = allow
-        self.asked: list[tuple[str, Any]] = []
-        self.outcomes: list[dict[str, Any]] = []
-        self.cancelled = 0
-
-    async def look(self) -> None:
-        """Take the time that a person takes."""
-
-    @asynccontextmanager
-    async def admit(self, act: NetworkAct) -> AsyncIterator[None]:
-        facts = act.arguments
-        self.asked.append((act.name, facts.get("path", facts["port"])))
-        try:
-            await self.look()
-        except anyio.get_cancelled_exc_class():
-            self.cancelled += 1
-            raise
-        if not self.allow(act):
-            details = {"reason": "not_allowed", "rule": "a.deny[0]", "retry_after": 7}
-            raise GuardDeniedError("no rule allows it", details=details)
-        yield
-        self.outcomes.append({**act.outcome()})
 
 
 @pytest.fixture(scope="module")

@@ -51,14 +51,19 @@ class Site:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`/big/N` is N bytes, `/to/URL` redirects, `/slow` waits, `/endless` goes on."""
+    """`/big/N` is N bytes, `/to/URL` redirects, `/slow` waits, `/endless` goes on.
+
+    An upgrade to a WebSocket is an echo.
+    """
 
     protocol_version = "HTTP/1.1"
     site: Site
 
     def do_GET(self) -> None:
         self.site.hits.append(f"{self.command} {self.headers['Host']} {self.path}")
-        if self.path.startswith("/to/"):
+        if self.headers["Upgrade"] == "websocket":
+            self.echo()
+        elif self.path.startswith("/to/"):
             self.answer(b"", 302, Location=self.path[4:])
         elif self.path.startswith("/big/"):
             self.send(int(self.path[5:]))
@@ -71,6 +76,16 @@ class Handler(BaseHTTPRequestHandler):
             self.send(2**60)
         else:
             self.answer(f"hello {self.path}".encode())
+
+    def echo(self) -> None:
+        """Open what a client takes for a WebSocket, and send back its bytes."""
+        self.send_response(101)
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Upgrade", "websocket")
+        self.end_headers()
+        while data := self.rfile.read1(65_536):
+            self.wfile.write(data)
+        self.close_connection = True
 
     def do_POST(self) -> None:
         self.site.hits.append(f"{self.command} {self.headers['Host']} {self.path}")
