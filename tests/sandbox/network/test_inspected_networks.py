@@ -267,6 +267,7 @@ except urllib.error.HTTPError as error:
     assert site.hits == []
 
 
+@pytest.mark.promise("boundary-5")
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
@@ -284,6 +285,7 @@ def test_an_inspection_that_cannot_be_is_a_config_error(
         Network(**settings)
 
 
+@pytest.mark.promise("boundary-5")
 @pytest.mark.parametrize("text", [None, "no certificate"])
 async def test_a_file_of_certificates_that_cannot_be_read_is_named_at_the_start(
     tmp_path: Path, text: str | None
@@ -296,6 +298,7 @@ async def test_a_file_of_certificates_that_cannot_be_read_is_named_at_the_start(
         await SandboxManager.open(SandboxConfig(network=network))
 
 
+@pytest.mark.promise("boundary-5")
 async def test_only_a_whole_sandbox_is_inspected(
     manager: SandboxManager, cell: Session
 ) -> None:
