@@ -458,6 +458,7 @@ def test_mounts_of_an_ordinary_user() -> None:
     os.geteuid() != 0 or not Path(SYSTEM_PYTHON).exists(),
     reason="cells have users of their own as root, with the system's Python",
 )
+@pytest.mark.promise("P-29")
 async def test_a_mount_that_users_of_cells_cannot_reach_is_refused_by_name() -> None:
     """Confined cells of root have users of their own, and the machine's folders."""
     # Cells have a /tmp and a /var of their own.
