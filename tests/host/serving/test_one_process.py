@@ -97,6 +97,7 @@ async def served(folder: Path) -> AsyncIterator[Served]:
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.promise("JC2")
 @pytest.mark.anyio
 @pytest.mark.namespaces
 async def test_all_apis_see_the_same_calls_places_and_events(tmp_path: Path) -> None:

@@ -2,9 +2,8 @@
 
 It is started as a process of its own, since some are started by an ordinary user. Its
 input is JSON: `user`, whose id it takes; `config`, of the manager; `bundle`, the code
-of cells if it is not the usual one, in base 64; `tries`, until a cell was made new in
-time; `apart`, if each kind has cells of its own; `kinds`, pairs of programs by name.
-Its output is JSON, too: what each found.
+of cells, in base 64; `tries`, until a cell was made new; `apart`, if each kind has
+cells of its own; `kinds`, pairs of programs by name. Its output is JSON, too.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ import anyio._backends._asyncio
 
 from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends import (
-    cell_bundle,
     docker,
     launcher_start,
     namespaces,  # noqa: F401 - before the user changes
 )
+from toolcell.sandbox.client import cell
 
 
 async def find(
@@ -72,10 +71,11 @@ if __name__ == "__main__":
     anyio.run(anyio.sleep, 0)
     SandboxConfig()
     importlib.import_module("toolcell.sandbox.client.result_builder")
-    packed = base64.b64decode(request["bundle"]) or cell_bundle.bundle()
+    packed = base64.b64decode(request["bundle"])
     for name in ("bundle", "compiled_bundle"):
         setattr(launcher_start, name, lambda: packed)
     setattr(docker, "bundle", lambda: packed)  # noqa: B010 - not a public name
+    setattr(cell, "_RENEWAL_SECONDS", 90.0)  # noqa: B010 - as patient as the cells
     if request["user"] is not None:
         os.setgroups([])
         os.setresgid(*[request["user"]] * 3)
