@@ -229,6 +229,7 @@ async def test_commands_are_found_by_the_path_of_the_image(engine: Any) -> None:
     assert shell.stdout == f"own\n{path}:/node/bin\n", shell.stderr
 
 
+@pytest.mark.promise("S15")
 async def test_the_shipped_image_builds_and_runs() -> None:
     steps: list[tuple[int, int]] = []
     tag = build_image(
@@ -239,5 +240,7 @@ async def test_the_shipped_image_builds_and_runs() -> None:
     )
     async with SandboxManager(DOCKER.config(image=tag)) as sandbox:
         assert (await sandbox.run("print('built'); 2")).value == 2
+        code = "command -v curl bc less >/dev/null && python -c 'print(3)'"
+        assert (await sandbox.run(code, language="bash")).stdout == "3\n"
 
     assert steps[-1][0] == steps[-1][1] == len(steps)
