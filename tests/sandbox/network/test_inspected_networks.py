@@ -21,6 +21,7 @@ WAYS = """
 import http.client, os, socket, ssl, sys, urllib.error, urllib.request
 name, port = "api.example.test", int(sys.argv[1])
 to = f"{name}:{port}"
+context = ssl.create_default_context()
 def get(path, **options):
     request = urllib.request.Request(f"https://{to}{path}", **options)
     try:
@@ -34,9 +35,7 @@ def tunnel(**options):
     said = b""
     while b"\\r\\n\\r\\n" not in said:
         said += way.recv(1)
-    context = ssl.create_default_context()
-    if "alpn" in options:
-        context.set_alpn_protocols(options["alpn"])
+    context.set_alpn_protocols(options.get("alpn", ["http/1.1"]))
     return context.wrap_socket(way, server_hostname=options.get("sni", name))
 def raw(text):
     way = tunnel()
