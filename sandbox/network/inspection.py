@@ -110,7 +110,7 @@ class _Wire:
 
     @property
     def is_quiet(self) -> bool:
-        """False if the server has closed it, or said something unasked."""
+        """False if the server has closed it, or sent something by itself."""
         poller = select.poll()
         poller.register(self._sock, select.POLLIN)
         return not poller.poll(0)
