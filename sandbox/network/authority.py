@@ -32,8 +32,8 @@ except ImportError:
     ) from None
 
 _DAY = datetime.timedelta(days=1)
-_CA_DAYS = 3_650
-_LEAF_DAYS = 30
+# The keys end with this process, so nothing is renewed.
+_DAYS = 3_650
 _MAX_LEAVES = 1_024
 _ADDRESSES = ("0.0.0.0/0", "::/0")
 
@@ -54,7 +54,6 @@ class CertificateAuthority:
         self._certificate = self._signed(
             self._name,
             self._key.public_key(),
-            _CA_DAYS,
             [
                 (x509.BasicConstraints(ca=True, path_length=0), True),
                 (_usage(signs_certificates=True), True),
@@ -71,7 +70,6 @@ class CertificateAuthority:
         leaf = self._signed(
             x509.Name([]),
             self._leaf_key.public_key(),
-            _LEAF_DAYS,
             [
                 (x509.SubjectAlternativeName([x509.DNSName(host)]), True),
                 (x509.BasicConstraints(ca=False, path_length=None), True),
@@ -98,7 +96,6 @@ class CertificateAuthority:
         self,
         subject: x509.Name,
         key: ec.EllipticCurvePublicKey,
-        days: int,
         extensions: Iterable[tuple[x509.ExtensionType, bool]],
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
@@ -110,7 +107,7 @@ class CertificateAuthority:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _DAY)
-            .not_valid_after(now + days * _DAY)
+            .not_valid_after(now + _DAYS * _DAY)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(own), False
