@@ -27,7 +27,7 @@ def tables(folder: Path) -> str:
     Scripted(folder, "read")
     (folder / "pets.json").write_text(json.dumps(PETS))
     args = json.dumps(["-I", "-S", str(SERVER), str(folder)])
-    command = f"command = {json.dumps(sys.executable)}\nargs = {args}\n"
+    command = f'command = {json.dumps(sys.executable)}\nargs = {args}\nwhere = "host"\n'
     api = 'document = "pets.json"\nserver = "https://pets.example"\n'
     return (
         f"[tools.mcp.files]\n{command}[tools.mcp.new-server]\n{command}"
