@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 TYPE_CHECKING = False
@@ -22,6 +23,20 @@ _AT_REST_BYTES = 64 * 1024
 _MOST_AT_REST = 0.05
 # In this time the kernel takes the memory of a process that was killed back.
 _AFTER_A_KILL = 0.1
+# What finds no more memory gives up by these: abort() of C and of Node, V8's trap.
+_GIVES_UP = (signal.SIGABRT, signal.SIGTRAP)
+
+
+def gave_up(status: int, resident_bytes: int, limit: int) -> bool:
+    """Return True if a process passed the limit and ended itself between two looks.
+
+    Args:
+        status: How it ended, as `os.wait4` says.
+        resident_bytes: The most that it had in memory.
+        limit: In bytes; 0 is none.
+    """
+    signalled = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _GIVES_UP
+    return signalled and 0 < limit < resident_bytes
 
 
 class MemoryWatch:

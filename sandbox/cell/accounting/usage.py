@@ -11,10 +11,11 @@ from ..kernel import process_tree
 from ..kernel.cgroup_files import oom_kills_in
 from .cpu_samples import CpuSamples
 from .memory import KernelMemory, ProcessMemory, proportional_bytes, resident_bytes
-from .memory_watch import MemoryWatch
+from .memory_watch import MemoryWatch, gave_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import resource
     from typing import Any, Callable
 
     from .memory import Memory
@@ -170,13 +171,10 @@ class ResourceAccounting:
             return "cpu_limit"
         return None
 
-    def was_too_large(self, resident_bytes: int) -> bool:
-        """Return True if a process that had so much passed the limit between two looks.
-
-        Node ends itself by a signal where its heap is full.
-        """
-        memory = self._memory
-        return memory is not None and 0 < memory.limit < resident_bytes
+    def gave_up(self, status: int, usage: resource.struct_rusage) -> bool:
+        """Return True if a process ended itself above the watched limit of memory."""
+        limit = self._memory.limit if self._memory is not None else 0
+        return gave_up(status, usage.ru_maxrss * 1024, limit)
 
     @property
     def watches_memory(self) -> bool:

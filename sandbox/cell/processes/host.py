@@ -20,6 +20,7 @@ import socket
 import time
 import traceback
 
+from ..accounting.memory_watch import gave_up
 from ..kernel import linux
 from ..kernel.cgroup_files import oom_kills_in
 from ..kernel.descriptors import keep_only
@@ -291,8 +292,8 @@ class ProcessHost:
         if process.status == signal.SIGKILL and self._oom_kills() > process.oom_before:
             return True
         watch = self._settings["memory_watch"]
-        died = os.WIFSIGNALED(process.status)
-        return died and watch is not None and process.peak_bytes > watch["bytes"]
+        limit = watch["bytes"] if watch is not None else 0
+        return gave_up(process.status, process.peak_bytes, limit)
 
     def _abandon(self, process: Process) -> None:
         """Close a command's descriptors, but for output that others still write to."""

@@ -364,8 +364,7 @@ class Run:
             self._count(pid, usage)
             if pid == self._child.pid:
                 self._status = status
-                died = os.WIFSIGNALED(status)
-                if died and self._accounting.was_too_large(usage.ru_maxrss * 1024):
+                if self._accounting.gave_up(status, usage):
                     self._reason = self._reason or "out_of_memory"
 
     def _count(self, pid: int, usage: resource.struct_rusage) -> None:
