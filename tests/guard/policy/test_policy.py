@@ -258,15 +258,16 @@ async def test_a_rule_on_trial_reports_and_does_nothing() -> None:
 
 async def test_a_decision_tells_every_rule_that_was_tried() -> None:
     guard = guard_with(
-        deny=[{"tools": ["add"], "when": {"n": {"min": 5}}}, "rm"], allow=["a*", "add"]
+        deny=[{"tools": ["add"], "when": {"n": {"min": 5}}}, "rm"],
+        allow=["b*", "a*", "add"],
     )
 
     told = await guard.decide(call("add", n=1), FREE)
     assert [(each.rule, each.met) for each in told.tried] == [
         ("a.deny[0]", False),
-        ("a.allow[0]", True),
+        ("a.allow[1]", True),
     ]
-    assert told.rule == "a.allow[0]"
+    assert told.rule == "a.allow[1]"
     unclear = await guard.decide(call("add", n="1"), FREE)
     assert unclear.tried[0].detail == "an argument cannot be judged"
     assert unclear.policy_version == guard.policy_version
