@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from .record import ToolExecutionRecord
@@ -17,6 +18,9 @@ words. When it is reached the rest is not searched."""
 
 EXACT = ("call_id", "parent_id", "agent_id", "tool_name", "reason")
 """Members of a filter that are compared with those of a record as they are."""
+
+_BITS = 256
+"""Bits of a number that is searched for. When it is reached the number is no word."""
 
 # Chinese, Japanese and Korean have no spaces: each letter is a word.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
@@ -73,15 +77,20 @@ def has_words(searched: str, text: str) -> bool:
 
 def searched_words(record: ToolExecutionRecord) -> str:
     """Return all words of a record that are found, in small letters."""
-    parts = (record.call_id, record.agent_id or "", record.tool_name)
-    values = (record.arguments, record.result, record.error_detail)
-    texts = [*parts, *(_bounded(_texts(each)) for each in values)]
-    return " ".join(word for text in texts for word in _words(text))
+    return " ".join(_words(searched_text(record)))
+
+
+def searched_text(record: ToolExecutionRecord) -> str:
+    """Return the text of a record in which words are looked for."""
+    texts = [record.call_id, record.agent_id or "", record.tool_name]
+    for each in (record.arguments, record.result, record.error_detail):
+        texts += _bounded_texts(each)
+    return " ".join(texts)
 
 
 def words_in(value: Any) -> str:
     """Return the words of a JSON value as `searched_words` does, up to as many."""
-    return " ".join(_words(_bounded(_texts(value))))
+    return " ".join(_words(" ".join(_bounded_texts(value))))
 
 
 def _words(text: str) -> list[str]:
@@ -92,31 +101,24 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the names and values of a JSON value, in their order."""
-    left = [value]
-    while left:
-        match left.pop():
-            case str() as text:
-                yield text
-            case Mapping() as members:
-                for pair in [*members.items()][::-1]:
-                    left += pair[::-1]
-            case list() | tuple() as items:
-                left += reversed(items)
-            case None:
-                pass
-            case int() as number if number.bit_length() > 256:
-                pass
-            case other:
-                yield str(other)
-
-
-def _bounded(texts: Iterator[str]) -> str:
-    found, size = [], 0
-    for each in texts:
-        found.append(each[: MAX_SEARCHED - size])
-        size += len(each)
-        if size >= MAX_SEARCHED:
-            break
-    return " ".join(found)
+def _bounded_texts(value: Any) -> list[str]:
+    """Return names and values of a JSON value in their order, up to `MAX_SEARCHED`."""
+    found: list[str] = []
+    room, left = MAX_SEARCHED, [value]
+    while left and room > 0:
+        each = left.pop()
+        if isinstance(each, str):
+            text = each
+        elif isinstance(each, Mapping):
+            left += reversed([*chain.from_iterable(each.items())])
+            continue
+        elif isinstance(each, list | tuple):
+            left += reversed(each)
+            continue
+        elif each is None or (isinstance(each, int) and each.bit_length() > _BITS):
+            continue
+        else:
+            text = str(each)
+        found.append(text[:room])
+        room -= len(text)
+    return found

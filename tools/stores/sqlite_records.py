@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
+from toolcell.core import StoreUnavailableError
 from toolcell.core.storage.sqlite import FORMAT
 
 from .record import NEVER_MADE, NumberedRecord, ToolExecutionRecord
@@ -21,7 +24,16 @@ from .records import (
     usage_of,
 )
 from .sqlite_file import SQLiteFile
-from .sqlite_search import SEARCH_SCHEMA, forget, newest, note, note_older
+from .sqlite_search import (
+    SEARCH_SCHEMA,
+    TAKEN_AT_ONCE,
+    forget,
+    left_out,
+    newest,
+    take_in,
+)
+
+_log = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS tool_records (
@@ -91,6 +103,8 @@ DELETE FROM tool_records WHERE number IN
 _LOOK_EVERY = 100
 _REFUSED_AT_ONCE = 100
 _LOOK_ROWS = 1_000
+_INDEXED_AT_ONCE = 100
+_AGAIN_SECONDS = 1.0
 _COLUMNS = ("call_id", "parent_id", "agent_id", "tool_name", "status")
 
 
@@ -131,10 +145,15 @@ class SQLiteRecords(Records):
         self._keep_seconds = keep_days * 86_400
         self._refused_bytes = refused_mib * 1_048_576
         self._clock = clock
-        more = True
-        while more:
-            with self._file.transaction() as database:
-                more = note_older(database)
+        self._closing = threading.Event()
+        self._indexing = threading.Thread(
+            target=self._take_in_rest, name="toolcell records index", daemon=True
+        )
+        with self._reading.transaction("DEFERRED") as database:
+            rest = left_out(database)
+        if rest > TAKEN_AT_ONCE:
+            _log.info("%s: %s records are taken into the index of searches", path, rest)
+            self._indexing.start()
 
     def add(self, record: ToolExecutionRecord) -> None:
         values = [getattr(record, name) for name in _COLUMNS]
@@ -146,7 +165,8 @@ class SQLiteRecords(Records):
                 [*values, record.started_at.timestamp(), body],
             )
             number = added.lastrowid or 0
-            note(database, number, record)
+            if number % TAKEN_AT_ONCE == 0:
+                take_in(database, 2 * TAKEN_AT_ONCE)
             database.execute(_COUNT, usage_of(record))
             if record.verdict in NEVER_MADE:
                 agent, size = record.agent_id or "", len(body.encode())
@@ -182,6 +202,23 @@ class SQLiteRecords(Records):
         database.execute("DELETE FROM tool_usage WHERE hour < ?", [before - HOUR])
         forget(database, before - HOUR)
 
+    def _take_in_rest(self) -> None:
+        """Take records of a file of before into the index, as others let it."""
+        pause = 0.0
+        while not self._closing.wait(pause):
+            start = time.monotonic()
+            try:
+                with self._file.transaction() as database:
+                    take_in(database, _INDEXED_AT_ONCE)
+                    if left_out(database) <= TAKEN_AT_ONCE:
+                        _log.info("the index of searches has all records")
+                        return
+            except StoreUnavailableError:
+                pause = _AGAIN_SECONDS
+                continue
+            # As long as it took: calls write their records meanwhile.
+            pause = time.monotonic() - start
+
     def _newest(
         self, wanted: RecordFilter, before: int | None, limit: int | None
     ) -> list[NumberedRecord]:
@@ -201,5 +238,8 @@ class SQLiteRecords(Records):
 
     def close(self) -> None:
         """Close the file; the records stay in it."""
+        self._closing.set()
+        if self._indexing.is_alive():
+            self._indexing.join()
         self._reading.close()
         self._file.close()

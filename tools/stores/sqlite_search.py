@@ -2,50 +2,47 @@
 
 An index of text holds two columns for each record: hashes of its facts, such as its
 agent, and its words. So any facts and words are found together, newest first, without
-a look at records that do not fit. New records wait beside the index, and are taken in
-several at once: one by one would cost more than all else that is written of a call.
+a look at records that do not fit. It takes records in several at once: one by one would
+cost more than all else that is written of a call. Those that it has not taken in, the
+newest and in a file of before the oldest, are looked at one after the other.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from functools import lru_cache
 from hashlib import blake2s
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
-from .record import NumberedRecord, ToolExecutionRecord
-from .record_filter import RecordFilter, phrases, searched_words
+from .record import NumberedRecord
+from .record_filter import RecordFilter, phrases, searched_text, searched_words
 from .record_json import read
 from .records import HOUR
 
 SEARCH_SCHEMA = """
 CREATE VIRTUAL TABLE IF NOT EXISTS tool_search
-    USING fts5 (facts, words, tokenize = 'ascii');
-CREATE TABLE IF NOT EXISTS tool_search_new (
-    number INTEGER PRIMARY KEY,
-    facts TEXT NOT NULL,
-    words TEXT NOT NULL
-);
+    USING fts5 (facts, words, tokenize = 'ascii', columnsize = 0);
 CREATE TABLE IF NOT EXISTS tool_hours (
     hour INTEGER PRIMARY KEY,
     first INTEGER NOT NULL,
     last INTEGER NOT NULL
 );
-CREATE TRIGGER IF NOT EXISTS tool_records_unsearched AFTER DELETE ON tool_records BEGIN
+CREATE TRIGGER IF NOT EXISTS tool_records_searched AFTER DELETE ON tool_records BEGIN
     DELETE FROM tool_search WHERE rowid = OLD.number;
-    DELETE FROM tool_search_new WHERE number = OLD.number;
 END;
+DROP TRIGGER IF EXISTS tool_records_unsearched;
+DROP TABLE IF EXISTS tool_search_new;
 """
 
-TAKEN_AT_ONCE = 25
+TAKEN_AT_ONCE = 64
 """New records that the index takes in together."""
 
-_OLDER_AT_ONCE = 1_000
 _LAST = 2**63 - 1
-NEW = "tool_search_new JOIN tool_records USING (number)"
+PLAIN = "tool_records"
 FOUND = "tool_search CROSS JOIN tool_records ON number = tool_search.rowid"
 _FACTS = ("agent_id", "tool_name", "outcome", "reason")
+_MEMBERS = ("call_id", "parent_id", "agent_id", "tool_name")
 
 _NOTE_HOUR = """
 INSERT INTO tool_hours VALUES (?1, ?2, ?2)
@@ -53,38 +50,49 @@ ON CONFLICT DO UPDATE SET first = min(first, ?2), last = max(last, ?2)
 """
 
 
-def note(
-    database: sqlite3.Connection, number: int, record: ToolExecutionRecord
-) -> None:
-    """Let a new record be found."""
-    facts = [_fact(name, getattr(record, name)) for name in _FACTS]
-    database.execute(
-        "INSERT INTO tool_search_new VALUES (?, ?, ?)",
-        [number, " ".join(facts), searched_words(record)],
+class Span(NamedTuple):
+    """The records from one number to another; none if the last is below the first."""
+
+    first: int
+    last: int
+
+
+def left_out(database: sqlite3.Connection) -> int:
+    """Return how many records the index has not taken in, at most."""
+    inside = _indexed(database)
+    oldest, newest = database.execute(
+        "SELECT min(number), max(number) FROM tool_records"
+    ).fetchone()
+    if oldest is None:
+        return 0
+    return int(max(0, inside.first - oldest) + max(0, newest - inside.last))
+
+
+def take_in(database: sqlite3.Connection, most: int) -> None:
+    """Take so many records into the index: new ones, or else older ones."""
+    inside = _indexed(database)
+    look = "SELECT number, body FROM tool_records WHERE number {} LIMIT ?"
+    newer, older = (
+        look.format("> ? ORDER BY number"),
+        look.format("< ? ORDER BY number DESC"),
     )
-    database.execute(_NOTE_HOUR, [record.started_at.timestamp() // HOUR, number])
-    if number % TAKEN_AT_ONCE == 0:
-        take_in(database)
-
-
-def take_in(database: sqlite3.Connection) -> None:
-    """Move what is new into the index."""
-    database.execute(
-        "INSERT INTO tool_search (rowid, facts, words) SELECT * FROM tool_search_new"
-    )
-    database.execute("DELETE FROM tool_search_new")
-
-
-def note_older(database: sqlite3.Connection) -> bool:
-    """Let records of a file of before be found, some at once; False: all are."""
-    rows = database.execute(
-        "SELECT number, body FROM tool_records WHERE number >"
-        " (SELECT ifnull(max(last), 0) FROM tool_hours) ORDER BY number LIMIT ?",
-        [_OLDER_AT_ONCE],
-    ).fetchall()
+    rows = []
+    if inside.last:
+        rows = database.execute(newer, [inside.last, most]).fetchall()
+    if not rows:
+        end = inside.first if inside.last else _LAST
+        rows = database.execute(older, [end, most]).fetchall()
     for number, body in rows:
-        note(database, number, read(body))
-    return bool(rows)
+        record = read(body)
+        facts = " ".join(_fact(name, getattr(record, name)) for name in _FACTS)
+        # The tokenizer `ascii` finds the same words, and sooner.
+        text = searched_text(record)
+        database.execute(
+            "INSERT INTO tool_search (rowid, facts, words) VALUES (?, ?, ?)",
+            [number, facts, text if text.isascii() else searched_words(record)],
+        )
+        hour = record.started_at.timestamp() // HOUR
+        database.execute(_NOTE_HOUR, [hour, number])
 
 
 def forget(database: sqlite3.Connection, before: float) -> None:
@@ -96,59 +104,79 @@ def newest(
     database: sqlite3.Connection, wanted: RecordFilter, before: int | None
 ) -> Iterator[NumberedRecord]:
     """Yield records that fit, newest first."""
-    first, last = _numbers(database, wanted, before)
+    last = _LAST if before is None else before - 1
+    inside, hours = _indexed(database), _of_hours(database, wanted)
+    newer = Span(inside.last + 1, last)
+    older = Span(1, min(inside.first - 1, last))
+    first = max(inside.first, hours.first)
+    inside = Span(first, min(inside.last, hours.last, last))
+    tests, values = _tests(wanted)
+    yield from _fitting(database, wanted, PLAIN, newer, tests, values)
     facts = _question(wanted)
-    by_call = [
-        name for name in ("call_id", "parent_id") if getattr(wanted, name) is not None
-    ]
-    if by_call or not facts:
-        tests = "".join(f" AND {name} = ?" for name in by_call)
-        values = [getattr(wanted, name) for name in by_call]
-        found = _rows(database, "tool_records", tests, [first, last, *values])
+    if facts and wanted.call_id is None and wanted.parent_id is None:
+        match = " AND tool_search MATCH ?"
+        yield from _fitting(database, wanted, FOUND, inside, match, [facts])
     else:
-        # Those that the index has not taken in are the newest.
-        found = chain(
-            _rows(database, NEW, "", [first, last]),
-            _rows(
-                database,
-                FOUND,
-                " AND tool_search MATCH ?",
-                [first, last, facts],
-            ),
-        )
-    yield from (each for each in found if wanted.fits(each.record))
+        yield from _fitting(database, wanted, PLAIN, inside, tests, values)
+    yield from _fitting(database, wanted, PLAIN, older, tests, values)
 
 
-def _rows(
-    database: sqlite3.Connection, source: str, tests: str, values: list[Any]
+def _fitting(
+    database: sqlite3.Connection,
+    wanted: RecordFilter,
+    source: str,
+    span: Span,
+    tests: str,
+    values: list[Any],
 ) -> Iterator[NumberedRecord]:
+    if span.last < span.first:
+        return
     table = source.split()[0]
     # Names of ours alone stand in the text; the values are bound.
     query = (
         f"SELECT tool_records.number, body FROM {source}"  # noqa: S608
         f" WHERE {table}.rowid BETWEEN ? AND ?{tests} ORDER BY {table}.rowid DESC"
     )
-    for number, body in database.execute(query, values):
-        yield NumberedRecord(number, read(body))
+    for number, body in database.execute(query, [*span, *values]):
+        record = read(body)
+        if wanted.fits(record):
+            yield NumberedRecord(number, record)
 
 
-def _numbers(
-    database: sqlite3.Connection, wanted: RecordFilter, before: int | None
-) -> tuple[int, int]:
-    """Return the first and the last number that a record may have."""
-    last = _LAST if before is None else before - 1
+def _indexed(database: sqlite3.Connection) -> Span:
+    """Return the records that the index has taken in."""
+    ends = "SELECT rowid FROM tool_search ORDER BY rowid"
+    first = database.execute(f"{ends} LIMIT 1").fetchone()
+    if first is None:
+        return Span(1, 0)
+    return Span(*first, *database.execute(f"{ends} DESC LIMIT 1").fetchone())
+
+
+def _of_hours(database: sqlite3.Connection, wanted: RecordFilter) -> Span:
+    """Return between which numbers the index has records of the hours wanted."""
     since, until = (
         None if time is None else time.timestamp() // HOUR
         for time in (wanted.since, wanted.until)
     )
     if since is None and until is None:
-        return 1, last
-    [low, high] = database.execute(
+        return Span(1, _LAST)
+    low, high = database.execute(
         "SELECT min(first), max(last) FROM tool_hours"
         " WHERE (hour >= ?1 OR ?1 IS NULL) AND (hour <= ?2 OR ?2 IS NULL)",
         [since, until],
     ).fetchone()
-    return (1, 0) if low is None else (low, min(high, last))
+    return Span(1, 0) if low is None else Span(low, high)
+
+
+def _tests(wanted: RecordFilter) -> tuple[str, list[Any]]:
+    """Return what SQLite can tell of a record without its body, and the values."""
+    times = {"started_at >= ?": wanted.since, "started_at < ?": wanted.until}
+    tests = {
+        **{f"{name} = ?": getattr(wanted, name) for name in _MEMBERS},
+        **{test: time and time.timestamp() for test, time in times.items()},
+    }
+    asked = {test: value for test, value in tests.items() if value is not None}
+    return "".join(f" AND {test}" for test in asked), list(asked.values())
 
 
 def _question(wanted: RecordFilter) -> str:
@@ -168,6 +196,7 @@ def _question(wanted: RecordFilter) -> str:
     return " AND ".join(asked)
 
 
+@lru_cache(maxsize=4096)
 def _fact(name: str, value: str | None) -> str:
     # Names of agents and tools are of any form; a hash is one word.
     return blake2s(f"{name}:{value or ''}".encode(), digest_size=16).hexdigest()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from toolcell.tools import Records, SQLiteRecords, ToolExecutionRecord
 from toolcell.tools.spi import MemoryRecords
 from toolcell.tools.stores.record_filter import MAX_SEARCHED
-from toolcell.tools.stores.sqlite_search import TAKEN_AT_ONCE
+from toolcell.tools.stores.sqlite_search import TAKEN_AT_ONCE, left_out, take_in
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 pytestmark = pytest.mark.promise("D4")
@@ -47,12 +49,13 @@ RECORDS = [
     record("other", agent_id='b" OR facts : "', status="denied", reason="policy"),
     record("deep", arguments={"a": [{"b": [["needle"], 10**400]}, None, True]}),
     record("late", started_at=NOON + timedelta(hours=5), arguments={"text": "late"}),
+    record("odd-signs", arguments={"a": "Nil\0after\x7fdel snake_Case\tTab"}),
     record("long", arguments={"text": "x " * MAX_SEARCHED + "unseen"}),
 ]
 IDS = [each.call_id for each in RECORDS]
 
 
-@pytest.fixture(scope="module", params=["memory", "sqlite", "new in sqlite"])
+@pytest.fixture(scope="module", params=["memory", "indexed", "new", "partly indexed"])
 def records(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Records]:
@@ -60,9 +63,12 @@ def records(
         store: Any = MemoryRecords()
     else:
         store = SQLiteRecords(tmp_path_factory.mktemp("records") / "records.db")
-    for each in RECORDS:
+    for place, each in enumerate(RECORDS):
         store.add(each)
-    if request.param == "sqlite":
+        if request.param == "partly indexed" and place == 7:
+            with store._file.transaction() as database:
+                take_in(database, 3)
+    if request.param == "indexed":
         for number in range(TAKEN_AT_ONCE):
             store.add(record(f"more{number}", agent_id="filler", tool_name="filler"))
     yield store
@@ -89,6 +95,8 @@ def records(
         ({"text": "天気"}, ["asian"]),
         ({"text": "needle true"}, ["deep"]),
         ({"text": "customer ValueError"}, ["failed"]),
+        ({"text": "after DEL case tab nil"}, ["odd-signs"]),
+        ({"text": "snake_case"}, ["odd-signs"]),
         ({"text": "joined"}, ["joined"]),
         ({"text": "unseen"}, []),
         ({"text": '" OR words : "needle'}, []),
@@ -130,8 +138,49 @@ def test_what_is_deleted_is_not_found(tmp_path: Path) -> None:
     with store._file.transaction() as database:
         counts = [
             database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-            for table in ("tool_search", "tool_search_new", "tool_records")
+            for table in ("tool_search", "tool_records")
         ]
     store.close()
 
-    assert counts == [199, 1, 200]
+    assert counts == [191, 200]
+
+
+def file_of_before(path: Path) -> None:
+    """Make a file of which no record is in the index."""
+    store = SQLiteRecords(path, keep_days=1_000)
+    for number in range(1_000):
+        text = "needle" if number == 0 else "hay"
+        store.add(record(str(number), arguments={"text": text}))
+    with store._file.transaction() as database:
+        database.execute("DELETE FROM tool_search")
+        database.execute("DELETE FROM tool_hours")
+    store.close()
+
+
+def test_a_file_of_before_is_open_at_once_and_read_into_the_index(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "records.db"
+    file_of_before(path)
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("BEGIN IMMEDIATE")
+        store = SQLiteRecords(path, busy_seconds=0.1)
+        # Nothing can be written to the index, and all is found.
+        assert [each.call_id for each in store.query(text="needle")] == ["0"]
+        with store._reading.transaction("DEFERRED") as database:
+            assert left_out(database) == 1_000
+    store._indexing.join(60)
+    with store._reading.transaction("DEFERRED") as database:
+        assert left_out(database) <= TAKEN_AT_ONCE
+    assert [each.call_id for each in store.query(text="needle")] == ["0"]
+    store.close()
+
+
+def test_a_file_is_closed_before_all_is_in_the_index(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    file_of_before(path)
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("BEGIN IMMEDIATE")
+        store = SQLiteRecords(path, busy_seconds=0.1)
+        store.close()
+        assert not store._indexing.is_alive()

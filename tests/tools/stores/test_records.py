@@ -70,6 +70,17 @@ def test_a_record_comes_back_as_it_was(records: Records) -> None:
     assert record().cost_usd == "0.010"
 
 
+@pytest.mark.promise("R56")
+def test_half_a_character_in_a_traceback_loses_no_record(records: Records) -> None:
+    records.add(record(error_detail="ValueError: no file 'a\udcff'"))
+
+    [found] = records.all_records()
+    assert found.error_detail in (
+        "ValueError: no file 'a\udcff'",
+        "ValueError: no file 'a\\udcff'",
+    )
+
+
 def test_the_latest_attempt_of_a_call_is_its_record(records: Records) -> None:
     for attempt in (1, 2, 3):
         records.add(record(attempt=attempt))
@@ -260,7 +271,7 @@ def test_refused_calls_of_an_agent_fill_so_many_bytes(tmp_path: Path) -> None:
     clock = [NOON.timestamp()]
     options: dict[str, Any] = {"refused_mib": 0.25, "clock": lambda: clock[0]}
     one, two = (SQLiteRecords(path, **options) for _ in range(2))
-    refused: dict[str, Any] = {"verdict": "denied", "arguments": {"a": "é" * 1_500}}
+    refused: dict[str, Any] = {"verdict": "denied", "arguments": {"a": "é" * 1_000}}
     one.add(record("ran"))
     one.add(record("of b", agent_id="b", **refused))
     for number in range(600):
