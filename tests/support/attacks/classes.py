@@ -88,7 +88,10 @@ CLASSES: dict[str, dict[str, str]] = {
         "its limits": "resource.prlimit(t['pid'], resource.RLIMIT_NOFILE)",
         "its place among the first to go": "open('/proc/self/oom_score_adj', 'w')",
         "type into a terminal (`TIOCSTI`)": (
-            "fcntl.ioctl(os.openpty()[1], termios.TIOCSTI, b'x')"
+            # Linux takes keys only for the terminal that controls a process.
+            "pid, _ = pty.fork()\n"
+            "if pid == 0: os._exit(fails(fcntl.ioctl, 0, termios.TIOCSTI, b'x'))\n"
+            "assert os.waitpid(pid, 0)[1] == 0"
         ),
         "leave the filter out": (
             "assert libc.prctl(21, 0, 0, 0, 0) != 2 or libc.prctl(39, 0, 0, 0, 0) != 1"
@@ -159,7 +162,7 @@ CLASSES: dict[str, dict[str, str]] = {
 """Code by what it attacks, and by class. Numbers of calls are those of x86_64."""
 
 PRELUDE = """\
-import ctypes, errno, fcntl, os, resource, signal, socket, termios
+import ctypes, errno, fcntl, os, pty, resource, signal, socket, termios
 libc, librt = ctypes.CDLL(None, use_errno=True), ctypes.CDLL('librt.so.1')
 def call(result):
     if result == -1:
