@@ -34,7 +34,7 @@ def is_public_address(address: IPv4Address | IPv6Address) -> bool:
 
 
 def is_loopback_or_https(url: str) -> bool:
-    """Return True if what is sent to a URL is read by nobody on the way."""
+    """Return True if what is sent to a URL cannot be read on the way."""
     parts = urlsplit(url)
     if parts.scheme == "https" or parts.hostname == "localhost":
         return True

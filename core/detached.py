@@ -24,7 +24,7 @@ class Detachable(AbstractAsyncContextManager[Any]):
     async def __aenter__(self) -> Self: ...
 
     async def _open_detached(self) -> Self:
-        """Enter it in a task of its own; raises whatever entering raises."""
+        """Enter it in its own task; raises whatever entering raises."""
         self._detached = DetachedContext(self)
         await self._detached.open()
         return self
@@ -46,7 +46,7 @@ class Detachable(AbstractAsyncContextManager[Any]):
 
 
 class DetachedContext:
-    """Keeps an async context manager open in a task of its own.
+    """Keeps an async context manager open in its own task.
 
     A task group must be left by the task that entered it, but frameworks open a
     resource in one task and close it in another (fixtures of pytest-asyncio, start and

@@ -1,4 +1,4 @@
-"""One request and its answer, over a connection of its own.
+"""One request and its answer, over its own connection.
 
 One parser reads a URL, one lookup finds its addresses, every address is checked,
 and the connection goes to the address that was checked: a name that points

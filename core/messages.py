@@ -288,7 +288,7 @@ class ToolResult(_Record):
 
         A failed call reads as a JSON object with its status and error, and what
         content there is; it is never empty. What remains of limits, if it is known, is
-        in that object too, or in a last line of its own.
+        in that object too, or in its own last line.
         """
         if self.error is None:
             content = self.content

@@ -32,7 +32,7 @@ graph = Graph(Count, name="count-words")
 
 @graph.node
 def split(state: Count) -> SendBatch:
-    """Send each text to a worker of its own."""
+    """Send each text to its own worker."""
     sends = scatter("count", state.texts, key="text")
     return SendBatch(sends=sends, aggregator_node="add", on_failure="collect")
 

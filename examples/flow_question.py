@@ -1,6 +1,6 @@
 """A question that another process answers: the one that asked has ended by then.
 
-Each `toolcell` below is a process of its own; the graph and the configuration are in a
+Each `toolcell` below is a separate process; the graph and the configuration are in a
 temporary folder.
 """
 

@@ -122,7 +122,7 @@ class Flow(Threads[S]):
         graph.check()
         if isinstance(handler, AutoApproveHandler) and profile == "production":
             raise ConfigError(
-                "AutoApproveHandler answers for nobody",
+                "AutoApproveHandler answers for no person",
                 hint='use a handler that asks somebody, or profile="development"',
             )
         store = MemoryCheckpointer() if checkpointer is None else checkpointer

@@ -91,14 +91,14 @@ class ToolcellSandbox(BaseSandbox):
         )
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Write files, with their folders; each has an error of its own, or None."""
+        """Write files, with their folders; each has its own error, or None."""
         return [
             FileUploadResponse(path=path, error=self._tried("write", path, data)[1])
             for path, data in files
         ]
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read files; each has an error of its own, or its content."""
+        """Read files; each has its own error, or its content."""
         answers = []
         for path in paths:
             data, error = self._tried("read", path)

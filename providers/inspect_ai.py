@@ -1,4 +1,4 @@
-"""Inspect AI: `Task(sandbox="toolcell")` runs each sample in a session of its own.
+"""Inspect AI: `Task(sandbox="toolcell")` runs each sample in its own session.
 
 Inspect finds it by the entry point `inspect_ai` of the package. A configuration is a
 `SandboxConfig`, given as `SandboxEnvironmentSpec("toolcell", SandboxConfig(...))`.

@@ -32,7 +32,7 @@ _THROUGH_PROXY = {"no_proxy": "localhost,::1", "NO_PROXY": "localhost,::1"}
 
 
 class ToolcellConfig(BaseConfig):
-    """Names the runtime in traces; a runtime's cell is a `SandboxConfig` of its own."""
+    """Names the runtime in traces; a runtime's cell is its own `SandboxConfig`."""
 
     type: Literal["toolcell"] = "toolcell"
 

@@ -71,7 +71,7 @@ class Sandbox(ABC):
         gate: RequestGate | None = None,
         minimum_freshness: Freshness = "program",
     ) -> ExecutionResult:
-        """Run a program in a cell of its own, or in one that was made new for it.
+        """Run a program in its own cell, or in one that was made new for it.
 
         The cell was never used and is destroyed afterwards, unless
         `SandboxConfig.programs_per_cell` is more than 1 and the run has neither

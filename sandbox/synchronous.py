@@ -118,7 +118,7 @@ def open_session(
 ) -> Iterator[SyncSession]:
     """Open a session whose variables and files stay from run to run, without async.
 
-    An event loop in a thread of its own serves it until the block ends, so it works in
+    An event loop in its own thread serves it until the block ends, so it works in
     scripts and notebooks, and where an event loop runs in this thread already.
 
     Args:

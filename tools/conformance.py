@@ -1,6 +1,6 @@
 """Checks for implementations of the protocols of `toolcell.core`.
 
-Call these from a test, with an implementation of your own. Each raises AssertionError
+Call these from a test, with your own implementation. Each raises AssertionError
 at the first broken promise, and names it.
 """
 

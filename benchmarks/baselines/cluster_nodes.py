@@ -1,4 +1,4 @@
-"""Nodes of a cluster in a process of their own: settings in, records out.
+"""Nodes of a cluster in their own process: settings in, records out.
 
 A null node has no cells: a run there sleeps, or ends at once.
 """

@@ -1,6 +1,6 @@
 """toolcell's side of the row on resuming: pauses a thread, or resumes it and ends.
 
-Run with `pause FILE` or `resume FILE`, each in a process of its own.
+Run with `pause FILE` or `resume FILE`, each in its own process.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _FILES = ("pyproject.toml", "README.md", "LICENSE")
 def toolcell() -> Iterator[str]:
     """Install this checkout into a new environment; yield its `toolcell` command.
 
-    An editable install, which developers have, asks a finder of its own at each import.
+    An editable install, which developers have, asks its own finder at each import.
 
     Raises:
         Missing: There is no uv, or no index from which it could install.

@@ -1,4 +1,4 @@
-"""langgraph's side of the rows on flows, in an environment of its own.
+"""langgraph's side of the rows on flows, in its own environment.
 
 Reads the name of a piece of work from each line of its input, does it, and prints the
 milliseconds of CPU time that it took; of `messages` the megabytes of the file. Run with

@@ -68,7 +68,7 @@ def llm_sandbox_bubblewrap(_: str) -> Iterator[Peer]:
 def llm_sandbox_docker(image: str) -> Iterator[Peer]:
     """llm-sandbox, a container for each program; its set-up (pip) is left out.
 
-    The image needs a command of its own, and `python` beside `python3`.
+    The image needs its own command, and `python` beside `python3`.
     """
     options = {
         "backend": "docker",

@@ -51,7 +51,7 @@ class Contender:
 
     name: str
     run: Callable[[], Awaitable[float | None]]
-    """Does the work once; may return milliseconds by a clock of its own."""
+    """Does the work once; may return milliseconds by its own clock."""
 
     settle: Callable[[], Awaitable[None]] | None = None
     """Waits, off the clock, until what an earlier run left has been cleared away."""

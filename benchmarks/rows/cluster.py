@@ -1,4 +1,4 @@
-"""Rows on clusters: nodes in processes of their own, beside one machine and Ray.
+"""Rows on clusters: nodes in their own processes, beside one machine and Ray.
 
 Null nodes have no cells, so what is measured there is the driver and its links. Ray's
 figure is an awaited call of an async actor, which is how programs would be run with
@@ -417,7 +417,7 @@ async def lost(options: Options) -> list[Row]:
         finally:
             nodes.end()
     return [
-        Row(work="a dead node is told", ours=told, compare="absolute", gate=1000.0),
+        Row(work="a dead node is reported", ours=told, compare="absolute", gate=1000.0),
         Row(work="its cells are gone", ours=gone, compare="absolute", gate=2000.0),
     ]
 

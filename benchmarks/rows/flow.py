@@ -1,6 +1,6 @@
 """Rows on flows: steps, a fan-out, sizes, a resume and calls, against langgraph.
 
-langgraph runs in an environment of its own, whose Python `TOOLCELL_LANGGRAPH_PYTHON`
+langgraph runs in its own environment, whose Python `TOOLCELL_LANGGRAPH_PYTHON`
 names. Both sides tell the CPU time of their processes.
 """
 
@@ -218,7 +218,7 @@ async def size(options: Options) -> list[Row]:
 
 
 def _new_process(name: str, python: str, program: Path) -> Contender:
-    """Resume a thread in a process of its own, by that process's CPU time."""
+    """Resume a thread in its own process, by that process's CPU time."""
 
     def turn(work: str, file: Path) -> float:
         made = subprocess.Popen([python, str(program), work, str(file)])

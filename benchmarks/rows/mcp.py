@@ -144,7 +144,7 @@ def _needs_mcp() -> None:
 
 @asynccontextmanager
 async def bare_stdio() -> AsyncIterator[Contender]:
-    """Calls to a server of the bare library, a process of its own."""
+    """Calls to a server of the bare library, a separate process."""
     _needs_mcp()
     with TemporaryDirectory() as folder:
         Path(folder, "bare.py").write_text(_BARE)

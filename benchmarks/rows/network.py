@@ -62,7 +62,7 @@ _FIRST = f"{_CLIENT}\nprint(*[get(port, 0)[0] for _ in range({_REQUESTS})])\n"
 
 @contextmanager
 def _server() -> Iterator[int]:
-    """Serve in a process of its own; give its port."""
+    """Serve in its own process; give its port."""
     process = subprocess.Popen(
         [PYTHON, "-I", "-c", _SERVER], stdout=subprocess.PIPE, text=True
     )

@@ -56,7 +56,7 @@ def _check(found: object) -> None:
 
 
 class _Timed:
-    """Calls timed one by one: their median hardly hears of who else wants the CPU."""
+    """Calls timed one by one: their median hardly depends on other load."""
 
     def __init__(
         self,

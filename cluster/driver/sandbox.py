@@ -256,7 +256,7 @@ class ClusterSandbox(Sandbox, Detachable):
         """Ask one node after the other until one can make cells.
 
         Raises:
-            SandboxUnavailableError: None can.
+            SandboxUnavailableError: No node can.
         """
         found: SandboxUnavailableError | None = None
         for node in self._open_nodes.open:

@@ -36,7 +36,7 @@ class RayConnection:
         seconds: Seconds for an answer of Ray. When they are over it counts as away.
 
     Raises:
-        ConfigError: The address is none, or there is no token of Ray.
+        ConfigError: The address is not valid, or there is no token of Ray.
         SandboxUnavailableError: There is no cluster on this machine.
     """
 

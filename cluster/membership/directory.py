@@ -31,7 +31,7 @@ class RayDirectory:
             fails as `directory_unavailable`.
 
     Raises:
-        ConfigError: The address is none, or there is no token of Ray.
+        ConfigError: The address is not valid, or there is no token of Ray.
         SandboxUnavailableError: There is no Ray cluster on this machine.
     """
 

@@ -1,4 +1,4 @@
-"""The actor of one machine: an agent with a sandbox, in a thread of its own."""
+"""The actor of one machine: an agent with a sandbox, in its own thread."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NodeActor:
     """Serves the sandbox of one machine until it is drained; Ray starts it anew.
 
     Ray's own threads block SIGINT, which what they start inherits, and anyio's scopes
-    belong to one task: so it all runs in one task of a thread with a loop of its own.
+    belong to one task: so it all runs in one task of a thread with its own loop.
     It has no `async` method, or Ray would give it a loop and ways to end of its own.
 
     Args:

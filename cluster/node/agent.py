@@ -275,7 +275,7 @@ class NodeAgent(Detachable):
         connection.close()
         raise SandboxUnavailableError(
             f"the cluster has a node {own.name!r} at {other.host}:{other.port}",
-            hint="give each node a name of its own: `node` in [cluster]",
+            hint="give each node its own name: `node` in [cluster]",
             details={"reason": "node_name_taken"},
         )
 

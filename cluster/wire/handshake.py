@@ -1,8 +1,8 @@
 """Proves to both ends of a new connection that the other one has the token.
 
-A node shows a certificate of its own, which it makes when it starts; a driver knows the
+A node shows its own certificate, which it makes when it starts; a driver knows the
 fingerprint from the directory. Both answer the other's challenge by an HMAC with the
-cluster's token and that fingerprint, so that nobody in the middle can pass it on. All
+cluster's token and that fingerprint, so that no one in the middle can pass it on. All
 of it has fixed sizes: nothing that a stranger sends is parsed.
 """
 

@@ -3,8 +3,8 @@
 Theory of operation. A frame is its kind, the number of its exchange, a length, and at
 most 64 KiB of a message. The driver opens exchanges; both ends send messages in them,
 and the node ends each by a last message or an error. Pieces of all exchanges leave in
-turn, so a large file holds up nobody. An end that receives nothing for `lost_seconds`
-gives the link up; each asks for a sign of life four times as often.
+turn, so a large file delays no other exchange. An end that receives nothing for
+`lost_seconds` gives the link up; each asks for a sign of life four times as often.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _listener(address: Address) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if address.family == socket.AF_INET6:
-            # The addresses of IPv4 have sockets of their own.
+            # The addresses of IPv4 have their own sockets.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(place)
         listener.listen(_BACKLOG)
@@ -122,7 +122,7 @@ def _listener(address: Address) -> socket.socket:
 async def accept(
     listener: socket.socket, serve: Callable[[socket.socket], Coroutine[Any, Any, None]]
 ) -> None:
-    """Serve each connection in a task of its own, for ever."""
+    """Serve each connection in its own task, for ever."""
     async with anyio.create_task_group() as tasks:
         while True:
             await anyio.wait_readable(listener)

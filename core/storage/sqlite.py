@@ -125,7 +125,7 @@ def _format_of(database: sqlite3.Connection, path: str | Path) -> int:
 def _make_private(path: str | Path) -> None:
     # A file that is there is not opened: closing it would let go of the locks that
     # SQLite holds on it elsewhere in this process (https://sqlite.org/howtocorrupt.html,
-    # section 2.2), and another process would take the log for nobody's.
+    # section 2.2), and another process would remove the log as unused.
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         os.close(os.open(path, flags, 0o600))

@@ -22,7 +22,7 @@ def count_values(text: bytes, limit: int) -> int:
     one of 4,000 digits counts as 1,600.
 
     Args:
-        text: In UTF-8. What is no JSON counts as far as it would be read.
+        text: In UTF-8. Invalid JSON counts as far as it would be read.
         limit: The number above which the answer need not be exact.
     """
     found = 0

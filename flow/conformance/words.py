@@ -42,7 +42,7 @@ async def check_threads_are_listed_by_pattern(open_one: OpenOne) -> None:
 
 
 async def check_a_copy_is_whole(open_one: OpenOne) -> None:
-    """A copy has all checkpoints of its source, and is a thread of its own."""
+    """A copy has all checkpoints of its source, and is a separate thread."""
     async with open_one() as store:
         lease = await store.create(head("source"), checkpoint(0))
         for number in range(1, 5):

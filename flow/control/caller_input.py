@@ -170,7 +170,7 @@ def can_go_on(view: ThreadView, now: datetime) -> bool:
 
 
 def checked_id(thread_id: str) -> str:
-    """Return an id of a thread. Raises InvalidInputError: it is none."""
+    """Return an id of a thread. Raises InvalidInputError if it is not one."""
     if _ID.fullmatch(thread_id) is None:
         raise InvalidInputError(
             "this is no id of a thread",

@@ -34,7 +34,7 @@ class _Batch:
 
 
 class JournalWriter:
-    """Writes the records of a thread's tasks, in a task of its own.
+    """Writes the records of a thread's tasks, in its own task.
 
     Records that come while others are being written go into the next write together. A
     task that is cancelled while it waits leaves its record, which is written.

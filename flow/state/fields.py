@@ -163,7 +163,7 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
     except PydanticUserError as error:
         if error.code != "type-adapter-config-unused":
             raise
-        # A model has a configuration of its own.
+        # A model has its own configuration.
         return TypeAdapter(annotation)
 
 
@@ -192,7 +192,7 @@ def is_same(one: Any, other: Any) -> bool:
         )
     if isinstance(one, BaseModel) or dataclasses.is_dataclass(one):
         return is_same(vars(one), vars(other))
-    # Objects without an equality of their own cannot be compared.
+    # Objects without their own equality cannot be compared.
     is_opaque = getattr(type(one), "__eq__", None) is object.__eq__
     return is_opaque or bool(one == other) or one != one
 

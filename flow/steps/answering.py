@@ -36,7 +36,7 @@ class Answering:
         self._handed_over: set[str] = set()
 
     async def get(self) -> bool:
-        """Return whether an open question was answered; False: nobody is asked."""
+        """Return whether an open question was answered: False if no one can."""
         return await self._ask_handler() or await self._wait()
 
     async def _ask_handler(self) -> bool:

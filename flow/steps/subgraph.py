@@ -31,7 +31,7 @@ from .runner import Outcome, Runner
 
 
 class ChildRunner(Runner):
-    """Runs the steps of an inner graph, and asks nobody: the outermost runner does.
+    """Runs the steps of an inner graph, and asks nothing: the outermost runner does.
 
     Args:
         parts: The parts of the inner graph.

@@ -85,7 +85,7 @@ def adapt(
     What was deleted is no longer found, but remains in the other checkpointer.
 
     Args:
-        checkpointer: It has threads of its own beside `flow.*`; its owner closes it.
+        checkpointer: It has its own threads beside `flow.*`; its owner closes it.
         lease_seconds: Seconds after its last write when the thread of an owner may be
             claimed by another; default 60. An owner that then writes is refused.
 

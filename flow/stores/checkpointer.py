@@ -38,7 +38,7 @@ _PAGE = 200
 class Checkpointer(ThreadStore):
     """Stores threads, and with them states that no Flow runs.
 
-    A store of your own implements the abstract methods; their docstrings are its
+    Your own store implements the abstract methods; their docstrings are its
     promises. The other ones are made of them.
     """
 

@@ -41,7 +41,7 @@ class RedisCheckpointer(Checkpointer):
     """Threads in a Redis server; needs the extra `redis`.
 
     Each write is one script, which looks at the owner's token first. The owner renews
-    its leases in a thread of its own, so a thread whose owner died is free after
+    its leases in its own thread, so a thread whose owner died is free after
     `lease_seconds` at the latest. An owner that slept through its lease goes on if
     nobody has taken the thread meanwhile; else its next write is refused.
 

@@ -47,7 +47,7 @@ def taken(thread: str) -> CheckpointError:
     """Return the error for a checkpoint's id that is in use."""
     return CheckpointError(
         "the thread has a checkpoint of this id",
-        hint="give each checkpoint an id of its own",
+        hint="give each checkpoint its own id",
         details={"thread": thread},
     )
 

@@ -80,7 +80,7 @@ def taken_thread(thread_id: str) -> CheckpointError:
     """Return the error for the id of a copy that is in use."""
     return CheckpointError(
         "there is a thread of this id",
-        hint="give the copy an id of its own",
+        hint="give the copy its own id",
         details={"thread": thread_id},
     )
 

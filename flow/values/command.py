@@ -138,8 +138,8 @@ def normalize_node_output(
 ) -> tuple[dict[str, Any], Command | None]:
     """Return the update that a node's output stands for, and its command.
 
-    A dict is an update, a Command has one, None is none, a model stands for the fields
-    that were set; anything else is `{"result": value}`.
+    A dict is an update, a Command has one, None is no update, a model stands
+    for the fields that were set; anything else is `{"result": value}`.
 
     Args:
         output: The value that the node returned.

@@ -52,7 +52,7 @@ class AutoApproveHandler(InterruptHandler):
 
     async def handle(self, interrupt: InterruptValue) -> Any:
         _log.warning(
-            "a question was answered by nobody: %s of node %s, for %s",
+            "a question was answered without a person: %s of node %s, for %s",
             *(interrupt.interrupt_id, interrupt.node_id, self.by),
         )
         return self.response

@@ -24,7 +24,7 @@ def _new_id() -> str:
 
 
 class Send(FrozenModel):
-    """Start a task of a node with arguments of its own.
+    """Start a task of a node with its own arguments.
 
     A node that returns a list of them fans out: each is a task of the next step.
     """

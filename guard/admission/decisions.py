@@ -35,7 +35,7 @@ class CallDenied(Exception):
 
 
 class ApprovalTaken(Exception):
-    """An equal call has used the approval: this one needs an approval of its own."""
+    """An equal call has used the approval: this one needs its own approval."""
 
 
 def deny(reason: Reason, detail: str, version: str) -> Decision:

@@ -58,7 +58,7 @@ class ActionGuard:
         policies: One policy for each agent. An agent without one may do nothing.
         store: The counters of limits. Default: in the memory of this process.
         audit: The log of decisions and outcomes. Default: none is written.
-        approvals: Asks people. Default: nobody is asked, and `ask` rules refuse.
+        approvals: Asks people. Default: no one is asked, and `ask` rules refuse.
         clock: Returns seconds since 1970 (UTC), for the windows of budgets and for
             durations. Default: a clock that never runs back.
         on_store_failure: The answer to calls while the store is unavailable. `closed`
@@ -365,7 +365,7 @@ class ActionGuard:
         """Ask a person, unless the limits refuse anyway; return the approval.
 
         Raises:
-            CallDenied: The person refused, or there is nobody to ask.
+            CallDenied: The person refused, or there is no one to ask.
         """
         call, facts = hold.call, hold.facts
         expected = await self._forecasts.by_limits(policies, ruling, call, facts)

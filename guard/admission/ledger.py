@@ -45,7 +45,7 @@ class FailureMode:
         """Read `closed`, `open` or `local(20)`.
 
         Raises:
-            PolicyError: It is none of them.
+            PolicyError: It is not one of them.
         """
         if text == "closed":
             return cls(kind="closed")
@@ -66,7 +66,7 @@ _MAX_PENDING = 100_000
 
 
 class RecordEvent(Protocol):
-    """Records an event of the store, with fields of its own."""
+    """Records an event of the store, with its own fields."""
 
     def __call__(self, event: str, **fields: str) -> Awaitable[None]: ...
 

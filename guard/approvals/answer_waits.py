@@ -216,7 +216,7 @@ class AnswerWaits:
                 if self._workflow.clock() >= request.expires_at:
                     break
                 handler = self._handler
-                # A call that was cancelled during the look asks nobody.
+                # A call that was cancelled during the look asks no one.
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 if handler is not None and question.take():
                     tasks.start_soon(

@@ -154,7 +154,7 @@ class Approvals:
     async def peek(
         self, call: ToolCall, facts: CallFacts, *, approvers: int = 1
     ) -> ApprovalOutcome:
-        """Return the answer that there is about a call; ask nobody, use nothing up.
+        """Return the answer that there is about a call; ask no one, use nothing up.
 
         Args:
             call: The call.
@@ -183,7 +183,7 @@ class Approvals:
             call: The call, its arguments validated and its agent bound.
             facts: Further facts of the call, to which the answer is bound too.
             decision: The decision to ask.
-            wait_seconds: Seconds to wait, instead of this object's. 0: nobody is
+            wait_seconds: Seconds to wait, instead of this object's. 0: no one is
                 asked, unless the call is to be parked, and only an earlier answer or
                 a grant counts.
             preview: Returns what the call would do, in the words of its tool.

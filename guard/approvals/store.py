@@ -300,7 +300,7 @@ class ApprovalStore(ForkAware):
             request: The request.
             approver: The name of the person.
             now: The time, in seconds since 1970 (UTC).
-            record: Called with all who have approved; if it raises, nobody is counted.
+            record: Called with all who have approved; if it raises, no approval counts.
 
         Returns:
             False if the request waits no longer, or the person was counted before.

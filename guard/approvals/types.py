@@ -272,7 +272,7 @@ def is_same_name(one: str, other: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that names nobody.
+    """Refuse a name that names no person.
 
     Raises:
         InvalidInputError: The name has neither a letter nor a digit.

@@ -24,7 +24,7 @@ def check_command(command: tuple[str, ...]) -> None:
         raise ValueError(
             f"{' '.join(command)!r} would run anything: only arguments of programs "
             "that are known to run no other program, such as cat, may be '*'; "
-            "write each argument, or offer the program as a tool of its own"
+            "write each argument, or offer the program as a separate tool"
         )
 
 

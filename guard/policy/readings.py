@@ -19,7 +19,7 @@ judged."""
 _RUN = 30
 """Characters in a row, none of them a letter, that are brought into one order (as many
 marks as Unicode's Stream-Safe Text Format, UAX 15). When it is reached those behind are
-taken in parts of their own: the order of many marks takes quadratic time."""
+taken in their own parts: the order of many marks takes quadratic time."""
 
 _INVISIBLE = re.compile(
     "["

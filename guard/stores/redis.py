@@ -115,7 +115,7 @@ class RedisStore:
         loop = asyncio.get_running_loop()
         link = self._links.get(loop)
         if link is None:
-            # A copy: other threads open links of their own meanwhile.
+            # A copy: other threads open their own links meanwhile.
             for ended in [each for each in list(self._links) if each.is_closed()]:
                 self._links.pop(ended, None)
             cluster = self._threads if isinstance(slots, AgentSlots) else None

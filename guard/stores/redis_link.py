@@ -1,6 +1,6 @@
 """Sends the scripts of one asyncio loop to Redis, those of one moment together.
 
-A server has a lane of its own: while the answers to one batch are awaited, what comes
+A server has its own lane: while the answers to one batch are awaited, what comes
 meanwhile waits for the next. So a call that is alone leaves at once, and a hundred
 calls share a few round trips. A node of a cluster that is away delays its calls alone.
 """
@@ -147,7 +147,7 @@ class _Lane:
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append(_Request(script, key, values, answer))
         if self._task is None:
-            # In a context of its own: it serves all callers alike.
+            # In its own context: it serves all callers alike.
             self._task = asyncio.create_task(self._serve(), context=Context())
         return await answer
 

@@ -84,7 +84,7 @@ class ThreadedRedis:
         """Return the node of a cluster that has a key, as far as is known.
 
         Raises:
-            StoreUnavailableError: None has it.
+            StoreUnavailableError: No server has it.
         """
         try:
             node = self._client.get_node_from_key(key)

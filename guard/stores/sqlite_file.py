@@ -44,7 +44,7 @@ CREATE INDEX IF NOT EXISTS holds_by_end ON holds (expires);
 
 
 class CounterFile(ForkAware):
-    """A file of counters that processes share, each with a lease of its own.
+    """A file of counters that processes share, each with its own lease.
 
     Args:
         path: The file.

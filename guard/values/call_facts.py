@@ -48,7 +48,7 @@ class CallFacts:
     """True if a person has to agree even where a rule allows the call."""
 
     approval_seconds: float | None = None
-    """Seconds that the call may wait for a person. 0 asks nobody: only an earlier
+    """Seconds that the call may wait for a person. 0 asks no one: only an earlier
     approval or a grant counts. None: the `wait_seconds` of the guard's approvals. When
     it is reached the call is refused."""
 

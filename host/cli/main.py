@@ -12,7 +12,7 @@ from .base.head_start import head_start
 
 
 def entry_point() -> None:
-    """Run the command line in a process of its own, and end that process."""
+    """Run the command line in its own process, and end that process."""
     with skip_teardown():
         main()
 

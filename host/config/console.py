@@ -111,7 +111,7 @@ class ConsoleConfig(Model):
 
     idle_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 30.0
     """Minutes without a request after which a person has to sign in again; an open page
-    alone is none."""
+    alone does not count."""
 
     oidc: OIDCConfig | None = None
     """An issuer to sign in with. None: passkeys alone."""

@@ -108,7 +108,7 @@ def read_source(path: Path, environ: Mapping[str, str]) -> ConfigSource:
         if len(data) > MAX_BYTES:
             raise ConfigError(
                 f"{path} is larger than 4 MiB",
-                hint="put policies into files of their own, named in `policy_files`",
+                hint="put policies into their own files, named in `policy_files`",
             )
         text = data.decode("utf-8-sig")
         # Amounts of money are never floats.

@@ -116,7 +116,7 @@ class CodeConfig(Model):
     approval_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """Seconds that the calls of one program of a session may wait for a person, in
     total; its wall clock is paused meanwhile. When it is reached a call that waits is
-    denied, and the program goes on. 0 asks nobody."""
+    denied, and the program goes on. 0 asks no person."""
 
     asks_without_session: bool = False
     """If true, calls of programs without a session wait for a person as well; if
@@ -164,14 +164,14 @@ class ToolsConfig(Model):
     """For the group `database`, which needs it."""
 
     mcp: dict[MCPName, MCPServerConfig] = Field(default_factory=dict)
-    """MCP servers whose tools are offered, each in a table of its own."""
+    """MCP servers whose tools are offered, each in its own table."""
 
     mcp_pins: Annotated[FilePath, Field(validate_default=True)] = Path("mcp_pins.json")
     """The definitions of MCP tools that were approved; `toolcell tools pin` writes
     it. A tool that is not in it, or that its server changed since, is not called."""
 
     openapi: dict[MCPName, OpenAPIConfig] = Field(default_factory=dict)
-    """HTTP APIs whose operations are offered, each in a table of its own."""
+    """HTTP APIs whose operations are offered, each in its own table."""
 
     openapi_pins: Annotated[FilePath, Field(validate_default=True)] = Path(
         "openapi_pins.json"

@@ -1,4 +1,4 @@
-"""Serves the console: beside another server of a host, or in a process of its own."""
+"""Serves the console: beside another server of a host, or in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers Prometheus at `/metrics`, on a listening address of its own."""
+"""Answers Prometheus at `/metrics`, on its own listening address."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def serve_metrics(config: HostConfig) -> AsyncIterator[str | None]:
     names = frozenset({"localhost", *map(_name, config.server.allowed_hosts)})
 
     async def answer(request: Request) -> Response:
-        # A page in a browser that reaches this address by a name of its own is refused.
+        # A page in a browser that reaches this address by its own name is refused.
         if not _is_known(request.headers.get("host", ""), names):
             return PlainTextResponse("unknown Host", status_code=403)
         return _metrics(request.headers.get("accept", ""))

@@ -133,7 +133,7 @@ class ClientElicitation:
 
     def _may_show(self, request: ApprovalRequest) -> bool:
         # Clients may store what they show, so hidden parts are shown elsewhere. And
-        # whoever has the agent work is none of several people who approve its calls.
+        # whoever has the agent work does not count where several people approve calls.
         hidden = ShownRequest(request, self._redactor).hidden
         return request.approvers == 1 and not hidden
 

@@ -122,7 +122,7 @@ def read_time(text: str, now: datetime) -> datetime:
         now: The time; an aware datetime.
 
     Raises:
-        InvalidInputError: It is none.
+        InvalidInputError: It is not valid.
     """
     today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     days = {"today": 0, "yesterday": 1}

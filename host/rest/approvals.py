@@ -71,7 +71,7 @@ def check_alone(request: ApprovalRequest) -> None:
 
     Raises:
         RefusedError: 403: it takes several people, of whom the one at the agent's
-            client is none.
+            client does not count.
     """
     if request.approvers > 1:
         raise RefusedError(

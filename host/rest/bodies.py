@@ -112,7 +112,7 @@ class NewCall(Body):
     """Its arguments, as the tool's `parameters` describe them."""
 
     id: Annotated[str, Field(pattern=CALL_ID)] | None = None
-    """An id of your own. The same call sent again under it is not made twice. Default:
+    """Your own id. The same call sent again under it is not made twice. Default:
     the server chooses one."""
 
 

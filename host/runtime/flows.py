@@ -112,7 +112,7 @@ def _graphs(paths: tuple[str, ...]) -> dict[str, Any]:
         if graph.name in found:
             raise ConfigError(
                 f"flows.graphs: two graphs have the name {graph.name!r}",
-                hint="give each graph a name of its own",
+                hint="give each graph its own name",
             )
         found[graph.name] = graph
     return found

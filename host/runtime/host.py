@@ -130,7 +130,7 @@ class Host(Detachable):
                 same id in the same run returns the first one's result.
             run: The agent's run: its id and turn, the session whose variables and
                 files it continues, the seconds to wait for a person, and the sink of
-                artifacts. Default: a run of its own.
+                artifacts. Default: its own run.
 
         Raises:
             InvalidInputError: The host is not open, or an argument is not JSON.

@@ -29,7 +29,7 @@ class Sources:
     audit: AuditLog | None
     redactor: Redactor
     registry: ToolRegistry
-    """The tools; in a process of its own the console cannot call them."""
+    """The tools; in its own process the console cannot call them."""
 
     records: Records
     event_bus: EventBus

@@ -161,7 +161,7 @@ async def _front(
             if "mcp" in apis and config.auth.unauthenticated:
                 raise ConfigError(
                     "auth.unauthenticated lets pages of sandboxes call tools",
-                    hint="serve sandboxes at an address of their own: --sandbox-api",
+                    hint="serve sandboxes at their own address: --sandbox-api",
                 )
             sandboxes = await stack.enter_async_context(open_app(host))
             message_bytes = config.sandbox_api.max_body_bytes

@@ -91,7 +91,7 @@ class Signer:
         secret: `whsec_` and 24 to 64 bytes in base64.
 
     Raises:
-        ConfigError: It is none. The message does not repeat it.
+        ConfigError: It is not valid. The message does not repeat it.
     """
 
     def __init__(self, name: str, secret: SecretStr) -> None:

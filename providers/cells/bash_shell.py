@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 class BashShell:
     """A shell with job control on a terminal that echoes nothing.
 
-    Commands are given to `eval` as one quoted word and followed by a mark of their own,
+    Commands are given to `eval` as one quoted word and followed by their own mark,
     so that neither their lines nor their output can be taken for the shell's.
 
     Its output is kept until it is expected; above 10 MiB the beginning is dropped.

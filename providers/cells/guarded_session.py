@@ -172,7 +172,7 @@ class GuardedSession:
     async def _used_ms(self) -> float | None:
         """Return the CPU time of all that ran in the cell; None: it is not measured."""
         if self._guard is None:
-            return None  # Nobody is charged for what commands leave behind.
+            return None  # What commands leave behind is not charged.
         with (
             suppress(InvalidInputError, SandboxError),
             anyio.move_on_after(_KILL_SECONDS),

@@ -1,4 +1,4 @@
-"""A guarded session on an event loop of its own, for callers of any thread and loop."""
+"""A guarded session on its own event loop, for callers of any thread and loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class ThreadSession:
-    """A manager with one session in a thread of its own, until `close`.
+    """A manager with one session in its own thread, until `close`.
 
     Frameworks call it from many threads, or from one event loop after another; a
     manager belongs to one. It is closed when it is forgotten, and when Python ends.

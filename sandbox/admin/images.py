@@ -101,7 +101,7 @@ def build_image(
         tempfile.TemporaryFile() as context,
     ):
         with ThreadPoolExecutor(1) as thread:
-            # A loop of its own, whether or not the caller is in one.
+            # Its own loop, whether or not the caller is in one.
             pack = thread.submit(anyio.run, _pack, folder, base, context, on_step)
             pack.result()
         context.seek(0)

@@ -58,7 +58,7 @@ def cell_settings(
         require: The layers of isolation without which no program runs.
         work_dir: The folder that programs start in; empty takes the configuration's.
         memory_folders: File systems in memory, whose files count as memory.
-        own_kernel: True if the cell has a kernel of its own.
+        own_kernel: True if the cell has its own kernel.
         more: Settings in place of the usual ones, or beside them.
     """
     work_dir = work_dir or config.work_dir

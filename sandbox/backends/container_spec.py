@@ -75,7 +75,7 @@ def _allow_if(name: str, test: Test, value: int) -> dict[str, Any]:
 
 
 def has_own_kernel(runtime: str | None) -> bool:
-    """Return True if a runtime of this name gives containers a kernel of their own."""
+    """Return True if a runtime of this name gives containers their own kernel."""
     return (runtime or "").lower().startswith(_OWN_KERNEL)
 
 

@@ -1,6 +1,6 @@
 """Access to a Docker engine: connections, time limits, removal, and errors.
 
-Theory of operation. The SDK blocks, so its calls run in threads of their own. A thread
+Theory of operation. The SDK blocks, so its calls run in their own threads. A thread
 cannot be stopped, but it can be abandoned: a caller that is cancelled, or has waited
 long enough, continues at once, and neither the event loop nor the end of the process
 waits for the thread.

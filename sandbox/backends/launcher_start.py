@@ -53,7 +53,7 @@ class EarlyLauncher:
     def set_up(self, config: SandboxConfig) -> None:
         """Have it make its first cell now, for a manager of this configuration.
 
-        A manager of another one then starts a launcher of its own.
+        A manager of another one then starts its own launcher.
 
         Raises:
             ConfigError: A mount lies over something that cells need.

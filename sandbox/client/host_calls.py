@@ -152,7 +152,7 @@ def answer_as_json(answer: dict[str, Any]) -> bytes:
     """Return the JSON of an answer; nothing if it has none."""
     with contextlib.suppress(ValueError):
         # The loop waits for this. It takes a fifth of the time of `json`, which alone
-        # writes halves of characters and refuses what is no number.
+        # writes halves of characters and refuses all that is not a number.
         text = to_json(answer, inf_nan_mode="constants")
         if b"NaN" not in text and b"Infinity" not in text:
             return text

@@ -133,7 +133,7 @@ class WorkDir:
                 return
 
     async def write_all(self, files: Mapping[str, bytes | str] | None) -> None:
-        """Write files by their paths; None is none. Raises as `write`."""
+        """Write files by their paths; None writes nothing. Raises as `write`."""
         check_kinds(files=(files, Mapping))
         for path, data in (files or {}).items():
             await self.write(path, data)

@@ -43,7 +43,7 @@ def read_host(text: str) -> str:
 
 def _ipv6(text: str) -> str:
     if "%" in text:
-        raise ValueError("an address with a zone reaches nobody")
+        raise ValueError("an address with a zone reaches no host")
     try:
         return str(ipaddress.IPv6Address(text))
     except ValueError:

@@ -255,7 +255,7 @@ def _listening() -> Iterator[str]:
 
 
 def _mount_points() -> Iterator[str]:
-    """Yield the mount points of this machine; each may have flags of its own."""
+    """Yield the mount points of this machine; each may have its own flags."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             yield _ESCAPE.sub(lambda m: chr(int(m[1], 8)), line.split()[4])

@@ -51,7 +51,7 @@ class PackageRules(SettingsModel):
 
     build: Annotated[tuple[_PackageName, ...], Field(max_length=64)] = ()
     """Packages that are built from their source instead, by name, at most 64; each in
-    a cell of its own without network, mounts and `env`, with 2 GiB of memory. The
+    its own cell without network, mounts and `env`, with 2 GiB of memory. The
     packages that a build needs come as wheels. Default: none; a package without a
     wheel is refused."""
 

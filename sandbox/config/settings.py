@@ -15,7 +15,7 @@ from .network import Network
 from .package_rules import PackageRules, Requirement
 
 IsolationLevel = Literal["kernel", "container", "namespaces", "confined", "process"]
-"""The wall around a cell: a kernel of its own (gVisor), a container, Linux namespaces,
+"""The wall around a cell: its own kernel (gVisor), a container, Linux namespaces,
 rules of Landlock and seccomp on the machine's own namespaces, or a process with limits
 alone."""
 
@@ -197,7 +197,7 @@ class Mount(SettingsModel):
     """A folder or file of this machine that programs find in their cell.
 
     It is made without set-uid programs and devices, and stays as it is when a
-    cell ends. Programs have a uid of their own: the files must be open to others,
+    cell ends. Programs have their own uid: the files must be open to others,
     except on the subprocess backend of an ordinary user. Refused are folders of
     the system, of toolcell itself and of people (`/`, `/etc`, `/root`, a home and
     its settings), sockets, and whatever contains one of these; links are followed

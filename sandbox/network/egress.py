@@ -70,7 +70,7 @@ class Egress:
         on_connection: Called with each connection when it has ended or was refused.
         addresses: Addresses of the cell's loopback by the names that lead there.
         gate: Judges what goes to a guarded network; None refuses all of that.
-        inspector: Says whose HTTPS is inspected; None: nobody's.
+        inspector: Says whose HTTPS is inspected; None: no one's.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Requests inside of HTTPS: each is judged, and made anew for the server.
 
-Theory of operation. The proxy ends the program's TLS with a certificate of its own
+Theory of operation. The proxy ends the program's TLS with its own certificate
 (`authority.py`), reads one request after the other, and has each admitted. Only then
 it connects to the server, whose certificate is checked; that connection serves the
-others of the same program's connection, and nobody else's. What is sent in either
+others of the same program's connection, and no one else's. What is sent in either
 direction is written by h11 from what was read, never copied. WebSockets are admitted
 when they open, and their bytes are passed on.
 """

@@ -50,9 +50,9 @@ def exact_target(target: str) -> str:
 
 
 def _plain(escape: re.Match[str]) -> str:
-    """Return the one spelling of an escape. Raises ValueError: it is none."""
+    """Return the one spelling of an escape. Raises ValueError if it is invalid."""
     if not re.fullmatch(r"[0-9A-Fa-f]{2}", escape[1]):
-        raise ValueError("its target has an escape that is none")
+        raise ValueError("its target has an escape that is not valid")
     byte = bytes((int(escape[1], 16),))
     return byte.decode() if _UNRESERVED.fullmatch(byte) else f"%{escape[1].upper()}"
 

@@ -35,7 +35,7 @@ async def next_head(buffer: bytes, source: ByteStream) -> tuple[bytes, bytes]:
         The head with its empty line, as `exact_head` returns it; empty at the end.
 
     Raises:
-        ValueError: It can be read in two ways, or is none.
+        ValueError: It can be read in two ways, or is not valid.
         OSError: The program went away.
     """
     while len(buffer) < 2 and (more := await source.receive()):
@@ -60,7 +60,7 @@ def exact_head(head: bytes) -> bytes:
     """Return a head whose target is ASCII.
 
     Raises:
-        ValueError: It can be read in two ways, or is none.
+        ValueError: It can be read in two ways, or is not valid.
     """
     if len(head) > MAX_HEAD_BYTES:
         raise ValueError(f"its head has more than {MAX_HEAD_BYTES} bytes")
@@ -69,7 +69,7 @@ def exact_head(head: bytes) -> bytes:
     first, *headers = head.removesuffix(_END).split(b"\r\n")
     line = _LINE.fullmatch(first)
     if line is None:
-        raise ValueError("its first line is none of HTTP/1.1")
+        raise ValueError("its first line is not one of HTTP/1.1")
     if not all(map(_HEADER.fullmatch, headers)):
         raise ValueError("it has a folded or a misspelt header")
     names = Counter(each.partition(b":")[0].lower() for each in headers)

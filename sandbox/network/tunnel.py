@@ -120,7 +120,7 @@ async def forward_opaque(
         if not newline and len(line) <= MAX_HEAD_BYTES:
             line, newline, _ = (line + data).lstrip(_BLANK).partition(b"\n")
             if newline and _ENDS_IN_VERSION.search(line):
-                raise RefusedError("HTTP with a method that is none")
+                raise RefusedError("HTTP with a method that is not valid")
         await send(data)
         data = await source.receive()
 

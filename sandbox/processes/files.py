@@ -68,7 +68,7 @@ class FileTable:
             self._frames.follow()
 
     def handle_frame(self, frame: Frame) -> None:
-        """Take an answer. Raises KeyError if it is none."""
+        """Take an answer. Raises KeyError if it has no request."""
         number = frame.header["id"]
         if number in self._given_up:
             self._given_up.remove(number)

@@ -26,7 +26,7 @@ SMALL_CHARACTERS = 2_048
 """Characters of a source that is judged in the host itself, in milliseconds."""
 
 JUDGE_SECONDS = 10
-"""Seconds of CPU time for a larger one, in a process of its own. When it is reached the
+"""Seconds of CPU time for a larger one, in its own process. When it is reached the
 program is refused."""
 
 JUDGE_BYTES = 2 * 1024 * 1024 * 1024

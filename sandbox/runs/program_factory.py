@@ -46,7 +46,7 @@ class ProgramFactory:
         spawn: Starts tasks that may live as long as the manager.
         resolver: Looks up the names that programs may reach; None asks this machine's.
         open_build_session: Opens a session in which a package is built.
-        inspector: Says whose HTTPS is inspected; None: nobody's.
+        inspector: Says whose HTTPS is inspected; None: no one's.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class ProgramFactory:
         agent_id: str | None,
         gate: RequestGate | None,
     ) -> Program:
-        """Return a program that reaches a network through a proxy of its own.
+        """Return a program that reaches a network through its own proxy.
 
         Args:
             program: The program; its limits hold for the connections.

@@ -31,7 +31,7 @@ class _QueuedRun:
 class FairQueue:
     """A limited number of places, given to waiting agents in turn.
 
-    Each agent has a line of its own, and the lines take turns. If the queue is full,
+    Each agent has its own line, and the lines take turns. If the queue is full,
     the last request of the longest line is refused for an agent whose own line is
     shorter by two or more; so no agent keeps others out by asking more often.
 

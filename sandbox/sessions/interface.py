@@ -90,7 +90,7 @@ class SandboxSession(ABC):
         are kept, else they are lost: `result.state` says which. A run may narrow
         the limits on time, output and code; those on memory, processes, CPUs, open
         files and disk are the cell's: others are refused. Processes detached from the
-        program end with the run; `node` has variables of its own, `bash` files only.
+        program end with the run; `node` has its own variables, `bash` files only.
 
         Arguments that are not named here are as in `Sandbox.run`.
 

@@ -53,7 +53,7 @@ def code_tools(
     `./artifacts` go to the artifact sink of the call, if it has one.
 
     Args:
-        place: A manager runs each program in a cell of its own. In a session programs
+        place: A manager runs each program in its own cell. In a session programs
             see the files of earlier ones.
         executor: Lets programs of `run_python` call tools, as the agent that runs
             them. None: programs call no tools.
@@ -62,7 +62,7 @@ def code_tools(
         approval_seconds: Seconds that the calls of one program of a session may wait
             for a person, in all; default 30. The program's clock stands still
             meanwhile. When it is reached a waiting call is denied, and the program goes
-            on. 0 asks nobody.
+            on. 0 asks no person.
         asks_without_session: Whether calls of programs without a session wait as well.
             Otherwise they are denied at once.
     """

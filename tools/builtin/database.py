@@ -32,7 +32,7 @@ def query_sqlite_tool(
 ) -> Tool:
     """Return `query_sqlite`, which reads one database.
 
-    Each query has a process of its own, with the file opened read-only. SQL that never
+    Each query has its own process, with the file opened read-only. SQL that never
     ends, or that needs too much memory, is killed with its process.
 
     Args:

@@ -111,7 +111,7 @@ def _left(context: ToolContext) -> float:
     """Return the seconds that are left.
 
     Raises:
-        ToolTimeoutError: None are.
+        ToolTimeoutError: No such place is.
     """
     context.check_cancelled()
     remaining = context.remaining()

@@ -96,7 +96,7 @@ class CodeSessions:
             are in use, it loses one as soon as that has no users, to an agent that has
             none or two fewer; such a wait ends with a refusal after the sandbox's
             `wall_seconds`. Other agents are refused at once.
-        guard: Is charged with what sessions use between programs; None: nobody is. A
+        guard: Is charged with what sessions use between programs; None: no one is. A
             session whose agent has used a budget up ends.
 
     Raises:

@@ -157,7 +157,7 @@ def as_tool(given: Tool | Callable[..., Any], **options: Unpack[ToolOptions]) ->
         return FunctionTool(given, **options)
     if options:
         raise ConfigError(
-            f"{given.name} is a tool already, with options of its own",
+            f"{given.name} is a tool already, with its own options",
             hint="leave the options out, or make a tool of its function",
         )
     return given

@@ -113,7 +113,7 @@ def resolve_annotations(
     }
     plain = plain_function(function)
     scope = getattr(plain, "__globals__", {})
-    # A carrier of its own: the return type may name what only type checkers see.
+    # Its own carrier: the return type may name what only type checkers see.
     carrier = types.SimpleNamespace(__annotations__=written)
     try:
         return typing.get_type_hints(

@@ -113,7 +113,7 @@ def argument_bytes(tool: str, arguments: Mapping[str, Any]) -> bytes:
 
 def no_arguments(tool: str, why: str) -> ToolValidationError:
     """Return the error of a call whose arguments are a text, and no JSON object."""
-    expected = f"one JSON object, and the text that was given is none: {why}"
+    expected = f"one JSON object, and the text that was given is not: {why}"
     return refusal(tool, [Problem("", "value", expected)])
 
 

@@ -17,7 +17,7 @@ from ..hooks.hook import CallCancelledError
 from .attempt import FailureStatus
 
 TRY_OTHERS = "try other arguments or another tool; the host's record has the cause"
-"""The hint for a tool that failed by a fault of its own."""
+"""The hint for a tool that failed by its own fault."""
 
 
 def masked(name: str, error: BaseException) -> ToolExecutionError:

@@ -46,10 +46,10 @@ class RunContext:
 
     session: str | None = None
     """The client's session: programs and files of one agent and session stay from call
-    to call. None: each program has a cell of its own, and there are no files."""
+    to call. None: each program has its own cell, and there are no files."""
 
     approval_seconds: float | None = None
-    """Seconds for which a call may wait for a person; 0 asks nobody. When it is reached
+    """Seconds for which a call may wait for a person; 0 asks no one. When it is reached
     the call is denied. None: the limit of the guard's approvals."""
 
     park_approvals: bool = False
@@ -217,7 +217,7 @@ class ExecutorComponents:
         return context
 
     def approval_seconds(self, run: RunContext) -> float:
-        """Return the seconds a call may wait for a person; 0: nobody is asked."""
+        """Return the seconds a call may wait for a person; 0: no one is asked."""
         if run.approval_seconds is not None:
             return run.approval_seconds
         return 0.0 if self.guard is None else self.guard.approval_seconds

@@ -148,7 +148,7 @@ class ToolExecutor(ABC):
         return self._workers.still_running
 
     def approval_seconds(self, run: RunContext) -> float:
-        """Return the seconds a call may wait for a person; 0: nobody is asked."""
+        """Return the seconds a call may wait for a person; 0: no one is asked."""
         return self._components.approval_seconds(run)
 
     def request_gate(
@@ -192,7 +192,7 @@ class ToolExecutor(ABC):
         pipeline = self._pipeline(self.registry.snapshot(), call, 0, run)
         result = await pipeline.execute()
         if not result.ok:
-            # Refusals may never have waited: a caller that repeats them stops nobody.
+            # Refusals may never have waited: a caller that repeats them stops no other.
             await cancel_shielded_checkpoint()
         if raise_on_error is None:
             raise_on_error = self._raise_on_error

@@ -58,7 +58,7 @@ class ToolRunner:
     """Runs the tools of a registry, within their limits.
 
     An async function runs on the event loop, a plain one in a worker thread, a tool
-    declared `sandboxed` in a cell of its own. The runner holds the deadline, measures
+    declared `sandboxed` in its own cell. The runner holds the deadline, measures
     the usage and turns what a tool does to its surroundings (it cancels its task, it
     raises SystemExit) into an error of that call alone.
 

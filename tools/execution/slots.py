@@ -35,7 +35,7 @@ class Slots:
 
     A call gets its slot and its group at the same moment, so no two calls wait for each
     other. A call made inside a call shares the slot of the outer one: if it waited for
-    a slot of its own, both could wait for ever.
+    its own slot, both could wait for ever.
 
     Args:
         limit: Calls at once. When it is reached others wait.

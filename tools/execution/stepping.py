@@ -86,7 +86,7 @@ def drive(work: AnyCoroutine, waited: Any, step: Step) -> Generator[Any, Any, An
 
 
 async def run_in_callers_task(call: Callable[[TaskCancels], AnyCoroutine]) -> Any:
-    """Run a coroutine in the caller's task as if it had a task of its own.
+    """Run a coroutine in the caller's task as if it had its own task.
 
     It has a copy of the context. Cancellations of the task that it makes itself are
     counted step by step, and taken back at its end.

@@ -14,7 +14,7 @@ from toolcell.core import ToolExecutionError
 
 
 class Workers:
-    """Runs blocking functions in threads of their own, with the caller's context.
+    """Runs blocking functions in their own threads, with the caller's context.
 
     A thread cannot be killed. When its call is cancelled it is left behind, and
     `still_running` counts it until the function returns.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class MCPCommand:
     """An MCP server that is started as a program; no shell is involved.
 
-    It runs in a cell of its own, without network, mounts and packages, unless `cell`
+    It runs in its own cell, without network, mounts and packages, unless `cell`
     names them.
 
     Raises:

@@ -45,7 +45,7 @@ class ServerConnections:
         compare: Takes the tools that it lists, each time that it does.
         startup_seconds: As in `MCPToolset`.
         max_message_bytes: As in `MCPToolset`.
-        max_agents: Agents that have a connection of their own at once; None: one
+        max_agents: Agents that have their own connection at once; None: one
             connection is for all.
         idle_seconds: Seconds without a call after which that of one agent ends.
     """

@@ -30,7 +30,7 @@ class MCPEndpoint:
     of the environment are not used.
 
     Raises:
-        ConfigError: The URL is none of `http` or `https`, or carries a password.
+        ConfigError: The URL is not one of `http` or `https`, or carries a password.
     """
 
     url: str

@@ -108,7 +108,7 @@ class Pace:
 
 
 async def parse(line: bytes, pace: Pace) -> Incoming:
-    """Return a message, or why it is none: `ConnectionLost` if it has many values."""
+    """Return a message, or its refusal: `ConnectionLost` if it has many values."""
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
 

@@ -133,7 +133,7 @@ def _check_yaml(text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON values only; each alias becomes a value of its own."""
+    """Return JSON values only; each alias becomes its own value."""
     left = MAX_DOCUMENT_VALUES
 
     def copied(each: Any, depth: int) -> Any:

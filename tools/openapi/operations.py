@@ -126,7 +126,7 @@ class _Parser:
         operation = self._checked("Operation", given)
         servers = given.get("servers") or item.get("servers")
         if servers and self._server not in map(_spelled, _urls(servers)):
-            raise unfit("it names a server of its own")
+            raise unfit("it names its own server")
         bundle = SchemaBundle(self._document)
         properties: _Raw = {}
         required: list[str] = []
@@ -279,7 +279,7 @@ class _Parser:
 
 
 def _urls(servers: Any) -> Iterator[str]:
-    """Yield the URLs of a list of servers; one with variables is none."""
+    """Yield the URLs of a list of servers; one with variables is left out."""
     for each in servers if isinstance(servers, list) else ():
         url = each.get("url") if isinstance(each, dict) else None
         if isinstance(url, str) and "{" not in url:

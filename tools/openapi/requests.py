@@ -108,7 +108,7 @@ def _check_names(
 ) -> None:
     """Refuse members of an object that would be sent as another parameter.
 
-    An object that is exploded gives its members as parameters of their own, which rules
+    An object that is exploded gives its members as their own parameters, which rules
     on the parameters of those names would not see.
     """
     placed = [each for each in definition.parameters if each.location == location]

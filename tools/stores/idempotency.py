@@ -224,7 +224,7 @@ def _check(*, same: bool) -> None:
     if not same:
         raise InvalidInputError(
             "this call id was used for another call",
-            hint="give each call an id of its own",
+            hint="give each call its own id",
         )
 
 

@@ -77,6 +77,6 @@ def set_up(config: SandboxConfig) -> None:
     launcher = _launcher.get()
     if launcher is not None:
         # Half done, nobody would know the control groups that it made. What is missing
-        # here may be missed by nobody: the manager says it, or takes another backend.
+        # here is not missed: the manager says it, or takes another backend.
         with signals_wait(), contextlib.suppress(SandboxUnavailableError):
             launcher.set_up(config)

@@ -36,7 +36,7 @@ async def send_answer(
     if several and isinstance(reply, Approve) and reply.approver != own:
         raise InvalidInputError(
             f"a call that takes several people is approved as {own}, who runs this",
-            hint="leave out --by; others answer from accounts of their own, or in the "
+            hint="leave out --by; others answer from their own accounts, or in the "
             "console",
         )
     await approvals.answer(request_id, reply)

@@ -87,7 +87,7 @@ def _pod(
         for name, path in fields.items()
     ]
     return {
-        # Cells have walls of their own; the node needs none of the API of Kubernetes.
+        # Cells have their own walls; the node needs none of the API of Kubernetes.
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": round(drain_seconds) + 30,
         "containers": [

@@ -145,7 +145,7 @@ def _worker(config: SandboxConfig, image: str) -> dict[str, Any]:
             # KubeRay writes it into a line of a shell.
             "resources": json.dumps(json.dumps({"toolcell": slots})),
         },
-        # Cells have walls of their own; the node needs none of the API of Kubernetes.
+        # Cells have their own walls; the node needs none of the API of Kubernetes.
         "template": {
             "spec": {"automountServiceAccountToken": False, **_pod(container)}
         },

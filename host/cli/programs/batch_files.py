@@ -124,7 +124,7 @@ class ProgramsFile:
                     id_ = None
                     raise InvalidInputError(
                         f"the id {fields['id']!r} stands in an earlier line",
-                        hint="give each program an id of its own",
+                        hint="give each program its own id",
                     )
                 line = ProgramLine.model_validate(self._used(fields))
             except InvalidInputError as error:
@@ -261,7 +261,7 @@ class ResultsFile:
         """Ids that have a result."""
 
         self.lines: set[int] = set()
-        """Numbers of lines that have a result, of those without an id of their own."""
+        """Numbers of lines that have a result, of those without their own id."""
 
         self.statuses: Counter[str] = Counter()
         """The number of results by status."""

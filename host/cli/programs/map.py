@@ -1,4 +1,4 @@
-"""`toolcell map`: a file of programs, each in a cell of its own."""
+"""`toolcell map`: a file of programs, each in its own cell."""
 
 from __future__ import annotations
 

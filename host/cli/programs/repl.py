@@ -66,7 +66,7 @@ def repl(
         **({"image": image} if image else {}),
     }
     manager = SandboxManager(config_of(options))
-    # The loop has a thread of its own: this one has the terminal, and gets Ctrl-C.
+    # The loop has its own thread: this one has the terminal, and gets Ctrl-C.
     with (
         new_folder(out),
         start_blocking_portal() as portal,

@@ -1,4 +1,4 @@
-"""`toolcell run`: a program in a cell of its own."""
+"""`toolcell run`: a program in its own cell."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def run(
     allow_host: AllowHost = None,
     as_json: _AsJson = False,
 ) -> None:
-    """Run a program in a cell of its own."""
+    """Run a program in its own cell."""
     from ..base.cell_options import config_of
 
     text = read_program(file)

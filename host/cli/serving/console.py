@@ -1,4 +1,4 @@
-"""`toolcell console`: the web console for people, in a process of its own."""
+"""`toolcell console`: the web console for people, in its own process."""
 
 from __future__ import annotations
 

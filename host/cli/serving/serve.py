@@ -104,7 +104,7 @@ def addresses_of(
     """Return each address with its APIs.
 
     Args:
-        apis: Those of the address `http`, but for what has an address of its own.
+        apis: Those of the address `http`, but for what has its own address.
         http: Their address; None: they are not served.
         rest: The address of REST; None: it has none of its own.
         sandbox_api: The address of E2B's API; None: it has none of its own.
@@ -119,7 +119,7 @@ def addresses_of(
     shared = [api for api in apis if own.get(api) is None]
     if not shared:
         raise ConfigError(
-            "each API has an address of its own, so nothing is left for --http",
+            "each API has its own address, so nothing is left for --http",
             hint="leave out --http, or name another API in server.apis",
         )
     return [(http, shared), *found]

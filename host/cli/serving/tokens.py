@@ -68,7 +68,7 @@ def create(
         try:
             run_async(_recorded, settings, "token_created", facts)
         except BaseException:
-            # Nobody has seen its text: a token that the log does not know is none.
+            # Nobody has seen its text: a token that the log does not know is not used.
             store.revoke(token.id)
             raise
     if as_json:

@@ -40,7 +40,7 @@ def call(
     config: ConfigPath = DEFAULT_CONFIG,
     run: RunId = None,
     wait: Annotated[
-        float | None, typer.Option(help="Seconds to wait for a person; 0 asks nobody.")
+        float | None, typer.Option(help="Seconds to wait for a person; 0 asks no one.")
     ] = None,
     out: Annotated[
         Path | None,

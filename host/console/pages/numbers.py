@@ -9,7 +9,7 @@ def read_number(text: str) -> int:
     """Return a number of 1 to 15 digits.
 
     Raises:
-        NotDoneError: 404: it is none.
+        NotDoneError: 404: it is not a number.
     """
     if not text.isascii() or not text.isdecimal() or len(text) > 15:
         raise NotDoneError(404, "there is no such page")

@@ -16,7 +16,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def parsed(model: type[M], data: bytes) -> M:
-    """Return the message of a checked text. Raises APIError, BodyError: it is none."""
+    """Return the message of a checked text. Raises APIError, BodyError."""
     try:
         return model.model_validate(parse(data or b"{}"))
     except ValidationError as error:

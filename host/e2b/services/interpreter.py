@@ -75,7 +75,7 @@ class ContextRequest(Message):
 
 
 class Interpreter:
-    """Runs code in contexts: of Python each has variables of its own.
+    """Runs code in contexts: of Python each has its own variables.
 
     Args:
         bounds: The bounds of a message.

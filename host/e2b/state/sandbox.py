@@ -53,7 +53,7 @@ class Watcher:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class CodeContext:
-    """A place to run code in; of Python it has an interpreter of its own."""
+    """A place to run code in; of Python it has its own interpreter."""
 
     id: str
     language: str

@@ -101,7 +101,7 @@ class ProcessMemory:
             ended = time.monotonic()
             pause = (ended - began) / _SHARE_OF_FILES
             self._next_unnamed = ended + min(pause, _FILES_AT_LEAST_SECONDS)
-        # Where a cell has no folders of its own, such segments are the machine's.
+        # Where a cell has no separate folders, such segments are the machine's.
         segments = _system_v_bytes() if self._folders else 0
         return used + sum(self._unnamed.values()) + segments
 

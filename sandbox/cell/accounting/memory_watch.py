@@ -33,7 +33,7 @@ def gave_up(status: int, resident_bytes: int, limit: int) -> bool:
     Args:
         status: How it ended, as `os.wait4` says.
         resident_bytes: The most that it had in memory.
-        limit: In bytes; 0 is none.
+        limit: In bytes; 0: no limit.
     """
     signalled = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _GIVES_UP
     return signalled and 0 < limit < resident_bytes

@@ -1,4 +1,4 @@
-"""Calls that `confined` programs may not make: they have no namespaces of their own.
+"""Calls that `confined` programs may not make: they have no namespaces.
 
 The network, System V objects, queues, process numbers and file systems are the
 machine's there. Landlock closes files; the rules here close what it does not know.

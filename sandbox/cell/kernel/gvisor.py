@@ -39,7 +39,7 @@ def execute_read_only(descriptor: int) -> None:
     """Start this program anew from a mount where nobody can write to its interpreter.
 
     Processes reach the file that they execute by /proc/self/exe, on the mount that it
-    came from, whatever root they have. Linux lets nobody write to what is executed.
+    came from, whatever root they have. Linux refuses writes to a file that is executed.
 
     Args:
         descriptor: The program's code, which is read from its begin again.

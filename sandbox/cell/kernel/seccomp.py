@@ -172,7 +172,7 @@ USER_RULES = tuple(
     )
     for argument in range(arguments)
 )
-"""Exceptions where programs have a user of their own and can have no other. For
+"""Exceptions where programs have their own user and can have no other. For
 ids that a user namespace lacks the kernel answers EINVAL; programs expect EPERM."""
 
 # A kernel without IPv6 runs modprobe for each such socket.

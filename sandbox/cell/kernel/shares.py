@@ -14,7 +14,7 @@ import resource
 
 from . import linux
 
-# Shares of one cell: where each cell is made by a user of its own, and where one user
+# Shares of one cell: where each cell is made by its own user, and where one user
 # makes all of them.
 _OF_ITS_OWN = {
     resource.RLIMIT_SIGPENDING: 4096,
@@ -33,7 +33,7 @@ class Shares:
     """Makes cells so that none can use up another's share of these accounts.
 
     Args:
-        own_users: True if each cell has uids of its own.
+        own_users: True if each cell has its own uids.
     """
 
     def __init__(self, own_users: bool) -> None:

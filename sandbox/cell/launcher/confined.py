@@ -5,7 +5,7 @@ programs leave, and the launcher what that leaves, so that both can end all of i
 first process enters rules of Landlock with the cell's own folders, the supervisor and
 then programs narrower ones. They all share the machine's network, its numbers of
 processes and its paths; system calls that lead to others there are refused, or answered
-by the notifier. As root each cell has a user of its own; else all have this process's.
+by the notifier. As root each cell has its own user; else all have this process's.
 """
 
 from __future__ import annotations

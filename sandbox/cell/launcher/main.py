@@ -4,7 +4,7 @@ Theory of operation. The host starts one launcher with a clean environment and
 talks to it over a SEQPACKET socket; each request carries the socket of a new
 cell. The launcher prepares, once, the walls that cells have here: those of namespaces,
 or where the kernel refuses these, of Landlock. For each cell it forks a child, puts it
-into a cgroup of its own where possible, and lets it continue. The child finishes its
+into its own cgroup where possible, and lets it continue. The child finishes its
 walls and becomes the cell's supervisor. Cells end with the launcher. The launcher ends
 when the host ends or closes its end of the socket. It never reads a byte that untrusted
 code wrote.

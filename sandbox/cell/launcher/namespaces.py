@@ -35,7 +35,7 @@ _MASKED = "this one is masked (docker run --security-opt systempaths=unconfined)
 
 
 class NamespaceWalls:
-    """Puts cells into namespaces of their own.
+    """Puts cells into their own namespaces.
 
     Args:
         setup: The uid of programs, the paths to show, the mounts, the work dir and the
@@ -148,7 +148,7 @@ def _is_masked(folder: str) -> bool:
 
 
 def _require_own_proc() -> None:
-    """Raise WallsRefusedError if a cell cannot mount a /proc of its own.
+    """Raise WallsRefusedError if a cell cannot mount its own /proc.
 
     The kernel refuses it where this one is masked, as engines have it in containers; a
     mount over an empty folder masks nothing.

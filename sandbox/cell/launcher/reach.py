@@ -1,7 +1,7 @@
 """Paths that cells of this machine may reach, for rules of Landlock.
 
 In `confined` cells these rules are the wall around the machine's files. Below cells of
-namespaces they are a second one: a program that found a way out of its own mounts, or
+namespaces they are a second one: a program that found its own way out mounts, or
 something among them that it should not see, could open nothing there.
 """
 
@@ -43,7 +43,7 @@ def of_programs(
 
 
 def of_namespaces(setup: dict[str, Any]) -> Reach:
-    """Return what cells of namespaces may reach, which have mounts of their own.
+    """Return what cells of namespaces may reach, which have their own mounts.
 
     The caller is in their root.
     """

@@ -8,7 +8,7 @@ import os
 from ..kernel import linux
 
 _FIRST_UID = 1_900_000_000
-# This many cells at once have uids of their own.
+# This many cells at once have their own uids.
 _SLOTS = 512
 
 
@@ -16,7 +16,7 @@ class CellUsers:
     """Hands out uids, and maps them into the user namespaces of cells.
 
     It moves this process into a mount namespace, for which a process without privileges
-    needs a user namespace of its own.
+    needs its own user namespace.
 
     Args:
         cell_uid: The uid of programs inside every cell.
@@ -31,7 +31,7 @@ class CellUsers:
         self._base = _FIRST_UID + os.getpid() % 65_536 * 2 * _SLOTS
         self._slots = 0
         self.separate = unshare_mounts()
-        """True if each cell has two uids of its own; else all are this process's."""
+        """True if each cell has its own two uids; else all are this process's."""
 
     def next_uid(self) -> int:
         """Return the first of the two host uids of the next cell."""

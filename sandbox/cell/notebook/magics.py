@@ -93,7 +93,7 @@ def _pip(shell: Shell, line: str) -> None:
     told = shell.installed.get(line)
     names = [each for each in shlex.split(line)[1:] if each[:1] != "-"]
     if told is None:
-        told = "write it as a line of its own, with names of packages"
+        told = "write it as a separate line, with names of packages"
     if told and names and all(map(_is_there, names)):
         told = ""
     shell.user_ns["_exit_code"] = 1 if told else 0

@@ -1,6 +1,6 @@
 """The notifier: answers the calls of a cell's programs that wait for an answer.
 
-Theory of operation. It is a process of its own, so that a flood of calls costs the
+Theory of operation. It is a separate process, so that a flood of calls costs the
 supervisor none of its turns, and the parent of the supervisor, since some kernels let a
 process read the memory of its descendants alone. Each program sends the listener of its
 filter before it runs anything of others. A call is looked at, its thread is found to be

@@ -3,7 +3,7 @@
 A server gets a port of the machine's that nobody asked for, and a key of the cell's:
 the kernel then drops each packet that is not signed with it (TCP_MD5SIG, RFC 2385).
 Programs connect through the notifier, which has the key and knows the port. It keeps
-the server's socket as well, so that this port is nobody else's while the cell can come
+the server's socket as well, so that no one else has this port while the cell can come
 there; a look at the programs' descriptors says when they have closed it.
 """
 

@@ -25,7 +25,7 @@ class Process:
 
     Args:
         number: The host's number for it.
-        pid: Its process, which leads a session of its own.
+        pid: Its process, which leads its own session.
         stdin: The descriptor of its input; None if it has none.
         outputs: Descriptors to read, and the stream of each.
         is_terminal: True if stdin and output are one pseudo-terminal.

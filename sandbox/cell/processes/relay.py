@@ -19,7 +19,7 @@ _READ_BYTES = 262_144
 class ProcessRelay:
     """Passes frames between the host and the process host of this cell.
 
-    Commands run below a process of their own, the process host, so that what they leave
+    Commands run below their own process, the process host, so that what they leave
     behind becomes its child and not the supervisor's, which kills its strays after
     each run. The process host is forked at the first command or connection; a cell
     without them pays nothing. If a program kills it (where both have the same user),

@@ -22,7 +22,7 @@ installed: dict[str, str] = {}
 
 
 def take(inputs: dict[str, Any]) -> None:
-    """Remove what is no variable from `inputs`, and set it up if given."""
+    """Remove all but variables from `inputs`, and set it up if given."""
     global installed
     installed = inputs.pop(INSTALLED, installed)
     stdin = inputs.pop(STDIN, None)

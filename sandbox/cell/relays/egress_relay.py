@@ -33,7 +33,7 @@ class EgressRelay(StreamRelay):
 
     Args:
         send: Sends a frame to the host.
-        notifier: The socket to the notifier of a cell without a network of its own;
+        notifier: The socket to the notifier of a cell without its own network;
             else -1.
         family: The first word of the types of its frames.
         fields: Further fields of each of its frames.

@@ -56,7 +56,7 @@ class PortRelay(StreamRelay):
 
     Args:
         send: Sends a frame towards the host.
-        notifier: The socket to the notifier of a cell without a network of its own;
+        notifier: The socket to the notifier of a cell without its own network;
             else -1.
     """
 

@@ -32,7 +32,7 @@ _MAX_MESSAGE = 16
 
 
 class ListeningPort:
-    """A port of the loopback of a cell that has a network of its own.
+    """A port of the loopback of a cell that has its own network.
 
     Args:
         waiting: Connections that may wait to be accepted.

@@ -1,7 +1,7 @@
 """The supervisor: the first process of a cell, and the only one that the host trusts.
 
 Theory of operation. The supervisor is PID 1 of the cell. It exchanges frames with
-the host on its channel and keeps one child ready: a fork of its own warm
+the host on its channel and keeps one child ready: its own fork warm
 interpreter, already confined, that waits for a program. A run hands the program
 to that child, reads its output and result pipes, enforces the deadline and the
 caps, and reports the status from wait4. When the program ends, or must end, every

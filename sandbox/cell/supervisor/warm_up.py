@@ -58,7 +58,7 @@ def _run_dummy(accounting: ResourceAccounting, wake: tuple[int, int]) -> None:
     [frame] = FrameDecoder().feed(encode(header, b"print(1)"))
     frame.header = {**RUN_DEFAULTS, **frame.header}
     null = os.open(os.devnull, os.O_RDWR)
-    # A channel of its own: frames of the host are not for this run.
+    # Its own channel: frames of the host are not for this run.
     quiet_r, quiet_w = os.pipe()
     child = Child(0, os.dup(null), *(_closed_pipe_with(text) for text in _DUMMY_OUTPUT))
     run = Run(SupervisorChannel(quiet_r, null), child, frame.header, accounting, wake_r)

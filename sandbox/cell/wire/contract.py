@@ -99,7 +99,7 @@ ARTIFACTS = "artifacts"
 
 SHARED_FOLDERS = ("/tmp", "/dev/shm")
 """The folders beside the work dir that programs can write to, and that live in memory
-where cells have file systems of their own."""
+where cells have their own file systems."""
 
 BRANCHES = ".branches"
 """The folder of the work dirs of forked sessions, in the cell's /tmp."""

@@ -1,4 +1,4 @@
-"""Pseudo-terminals: each cell has a file system of its own for them, with few."""
+"""Pseudo-terminals: each cell has its own file system for them, with few."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 FOLDER = "/python/trust"
-"""The folder of the file, in cells with file systems of their own."""
+"""The folder of the file, in cells with their own file systems."""
 
 _BUNDLE, _WGET = "ca.pem", "wgetrc"
 _STORES = (

@@ -138,14 +138,14 @@ async def test_auto_approval_is_for_development_and_is_logged(
         return said(interrupt("a?"))
 
     handler = AutoApproveHandler(by="ci")
-    with pytest.raises(ConfigError, match="answers for nobody"):
+    with pytest.raises(ConfigError, match="answers for no person"):
         flow(ask, handler=handler)
     asks = flow(ask, handler=handler, profile="development")
     with caplog.at_level(logging.WARNING):
         done = await asks.run({}, "t")
 
     assert done.unwrap().log == ("approved",)
-    assert "answered by nobody" in caplog.text
+    assert "answered without a person" in caplog.text
     assert (await asks.history("t", 1))[0].answers[0].how == "auto:ci"
 
 

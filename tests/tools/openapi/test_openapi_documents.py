@@ -204,7 +204,7 @@ async def test_one_bad_operation_leaves_the_others() -> None:
         *("/c", "/d", "a", "e", "g", "get_b", "h", "i", "j", "k", "l", "twice")
     ]
     assert toolset.unusable["twice"] == "two tools have this name"
-    assert toolset.unusable["e"] == "it names a server of its own"
+    assert toolset.unusable["e"] == "it names its own server"
 
 
 # What a hostile document tries.
