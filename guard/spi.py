@@ -23,11 +23,13 @@ from .policy.conditions import Condition
 from .policy.policy import Rule
 from .policy.rate_limit import RateLimit
 from .values.amounts import Unit
+from .values.call_facts import ANY_WAY, Via
 from .values.clock import Clock
 from .values.decision import Reason
 from .values.limit_state import LimitState
 
 __all__ = [
+    "ANY_WAY",
     "ApprovalHandler",
     "ApprovalOutcome",
     "ApprovalRecord",
@@ -46,6 +48,7 @@ __all__ = [
     "Rule",
     "StandingGrant",
     "Unit",
+    "Via",
     "Withdrawn",
     "audit_of_call",
     "audit_page",

@@ -6,6 +6,7 @@ from .code.sessions import CodeSession, CodeSessions, SessionEnd
 from .conformance import check_checkpointer, check_model, check_tool
 from .definition.context import ArtifactSink, Progress
 from .definition.options import ToolOptions
+from .execution.components import first_facts
 from .execution.executor import Call
 from .execution.operation import NO_COST
 from .execution.result_stream import ResultStream
@@ -61,6 +62,7 @@ __all__ = [
     "check_checkpointer",
     "check_model",
     "check_tool",
+    "first_facts",
     "has_words",
     "is_nested_call",
     "words_in",

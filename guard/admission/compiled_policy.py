@@ -66,12 +66,15 @@ class _CompiledRule:
         self.tools = ToolNames(policy.expand(rule.tools))
         self.tags = frozenset(rule.tags)
         self.versions = frozenset(rule.versions)
+        self.via = rule.via
         self.when = rule.paths
         self.kind = kind
         self.dry_run = rule.dry_run
         self.approvers = rule.approvers
         self.every_tool = not rule.tools
-        self.depends_on_name_only = not (rule.tags or rule.versions or rule.when)
+        self.depends_on_name_only = not (
+            rule.tags or rule.versions or rule.via or rule.when
+        )
 
     def judge(self, call: ToolCall, facts: CallFacts) -> bool | None:
         """Return whether a call meets the rule; None if that cannot be judged."""
@@ -84,6 +87,8 @@ class _CompiledRule:
     def applies_to(self, facts: CallFacts) -> bool:
         """Return whether it applies to a tool that it names, whatever the arguments."""
         if self.versions and facts.version not in self.versions:
+            return False
+        if self.via is not None and facts.via != self.via:
             return False
         return self.tags <= facts.tags
 
@@ -293,7 +298,7 @@ class PolicySet:
     def may_allow(self, agent_id: str, tool: str, facts: CallFacts) -> bool:
         """Return whether a call of a tool could be allowed with some arguments."""
         chain = self.of(agent_id)
-        fit = TOOL_NAME.fullmatch(tool) is not None
+        fit = TOOL_NAME.fullmatch(tool) is not None and facts.via in facts.callers
         return bool(chain) and fit and all(p.may_allow(tool, facts) for p in chain)
 
 
@@ -379,6 +384,8 @@ class ToolPolicy:
         """Return the ruling on a call."""
         if call.malformed is not None:
             return Ruling("deny", "bad_call", None, "its arguments are no JSON object")
+        if facts.via not in facts.callers and not self.is_static:
+            return _wrong_way(call, facts)
         if self.ruling is not None:
             asks = facts.requires_approval and self.ruling.verdict == "allow"
             if self.is_static or not (explain or asks):
@@ -393,6 +400,11 @@ class ToolPolicy:
             return self.judge(call, facts, explain=explain)
         judge = partial(self.judge, call, facts, explain=explain)
         return await beside_loop(call.agent_id or "", judge)
+
+
+def _wrong_way(call: ToolCall, facts: CallFacts) -> Ruling:
+    who = "a program's code" if facts.via == "model" else "the model itself"
+    return Ruling("deny", "denied", None, f"only {who} may call {call.name!r}")
 
 
 def _smallest(caps: Iterable[int | None]) -> int | None:

@@ -19,6 +19,7 @@ from pydantic_core import CoreSchema
 from toolcell.core import InvalidInputError
 
 from ..values.amounts import Unit, parse_amount
+from ..values.call_facts import Via
 from .aliases import ALIAS_SCHEMA, translate_aliases
 from .base import PolicyModel
 from .conditions import Condition, Path, parse_path
@@ -34,7 +35,7 @@ class Rule(PolicyModel):
     """A rule about calls; a plain text is a rule for that selector.
 
     A call meets the rule if it meets everything that is given: one of `tools`, all of
-    `tags`, one of `versions`, and every condition of `when`.
+    `tags`, one of `versions`, `via`, and every condition of `when`.
     """
 
     if TYPE_CHECKING:
@@ -49,6 +50,10 @@ class Rule(PolicyModel):
 
     versions: tuple[str, ...] = ()
     """Versions, one of which the tool must have; empty: any."""
+
+    via: Via | None = None
+    """The way by which the call comes: `model`, which asks for it itself, or `code`, a
+    program that makes it. None: either."""
 
     when: dict[str, Condition] = Field(default_factory=dict)
     """Conditions by argument; `a.b` reaches into objects and into every element of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import JsonValue
 from pydantic_core import to_json
@@ -19,6 +19,12 @@ from .clock import microseconds
 MAX_HOLD_SECONDS = 604_800
 MAX_CALLS = 1_000_000
 """Calls of a batch. When it is exceeded the facts are refused."""
+
+
+Via = Literal["model", "code"]
+"""The way by which a call comes: a model asks for it, or a program's code makes it."""
+
+ANY_WAY: frozenset[Via] = frozenset({"model", "code"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,12 @@ class CallFacts:
 
     turn: str | None = None
     """The model's turn within the run."""
+
+    via: Via = "model"
+    """The way by which the call comes."""
+
+    callers: frozenset[Via] = ANY_WAY
+    """The ways that the tool accepts. A call that comes by another one is refused."""
 
     calls: int = 1
     """The calls that this one stands for; default 1. A batch is admitted whole or not

@@ -56,6 +56,7 @@ def _facts(tool: Tool, run_id: str | None, seconds: float) -> CallFacts:
     return CallFacts(
         version=tool.version,
         tags=frozenset(tool.tags),
+        callers=frozenset(tool.callers),
         definition_hash=tool.definition_hash,
         cost={**measured, **tool.cost},
         requires_approval=tool.requires_approval,

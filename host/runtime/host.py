@@ -147,8 +147,8 @@ class Host(Detachable):
         )
 
     def tools(self, agent_id: str) -> list[Tool]:
-        """Return the tools that an agent may see."""
-        return list(self.registry.snapshot().for_agent(agent_id))
+        """Return the tools that the model of an agent may call."""
+        return self.executor.tools(agent_id)
 
     @property
     def _components(self) -> HostComponents:

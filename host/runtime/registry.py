@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from toolcell.core import ConfigError
-from toolcell.guard import ActionGuard, CallFacts
+from toolcell.guard import ActionGuard
 from toolcell.tools import Tool, ToolRegistry
 from toolcell.tools.builtin import (
     calculate,
@@ -17,6 +17,7 @@ from toolcell.tools.builtin import (
     http_get_tool,
     query_sqlite_tool,
 )
+from toolcell.tools.spi import first_facts
 
 from ..config.host_config import HostConfig
 from ..config.tools import Group
@@ -61,8 +62,10 @@ def make_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
     """
 
     def visible(agent_id: str | None, tool: Tool) -> bool:
-        facts = CallFacts(version=tool.version, tags=frozenset(tool.tags))
-        return agent_id is not None and guard.may_allow(agent_id, tool.name, facts)
+        return agent_id is not None and any(
+            guard.may_allow(agent_id, tool.name, first_facts(tool, via))
+            for via in sorted(tool.callers)
+        )
 
     registry = ToolRegistry(visible=visible)
     for group, names in config.tools.groups.items():

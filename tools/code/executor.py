@@ -221,7 +221,9 @@ class CodeExecutor:
         offered = self._offered(agent_id).items()
         may_call = self.executor.may_call
         return "\n\n".join(
-            stub(name, tool) for name, tool in offered if may_call(agent_id, tool)
+            stub(name, tool)
+            for name, tool in offered
+            if may_call(agent_id, tool, via="code")
         )
 
     def _offered(self, agent_id: str | None) -> dict[str, Tool]:
@@ -232,7 +234,8 @@ class CodeExecutor:
         """
         named: dict[str, list[Tool]] = {}
         for tool in self._registry.snapshot().for_agent(agent_id):
-            named.setdefault(_python_name(tool.name), []).append(tool)
+            if "code" in tool.callers:
+                named.setdefault(_python_name(tool.name), []).append(tool)
         for name, tools in named.items():
             if len(tools) > 1 and name not in self._told_of:
                 self._told_of.add(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -101,7 +101,7 @@ class ProgramCallHandler:
         self._names = names
         self._outer = outer
         self._prefix = prefix
-        self._run = run
+        self._run = replace(run, via="code")
         self._nesting = nesting
         self._made: list[_PendingCall] = []
         self.program_id = outer.id

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from toolcell.core import ConfigError
+from toolcell.guard.spi import ANY_WAY, Via
 
 MAX_NAME_CHARACTERS = 64
 """Length of a name; a longer one is refused. OpenAI takes no more."""
@@ -70,6 +71,10 @@ class ToolOptions(TypedDict, total=False):
     tags: Collection[str]
     """Labels that the rules of policies can name."""
 
+    callers: Collection[Via]
+    """The callers that it accepts: `model`, which asks for a call itself, `code`, a
+    program that calls tools, or both, the default. The guard enforces it."""
+
     sandboxed: bool
     """True if the function runs in a cell."""
 
@@ -101,6 +106,7 @@ class CheckedOptions(BaseModel):
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     cost: dict[_Unit, _CostUnits | _Money] = Field(default_factory=dict)
     tags: frozenset[_Tag] = frozenset()
+    callers: Annotated[frozenset[Via], Field(min_length=1)] = ANY_WAY
     sandboxed: bool = False
     requires_approval: bool = False
     preview: Callable[..., Any] | None = None
@@ -111,6 +117,7 @@ class CheckedOptions(BaseModel):
 _HINTS = {
     "name": "take ASCII letters, digits, `_`, `-` and `.`, at most 64, as providers do",
     "version": "write MAJOR.MINOR.PATCH",
+    "callers": 'name "model", "code" or both',
     "timeout": "give seconds above 0, or None for the executor's",
     "cost": 'give whole numbers by unit, and decimal text as in {"usd": "0.01"}',
 }
@@ -127,7 +134,8 @@ def check_options(owner: str, given: Mapping[str, Any]) -> CheckedOptions:
         ConfigError: One is unknown, or its value cannot be used.
     """
     values = dict(given)
-    for name, kind in (("tags", frozenset), ("examples", tuple)):
+    kinds = (("tags", frozenset), ("callers", frozenset), ("examples", tuple))
+    for name, kind in kinds:
         if isinstance(values.get(name), Collection) and not isinstance(
             values[name], str
         ):

@@ -14,6 +14,7 @@ from anyio import CapacityLimiter
 
 from toolcell.core import ConfigError, InvalidInputError, ToolValidationError
 from toolcell.core.text.canonical_json import canonical_digest
+from toolcell.guard.spi import ANY_WAY, Via
 
 from .context import ToolContext
 from .docstrings import description_of, read_call, read_docstring
@@ -62,6 +63,9 @@ class Tool(ABC):
     """The maximum that one call uses, by unit."""
 
     tags: Set[str] = frozenset()
+    callers: Set[Via] = ANY_WAY
+    """The callers that it accepts: `model`, `code` or both. The guard enforces it."""
+
     sandboxed: bool = False
     requires_approval: bool = False
     preview: Callable[..., Any] | None = None

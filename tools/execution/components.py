@@ -18,6 +18,7 @@ from toolcell.core import (
     ToolcellError,
 )
 from toolcell.guard import ActionGuard, CallFacts, Redactor
+from toolcell.guard.spi import Via
 from toolcell.sandbox import Sandbox
 
 from ..definition.context import ArtifactSink, Progress, ToolContext
@@ -43,6 +44,10 @@ class RunContext:
 
     turn: str | None = None
     """The model's turn within the run."""
+
+    via: Via = "model"
+    """The way by which its calls come: a model asks for them, or a program makes
+    them."""
 
     session: str | None = None
     """The client's session: programs and files of one agent and session stay from call
@@ -123,6 +128,16 @@ def check_executor(
         )
 
 
+def first_facts(tool: Tool, via: Via) -> CallFacts:
+    """Return the facts about calls of a tool that are known before there is one."""
+    return CallFacts(
+        version=tool.version,
+        tags=frozenset(tool.tags),
+        via=via,
+        callers=frozenset(tool.callers),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorComponents:
     """The guard, runner, stores and limits that all calls of one executor share."""
@@ -170,6 +185,8 @@ class ExecutorComponents:
         facts = CallFacts(
             version=tool.version,
             tags=frozenset(tool.tags),
+            via=run.via,
+            callers=frozenset(tool.callers),
             definition_hash=tool.definition_hash,
             cost=self.runner.max_cost(tool, self.seconds_of(tool)),
             run_id=run.run_id,

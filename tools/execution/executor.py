@@ -24,7 +24,8 @@ from toolcell.core import (
     ToolcellError,
     ToolResult,
 )
-from toolcell.guard import ActionGuard, CallFacts, Redactor
+from toolcell.guard import ActionGuard, Redactor
+from toolcell.guard.spi import Via
 from toolcell.sandbox import Sandbox
 
 from ..definition.tool import Tool
@@ -42,6 +43,7 @@ from .components import (
     ExecutorOptions,
     RunContext,
     check_executor,
+    first_facts,
 )
 from .failure_policies import CircuitBreaker, RetryPolicy
 from .operation import Operations, RequestGuard
@@ -201,7 +203,7 @@ class ToolExecutor(ABC):
         return result
 
     def tools(self, agent_id: str | None) -> list[Tool]:
-        """Return the tools to show an agent: without those always denied to it.
+        """Return the tools to show a model: without those always denied to its agent.
 
         Args:
             agent_id: The agent that would call; None stands for one without a name.
@@ -209,18 +211,18 @@ class ToolExecutor(ABC):
         seen = self.registry.snapshot().for_agent(agent_id)
         return [tool for tool in seen if self.may_call(agent_id, tool)]
 
-    def may_call(self, agent_id: str | None, tool: Tool) -> bool:
+    def may_call(self, agent_id: str | None, tool: Tool, *, via: Via = "model") -> bool:
         """Return True if the guard could allow some call of an agent to a tool.
 
         Args:
             agent_id: The agent that would call; None stands for one without a name.
             tool: A tool of the registry.
+            via: The way by which the call would come.
         """
         guard = self._components.guard
         if guard is None or agent_id is None:
-            return guard is None
-        facts = CallFacts(version=tool.version, tags=frozenset(tool.tags))
-        return guard.may_allow(agent_id, tool.name, facts)
+            return guard is None and via in tool.callers
+        return guard.may_allow(agent_id, tool.name, first_facts(tool, via))
 
     def refuse(self, call: ToolCall, error: ToolcellError) -> ToolResult:
         """Return the result of a call that is not made, and write its record.

@@ -214,6 +214,7 @@ class Operation:
         return CallFacts(
             cost=self._cost,
             tags=frozenset(tags),
+            via=run.via,
             run_id=run.run_id,
             turn=run.turn,
             approval_seconds=run.approval_seconds,
@@ -379,7 +380,7 @@ class RequestGuard:
             agent_id=self._agent_id,
             parent_id=self._parent_id,
             # A program cannot ask again later, so no request of it is parked.
-            run=replace(self._run, park_approvals=False),
+            run=replace(self._run, park_approvals=False, via="code"),
         ) as operation:
             operation.refuse_edits(act.arguments)
             operation.stop_with(act.stop)
