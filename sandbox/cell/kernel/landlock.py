@@ -73,38 +73,64 @@ class Rules:
         """Allow rights to a file, or to all below a folder. Raises OSError.
 
         Args:
-            path: It, opened with `O_PATH`.
-            rights: Those that do not apply here are left out.
+            path: It, as `opened` returns it.
+            rights: Those that apply to it; what this kernel does not know is left out.
         """
-        rights &= self._handled
-        if not stat.S_ISDIR(os.fstat(path).st_mode):
-            rights &= _OF_FILES
-        rule = struct.pack("=Qi", rights, path)
+        rule = struct.pack("=Qi", rights & self._handled, path)
         number = _libc.syscall(_ADD, self.fd, _PATH_BENEATH, rule, 0)
         check(number, "Landlock")
 
 
-def opened(path: str) -> int | None:
-    """Open a path to make a rule about it; None where a machine lacks it."""
+def opened(path: str, rights: int) -> tuple[int, int] | None:
+    """Open a path to make rules about it; None where a machine lacks it.
+
+    Returns:
+        The descriptor, and those of the rights that apply to a path of its kind.
+    """
     try:
-        return os.open(path, os.O_PATH | os.O_CLOEXEC)
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return None
+    is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
+    return fd, rights if is_folder else rights & _OF_FILES
 
 
-def of_paths(reach: Iterable[tuple[str, int]], *, scoped: bool = False) -> Rules:
-    """Return rules of paths and rights; paths that a machine lacks are left out.
+class Reach:
+    """Paths that processes may reach: those that stay are opened once for all rules.
+
+    Args:
+        paths: Each with the rights there; what a machine lacks is left out.
+        anew: Those of the paths where something else is mounted before rules are made.
 
     Raises:
-        OSError: The kernel refused.
+        OSError: The kernel has no Landlock.
     """
-    rules = Rules(version(), scoped=scoped)
-    for path, rights in reach:
-        fd = opened(path)
-        if fd is not None:
+
+    def __init__(self, paths: list[tuple[str, int]], anew: Iterable[str]) -> None:
+        self._version = version()
+        changing = set(map(os.path.realpath, anew))
+        self._anew = [(path, rights) for path, rights in paths if path in changing]
+        self._lasting = [
+            found
+            for path, rights in paths
+            if path not in changing and (found := opened(path, rights)) is not None
+        ]
+
+    def rules(self, *, scoped: bool = False) -> Rules:
+        """Return rules of what is there now; `scoped` as of `Rules`.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+        rules = Rules(self._version, scoped=scoped)
+        for fd, rights in self._lasting:
             rules.allow(fd, rights)
-            os.close(fd)
-    return rules
+        for path, rights in self._anew:
+            found = opened(path, rights)
+            if found is not None:
+                rules.allow(*found)
+                os.close(found[0])
+        return rules
 
 
 def enter(fd: int) -> None:

@@ -108,7 +108,7 @@ class ConfinedWalls:
         self._cells: dict[int, tuple[str, int]] = {}
         self._paths = self._open_paths(setup)
         self._proc = os.open("/proc", os.O_PATH)
-        self._shared_memory = landlock.opened(_SHARED_MEMORY)
+        self._shared_memory = landlock.opened(_SHARED_MEMORY, landlock.READ)
         # The launcher adopts what a cell leaves.
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
 
@@ -118,8 +118,8 @@ class ConfinedWalls:
         wanted = reach.of_programs(show, mounts, devices=reach.WRITTEN)
         wanted += [(path, landlock.READ) for path in (*_SETTINGS, *_MACHINE)]
         wanted.append((_SHARED_MEMORY, _IN_SHARED_MEMORY))
-        opened = ((landlock.opened(path), rights) for path, rights in wanted)
-        return [(path, rights) for path, rights in opened if path is not None]
+        opened = (landlock.opened(path, rights) for path, rights in wanted)
+        return [found for found in opened if found is not None]
 
     def clone(self) -> int:
         """Fork a cell; return its first process, and 0 in that. Raises OSError."""
@@ -194,7 +194,7 @@ class ConfinedWalls:
                 rules.allow(path, rights)
         for rules in (everybody, supervisor):
             if self._shared_memory is not None:
-                rules.allow(self._shared_memory, landlock.READ)
+                rules.allow(*self._shared_memory)
         for path, _ in own:
             os.close(path)
         return {"all": everybody, "supervisor": supervisor, "programs": programs}

@@ -15,6 +15,7 @@ import os
 from ..kernel import gvisor, landlock, linux, seccomp
 from ..kernel.shares import Shares
 from ..wire import trust
+from ..wire.contract import SHARED_FOLDERS
 from . import reach, root_filesystem
 from .refused import WallsRefusedError
 from .users import CellUsers
@@ -72,7 +73,10 @@ class NamespaceWalls:
             trust.bundle(setup["authority"]),
         )
         self._masks = root_filesystem.masks()
-        self._reach = reach.of_namespaces(setup) if _has_landlock() else []
+        self._paths = reach.of_namespaces(setup) if _has_landlock() else []
+        # Each cell mounts its own.
+        own = ("/proc", setup["workdir"], *SHARED_FOLDERS)
+        self._reach = landlock.Reach(self._paths, own) if self._paths else None
 
     def clone(self) -> int:
         """Fork a cell; return its first process, and 0 in that. Raises OSError."""
@@ -114,14 +118,14 @@ class NamespaceWalls:
             seccomp.make_up_for_gvisor()
         else:
             linux.bring_up_loopback(descriptors["network"])
-        if self._reach:
+        if self._reach is not None:
             settings = {**settings, "require": [*settings["require"], "landlock"]}
             if renews:
                 # Behind rules the first process could mount nothing anew: each program
                 # makes its own.
-                settings["reach"] = self._reach
+                settings["reach"] = self._paths
             else:
-                rules = landlock.of_paths(self._reach, scoped=True)
+                rules = self._reach.rules(scoped=True)
                 descriptors["rules"] = rules.fd
         return settings, descriptors
 

@@ -45,7 +45,7 @@ def of_programs(
 def of_namespaces(setup: dict[str, Any]) -> Reach:
     """Return what cells of namespaces may reach, which have their own mounts.
 
-    The caller is in their root.
+    The caller is in their root. The paths have no links.
     """
     show = (*setup["show"], aliases.FOLDER, trust.FOLDER)
     mounts = [(target, read_only) for _, target, read_only in setup["mounts"]]
@@ -56,6 +56,8 @@ def of_namespaces(setup: dict[str, Any]) -> Reach:
             # All that is shown of it is below it.
             ("/etc", landlock.RUN),
             ("/proc", landlock.READ),
+            # Nothing else is in it, but for links and /dev/shm.
+            ("/dev", WRITTEN | landlock.IOCTL_DEV),
             *of_programs(show, mounts, devices=WRITTEN | landlock.IOCTL_DEV),
             *((path, landlock.OWN) for path in own),
         ]

@@ -19,7 +19,7 @@ import socket
 from ..kernel import confine, landlock, linux, signals
 from ..kernel.descriptors import keep_only, receive_fds, send_fds
 from ..program import main as runner
-from ..wire.contract import MOUNTS
+from ..wire.contract import MOUNTS, SHARED_FOLDERS
 from .network_namespace import NetworkNamespace
 
 TYPE_CHECKING = False
@@ -91,7 +91,8 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
         )
         settings = {**settings, "keepers": [*settings["keepers"], os.getpid()]}
         confine.get_ready(settings)
-        _make_rules(settings)
+        reach = _reach(settings)
+        _make_rules(settings, reach)
         network = NetworkNamespace() if settings["renews"] == MOUNTS else None
         while True:
             order, fds = receive_fds(door, 1, 4)
@@ -100,7 +101,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
             if order == _FORK_ANEW and network is not None:
                 linux.unshare(linux.CLONE_NEWIPC)
                 network = network.renewed(settings["network"])
-                _make_rules(settings)
+                _make_rules(settings, reach)
             stdout, stderr, result, request = fds
             pipes = runner.Pipes(request, stdout, stderr, result)
             pid = linux.clone(linux.CLONE_PARENT)
@@ -116,17 +117,24 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
         os._exit(0)
 
 
-def _make_rules(settings: dict[str, Any]) -> None:
+def _reach(settings: dict[str, Any]) -> landlock.Reach | None:
+    """Return what programs may reach, if this process makes their rules."""
+    if not settings["reach"]:
+        return None
+    return landlock.Reach(settings["reach"], (settings["workdir"], *SHARED_FOLDERS))
+
+
+def _make_rules(settings: dict[str, Any], reach: landlock.Reach | None) -> None:
     """Make the rules of the next programs, of file systems that are made anew, too.
 
     Raises:
         OSError: The kernel refused.
     """
-    if not settings["reach"]:
+    if reach is None:
         return
     if settings["rules"] >= 0:
         os.close(settings["rules"])
-    settings["rules"] = landlock.of_paths(settings["reach"]).fd
+    settings["rules"] = reach.rules().fd
 
 
 def _is_own_child(pid: int) -> bool:
