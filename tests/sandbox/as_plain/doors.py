@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from toolcell.core import ToolCall
+from toolcell.host.terminal.exit_codes import EXIT_COULD_NOT_RUN
 from toolcell.sandbox import ExecutionResult, Sandbox, SandboxSession
 from toolcell.tools import CodeExecutor, ConcurrentExecutor, ToolRegistry
 from toolcell.tools.builtin import code_tools
@@ -128,6 +129,8 @@ async def by_command(case: Case) -> End:
     arguments = [str(file), "--stdin", "--out", str(out), *options_of(case.row)]
     run = partial(toolcell, "run", *arguments, stdin=case.stdin)
     done = await anyio.to_thread.run_sync(run)
+    # Its own words say why; no program of ours ends so.
+    assert done.returncode != EXIT_COULD_NOT_RUN, done.stderr
     # A line of the command's own follows a program's last one, though it did not end.
     parts = [line.partition(b"toolcell: ") for line in done.stderr.splitlines()]
     told = [before for before, ours, _ in parts if before or not ours]
