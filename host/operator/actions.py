@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import anyio.to_thread
 
 from toolcell.core import AuditError, InvalidInputError
 from toolcell.guard import AuditHead, AuditLog
-from toolcell.tools.spi import CodeSessions
+from toolcell.tools.spi import CodeSession, CodeSessions
 
 from .audit_anchors import HeadFile, KeptHead
 from .live_calls import LiveCall, LiveCalls, check_stoppable
@@ -46,15 +46,17 @@ async def cancel_call(
     return recorded
 
 
-async def close_session(
+async def stop_session(
     sessions: CodeSessions,
-    agent_id: str | None,
-    key: str,
+    session: CodeSession,
+    way: Literal["close", "interrupt"],
     *,
     by: str,
     audit: AuditLog | None,
 ) -> bool:
-    """Close a session of code; its variables and files are lost.
+    """Close a session of code, or interrupt its run as Ctrl-C does.
+
+    A session that is closed loses its variables and files.
 
     Returns:
         False if the act could not be recorded.
@@ -62,33 +64,19 @@ async def close_session(
     Raises:
         InvalidInputError: It is not open.
     """
-    _check_open(sessions, agent_id, key)
+    agent_id, key = session.agent_id, session.key
+    if not any((each.agent_id, each.key) == (agent_id, key) for each in sessions.all()):
+        raise InvalidInputError(
+            "this session is not open", hint="it was closed, or has ended by itself"
+        )
+    event, stop = (
+        ("session_closed", sessions.aclose)
+        if way == "close"
+        else ("session_interrupted", sessions.interrupt)
+    )
     named = {"agent_id": agent_id, "session": key}
-    recorded = await _record_stop(audit, "session_closed", by=by, **named)
-    await sessions.aclose(agent_id, key)
-    return recorded
-
-
-async def interrupt_session(
-    sessions: CodeSessions,
-    agent_id: str | None,
-    key: str,
-    *,
-    by: str,
-    audit: AuditLog | None,
-) -> bool:
-    """Interrupt the run of a session of code, as Ctrl-C does.
-
-    Returns:
-        False if the act could not be recorded.
-
-    Raises:
-        InvalidInputError: It is not open.
-    """
-    _check_open(sessions, agent_id, key)
-    named = {"agent_id": agent_id, "session": key}
-    recorded = await _record_stop(audit, "session_interrupted", by=by, **named)
-    await sessions.interrupt(agent_id, key)
+    recorded = await _record_stop(audit, event, by=by, **named)
+    await stop(agent_id, key)
     return recorded
 
 
@@ -102,13 +90,6 @@ async def keep_head(audit: AuditLog, heads: HeadFile, *, by: str) -> KeptHead:
     await anyio.to_thread.run_sync(partial(audit.append, "head_kept", by=by))
     head: AuditHead = await anyio.to_thread.run_sync(audit.head)
     return await anyio.to_thread.run_sync(partial(heads.keep, head, by=by))
-
-
-def _check_open(sessions: CodeSessions, agent_id: str | None, key: str) -> None:
-    if not any((each.agent_id, each.key) == (agent_id, key) for each in sessions.all()):
-        raise InvalidInputError(
-            "this session is not open", hint="it was closed, or has ended by itself"
-        )
 
 
 async def _record_stop(audit: AuditLog | None, event: str, **facts: Any) -> bool:

@@ -19,8 +19,8 @@ GUARDED_CALL = 33
 APPROVAL = 16
 """Files of the console and of approvals."""
 
-APPROVAL_AND_CALL = 74
-"""Those and all that the call touches until it ends: 72, and two that a loop in the
+APPROVAL_AND_CALL = 73
+"""Those and all that the call touches until it ends: 71, and two that a loop in the
 background may add on a slow machine."""
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import anyio
 from starlette.responses import Response
 
 from toolcell.tools.spi import CodeSession, CodeSessions
 
-from ...operator.actions import close_session, interrupt_session
+from ...operator.actions import stop_session
 from ...operator.session_usage import measured
 from ..web.visit import NotDoneError, Visit
 
@@ -28,27 +30,17 @@ async def show(visit: Visit) -> Response:
 
 async def interrupt(visit: Visit) -> Response:
     """Interrupt the program of a session, as Ctrl-C does."""
-    sessions, found = _find(visit)
-    recorded = await interrupt_session(
-        sessions,
-        found.agent_id,
-        found.key,
-        by=visit.person.id,
-        audit=visit.sources.audit,
-    )
-    return visit.stopped("/sessions", recorded=recorded)
+    return await _stop(visit, "interrupt")
 
 
 async def close(visit: Visit) -> Response:
     """Close a session; its variables and files are lost."""
-    sessions, found = _find(visit)
-    recorded = await close_session(
-        sessions,
-        found.agent_id,
-        found.key,
-        by=visit.person.id,
-        audit=visit.sources.audit,
-    )
+    return await _stop(visit, "close")
+
+
+async def _stop(visit: Visit, way: Literal["close", "interrupt"]) -> Response:
+    by, audit = visit.person.id, visit.sources.audit
+    recorded = await stop_session(*_find(visit), way, by=by, audit=audit)
     return visit.stopped("/sessions", recorded=recorded)
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,18 +191,19 @@ async def test_sessions_are_seen_interrupted_and_closed(tmp_path: Path) -> None:
         assert (session.agent_id, session.key, session.users) == ("a", "s", 1)
         assert session.opened <= session.used
 
-        await actions.interrupt_session(host.sessions, "a", "s", by="Ann", audit=audit)
+        stop = partial(actions.stop_session, host.sessions, session, audit=audit)
+        await stop("interrupt", by="Ann")
         with anyio.fail_after(60):
             while "one" not in running.results:
                 await anyio.sleep(0.01)
         content: Any = running.results["one"].content
         assert (content["status"], content["variables"]) == ("cancelled", "new")
 
-        await actions.close_session(host.sessions, "a", "s", by="Bob", audit=audit)
+        await stop("close", by="Bob")
         assert host.sessions.all() == []
-        for act in (actions.close_session, actions.interrupt_session):
+        for way in ("close", "interrupt"):
             with pytest.raises(InvalidInputError):
-                await act(host.sessions, "a", "s", by="Bob", audit=audit)
+                await stop(way, by="Bob")
     done = [
         (each["event"], each["by"], each["agent_id"], each["session"])
         for each in events(tmp_path)
@@ -246,11 +248,12 @@ async def test_a_session_is_interrupted_and_closed_though_it_cannot_be_recorded(
         await running.until("one", b"begun")
         lose_log(tmp_path)
         with anyio.fail_after(60):
-            close, interrupt = actions.close_session, actions.interrupt_session
-            assert not await interrupt(sessions, "a", "s", by="Ann", audit=audit)
+            [session] = sessions.all()
+            stop = partial(actions.stop_session, sessions, session, by="Ann")
+            assert not await stop("interrupt", audit=audit)
             while "one" not in running.results:
                 await anyio.sleep(0.01)
-            assert not await close(sessions, "a", "s", by="Ann", audit=audit)
+            assert not await stop("close", audit=audit)
         assert sessions.all() == []
 
 
