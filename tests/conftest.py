@@ -98,8 +98,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     tell_skipped(terminalreporter)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    # Found once, since all workers must collect the same.
+    node.workerinput["level"] = level_here()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     mark_slow(item)
+    if _backend_of(item) is CONFINED and not _is_usual_attack(item):
+        item.add_marker("slow")
+
+
+def _is_usual_attack(item: pytest.Item) -> bool:
+    """Say whether a test is an attack that no row with namespaces tries here."""
+    if not _name(item).startswith("security/"):
+        return False
+    given = getattr(item.config, "workerinput", {})
+    return (given.get("level") or level_here()) == "confined"
 
 
 @pytest.hookimpl(trylast=True)
@@ -116,9 +132,7 @@ def _choose_for_cluster(config: pytest.Config, items: list[pytest.Item]) -> None
     """Keep the row `cluster` for tests of a sandbox that they do not make."""
     dropped: list[pytest.Item] = []
     for item in items:
-        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
-            continue
-        if item.callspec.params.get("backend") is not CLUSTER:
+        if not isinstance(item, pytest.Function) or _backend_of(item) is not CLUSTER:
             continue
         if "sandbox" not in item.fixturenames:
             dropped.append(item)
@@ -131,8 +145,7 @@ def _choose_for_confined(config: pytest.Config, items: list[pytest.Item]) -> Non
     """Keep the row `confined` for cells alone, and expect what it cannot hold."""
     dropped = set()
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        if callspec is None or callspec.params.get("backend") is not CONFINED:
+        if _backend_of(item) is not CONFINED:
             continue
         if not _name(item).startswith(("sandbox/", "security/")):
             dropped.add(item)
@@ -140,6 +153,12 @@ def _choose_for_confined(config: pytest.Config, items: list[pytest.Item]) -> Non
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
     items[:] = [item for item in items if item not in dropped]
     config.hook.pytest_deselected(items=list(dropped))
+
+
+def _backend_of(item: pytest.Item) -> BackendRow | None:
+    """Return the row of the fixture `backend`; None without it."""
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get("backend")
 
 
 def _name(item: pytest.Item) -> str:
@@ -177,7 +196,7 @@ CLUSTER = BackendRow(name="cluster", options={"backend": "subprocess"}, on_nodes
 BACKENDS = [
     pytest.param(SUBPROCESS, id="subprocess"),
     pytest.param(CLUSTER, id="cluster", marks=pytest.mark.slow),
-    pytest.param(CONFINED, id="confined", marks=pytest.mark.slow),
+    pytest.param(CONFINED, id="confined"),
     pytest.param(DOCKER, id="docker", marks=pytest.mark.docker),
     pytest.param(RUNSC, id="runsc", marks=[pytest.mark.docker, pytest.mark.runsc]),
 ]
