@@ -185,6 +185,7 @@ PLOTS = (
     "class Figure:\n"
     "    def __init__(self, side): self.side = side\n"
     "    def savefig(self, file, format, bbox_inches):\n"
+    "        assert bbox_inches == 'tight'\n"
     "        file.write(png(self.side, self.side))\n"
     "figures = types.ModuleType('matplotlib.figure')\n"
     "figures.Figure = Figure\n"
@@ -197,7 +198,7 @@ PLOTS = (
 )
 
 
-@pytest.mark.promise("FP14")
+@pytest.mark.promise("FP14", "FP16")
 @pytest.mark.parametrize("ending", ["sys.exit(3)", "1 / 0", "raise SystemExit"])
 async def test_open_figures_are_shown_however_a_program_ends(
     sandbox: SandboxManager, ending: str

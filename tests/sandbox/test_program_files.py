@@ -110,6 +110,16 @@ async def test_children_of_python_get_no_flags_of_ours(sandbox: Sandbox) -> None
     assert result.value == [[], "user", "user"], result.stderr
 
 
+@pytest.mark.promise("FP12")
+async def test_the_user_of_a_program_has_a_name(sandbox: Sandbox) -> None:
+    code = (
+        "import grp, os, pwd\n"
+        "[pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name]"
+    )
+    result = await sandbox.run(code)
+    assert isinstance(result.value, list) and all(result.value), result.stderr
+
+
 @pytest.mark.promise("FP6")
 async def test_no_byte_is_lost_under_signals(sandbox: Sandbox) -> None:
     code = (

@@ -430,7 +430,7 @@ while (used := time.process_time() - began) < 0.4:
     assert 380 <= end.usage.cpu_ms < float(end.stdout) + 300
 
 
-@pytest.mark.promise("P-10")
+@pytest.mark.promise("P-10", "FP26")
 async def test_each_run_tells_what_it_used_and_what_held(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:

@@ -247,7 +247,7 @@ async def test_10_000_runs_leave_the_host_as_it_was(backend: BackendRow) -> None
 
 def living(backend: BackendRow) -> set[object]:
     """Return the cells of this process: containers, or PID namespaces."""
-    if backend.name == "subprocess":
+    if backend.options["backend"] == "subprocess":
         ours = below(os.getpid())
         return namespaces_of(pid for pid, start in ours.items() if runs(pid, start))
     import docker
