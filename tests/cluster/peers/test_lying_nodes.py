@@ -180,6 +180,7 @@ USES: dict[str, tuple[Use, list[dict[str, Any]]]] = {
     ),
     "exec": (lambda s, _: s.exec("ls"), [{}, {"process": "x", "pid": 1, "argv": []}]),
     "wait": (_waits, [{"process": 1, "pid": 1, "argv": []}]),
+    "output": (_reads, [{"process": 1, "pid": 1, "argv": []}]),
     "connect": (lambda s, _: s.connect(8000), [{}]),
     "watch": (lambda s, _: s.watch(), [{}]),
     "save": (lambda s, folder: s.save(folder / "a"), [{}]),

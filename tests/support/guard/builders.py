@@ -31,17 +31,6 @@ class FakeClock(SetClock):
     now: float = NOON
 
 
-@dataclass
-class Said:
-    """What a person says to every call."""
-
-    approved: bool = True
-    status: str = "approved"
-    reason: str = ""
-    approver: str | None = "pat"
-    call: Any = None
-
-
 def call(name: str = "add", agent_id: str | None = "a", **arguments: Any) -> ToolCall:
     return ToolCall(id="1", name=name, arguments=arguments, agent_id=agent_id)
 

@@ -4,44 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from toolcell.tools import Records, SQLiteRecords, ToolExecutionRecord
-from toolcell.tools.spi import MemoryRecords
+from toolcell.tools import Records, SQLiteRecords
 from toolcell.tools.stores.sqlite_search import FOUND
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+from .plain_records import NOON, record
+
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def records(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "memory":
-        yield MemoryRecords()
-    else:
-        store = SQLiteRecords(tmp_path / "records.db")
-        yield store
-        store.close()
-
-
-def record(call_id: str = "1", **changes: Any) -> ToolExecutionRecord:
-    fields: dict[str, Any] = {
-        "call_id": call_id,
-        "tool_name": "add",
-        "agent_id": "a",
-        "parent_id": None,
-        "tool_version": "1.0.0",
-        "arguments": {},
-        "verdict": "allowed",
-        "status": "ok",
-        "started_at": NOON,
-        "duration_ms": 1.0,
-    }
-    return ToolExecutionRecord(**{**fields, **changes})
 
 
 def test_pages_follow_each_other_without_gap_or_overlap(records: Records) -> None:

@@ -5,37 +5,25 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toolcell.tools import Records, SQLiteRecords, ToolExecutionRecord
+from toolcell.tools import Records, SQLiteRecords
 from toolcell.tools.spi import MemoryRecords
 from toolcell.tools.stores.record_filter import MAX_SEARCHED
 from toolcell.tools.stores.sqlite_search import TAKEN_AT_ONCE, left_out, take_in
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+from . import plain_records
+from .plain_records import NOON
+
 pytestmark = pytest.mark.promise("D4")
 
 
-def record(call_id: str, **changes: Any) -> ToolExecutionRecord:
-    fields: dict[str, Any] = {
-        "call_id": call_id,
-        "tool_name": "note",
-        "agent_id": "a",
-        "parent_id": None,
-        "tool_version": "1.0.0",
-        "arguments": {},
-        "verdict": "allowed",
-        "status": "ok",
-        "started_at": NOON,
-        "duration_ms": 1.0,
-    }
-    return ToolExecutionRecord(**{**fields, **changes})
-
-
+record = partial(plain_records.record, tool_name="note")
 RECORDS = [
     record("plain", arguments={"text": "Größe of the café"}),
     record("joined", arguments={"path": "reports/2026-q3.csv", "n": 42}),

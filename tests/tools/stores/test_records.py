@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,39 +15,20 @@ from typing import Any
 import pytest
 
 from toolcell.core import InvalidInputError, StoreUnavailableError
-from toolcell.tools import Records, SQLiteRecords, ToolExecutionRecord
+from toolcell.tools import Records, SQLiteRecords
 from toolcell.tools.spi import MemoryRecords
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+from . import plain_records
+from .plain_records import NOON
 
-
-@pytest.fixture(params=["memory", "sqlite"])
-def records(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "memory":
-        yield MemoryRecords()
-    else:
-        store = SQLiteRecords(tmp_path / "records.db")
-        yield store
-        store.close()
-
-
-def record(call_id: str = "1", **changes: Any) -> ToolExecutionRecord:
-    fields: dict[str, Any] = {
-        "call_id": call_id,
-        "tool_name": "add",
-        "agent_id": "a",
-        "parent_id": None,
-        "tool_version": "1.0.0",
-        "arguments": {"a": 1, "b": [2, {"c": "ü"}]},
-        "verdict": "allowed",
-        "status": "ok",
-        "started_at": NOON,
-        "duration_ms": 1.5,
-        "result": {"sum": 3},
-        "usage": {"wall_ms": 2, "usd": "0.010"},
-        "backend": "loop",
-    }
-    return ToolExecutionRecord(**{**fields, **changes})
+record = partial(
+    plain_records.record,
+    arguments={"a": 1, "b": [2, {"c": "ü"}]},
+    duration_ms=1.5,
+    result={"sum": 3},
+    usage={"wall_ms": 2, "usd": "0.010"},
+    backend="loop",
+)
 
 
 @pytest.mark.promise("GR-13", "GR-14")
