@@ -7,15 +7,15 @@ import hmac
 import logging
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from toolcell.core import ConfigError, InvalidInputError, StoreUnavailableError
 
-from ..config.state_file import open_state_file
+from ..config.state_file import StateFile, open_state_file
 
 if TYPE_CHECKING:
     from ..config.host_config import HostConfig
@@ -68,7 +68,9 @@ SELECT id, agent_id, asks_person, created_at, expires_at, revoked_at, operator, 
 FROM tokens WHERE id = ?
 """
 _USE = "UPDATE tokens SET last_used_at = ? WHERE id = ?"
-_REVOKE = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
+_REVOKE = (
+    "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL RETURNING id"
+)
 _PREFIX = "tcl"
 _log = logging.getLogger("toolcell.host")
 _E2B_PREFIX = "e2b"
@@ -106,7 +108,7 @@ class Token:
         return asdict(self)
 
 
-class TokenStore:
+class TokenStore(StateFile):
     """Tokens in an SQLite file that several processes share.
 
     Args:
@@ -122,13 +124,7 @@ class TokenStore:
         self._noted: dict[str, float] = {}
         """The times at which uses were noted here, by id."""
 
-        self._file = open_state_file(path, _prepare)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        super().__init__(open_state_file(path, _prepare), "the tokens")
 
     def create(
         self,
@@ -176,12 +172,12 @@ class TokenStore:
         else:
             secret = secrets.token_urlsafe(32)
             text = f"{_PREFIX}_{token.id}_{secret}"
-        self._run(_INSERT, (*asdict(token).values(), _hash(secret)))
+        self.run(_INSERT, (*asdict(token).values(), _hash(secret)))
         return token, text
 
     def all(self) -> list[Token]:
         """Return all tokens, also expired and revoked ones, the oldest first."""
-        rows = self._run(_ALL)
+        rows = self.run(_ALL)
         return [_token(row) for row in rows]
 
     def revoke(self, token_id: str) -> None:
@@ -190,8 +186,7 @@ class TokenStore:
         Raises:
             InvalidInputError: There is no such token, or it is revoked.
         """
-        done = self._run(_REVOKE, (self._clock(), token_id))
-        if done.rowcount != 1:
+        if not self.run(_REVOKE, (self._clock(), token_id)):
             raise InvalidInputError(
                 f"there is no token {token_id!r} to revoke",
                 hint="see `toolcell tokens list`",
@@ -207,10 +202,10 @@ class TokenStore:
             token_id, secret = rest[:_ID_CHARACTERS], rest[_ID_CHARACTERS:]
         else:
             token_id, _, secret = rest.partition("_")
-        row = self._run(_ONE, (token_id,)).fetchone()
-        *fields, known = row or (None, _NO_HASH)
+        rows = self.run(_ONE, (token_id,))
+        *fields, known = rows[0] if rows else (None, _NO_HASH)
         same = hmac.compare_digest(_hash(secret), known)
-        if row is None or not same or prefix not in (_PREFIX, _E2B_PREFIX):
+        if not rows or not same or prefix not in (_PREFIX, _E2B_PREFIX):
             return None
         token = _token(fields)
         if not self._is_valid(token):
@@ -220,8 +215,8 @@ class TokenStore:
 
     def is_valid(self, token_id: str) -> bool:
         """Return True for a token that is neither expired nor revoked."""
-        row = self._run(_ONE, (token_id,)).fetchone()
-        return row is not None and self._is_valid(_token(row[:-1]))
+        rows = self.run(_ONE, (token_id,))
+        return bool(rows) and self._is_valid(_token(rows[0][:-1]))
 
     def _note_use(self, token: Token) -> None:
         now = self._clock()
@@ -231,25 +226,13 @@ class TokenStore:
         # First: where it cannot be noted, the next requests do not wait for it again.
         self._noted[token.id] = now
         try:
-            self._run(_USE, (now, token.id))
+            self.run(_USE, (now, token.id))
         except StoreUnavailableError as error:
             # A token is good although nobody can note that it was used.
             _log.warning("the last use of token %s is not noted: %s", token.id, error)
 
     def _is_valid(self, token: Token) -> bool:
         return token.revoked_at is None and self._clock() < token.expires_at
-
-    def _run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """Run a statement on the shared file.
-
-        Raises:
-            StoreUnavailableError: The file cannot be read or written, or was removed.
-        """
-        try:
-            self._file.check_place()
-            return self._file.execute(statement, values)
-        except sqlite3.Error as error:
-            raise StoreUnavailableError(f"the tokens: {error}") from error
 
 
 def _prepare(file: sqlite3.Connection) -> None:

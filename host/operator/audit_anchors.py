@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
-from toolcell.core import StoreUnavailableError
 from toolcell.guard import AuditHead
 
-from ..config.state_file import open_state_file
+from ..config.state_file import StateFile, open_state_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 HEADS_FILE = "heads.db"
 
@@ -44,7 +41,7 @@ class KeptHead(NamedTuple):
     """The name of the person."""
 
 
-class HeadFile:
+class HeadFile(StateFile):
     """Heads in an SQLite file, which several processes share.
 
     Whoever can write the log and this file can forge both. A head is proof only where
@@ -60,13 +57,8 @@ class HeadFile:
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time) -> None:
         self._clock = clock
-        self._file = open_state_file(path, lambda file: file.execute(_SCHEMA))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        file = open_state_file(path, lambda file: file.execute(_SCHEMA))
+        super().__init__(file, "the kept heads")
 
     def keep(self, head: AuditHead, *, by: str) -> KeptHead:
         """Keep a head; return it.
@@ -75,15 +67,14 @@ class HeadFile:
             StoreUnavailableError: The file cannot be written.
         """
         kept = KeptHead(head, self._clock(), by)
-        with self._used() as file:
-            file.execute(
-                "INSERT INTO heads (seq, hash, kept_at, kept_by) VALUES (?, ?, ?, ?)",
-                (*head, kept.kept_at, by),
-            )
-            file.execute(
-                "DELETE FROM heads WHERE number <= (SELECT max(number) FROM heads) - ?",
-                (MAX_HEADS,),
-            )
+        self.run(
+            "INSERT INTO heads (seq, hash, kept_at, kept_by) VALUES (?, ?, ?, ?)",
+            (*head, kept.kept_at, by),
+        )
+        self.run(
+            "DELETE FROM heads WHERE number <= (SELECT max(number) FROM heads) - ?",
+            (MAX_HEADS,),
+        )
         return kept
 
     def all(self) -> list[KeptHead]:
@@ -92,19 +83,10 @@ class HeadFile:
         Raises:
             StoreUnavailableError: The file cannot be read.
         """
-        with self._used() as file:
-            rows = file.execute(
-                "SELECT seq, hash, kept_at, kept_by FROM heads ORDER BY number DESC"
-            ).fetchall()
+        rows = self.run(
+            "SELECT seq, hash, kept_at, kept_by FROM heads ORDER BY number DESC"
+        )
         return [
             KeptHead(AuditHead(seq, text), kept_at, by)
             for seq, text, kept_at, by in rows
         ]
-
-    @contextmanager
-    def _used(self) -> Iterator[sqlite3.Connection]:
-        try:
-            self._file.check_place()
-            yield self._file
-        except sqlite3.Error as error:
-            raise StoreUnavailableError(f"the kept heads: {error}") from error

@@ -7,18 +7,16 @@ and of passkeys the public keys.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import time
-from typing import Any, Self
 
-from toolcell.core import ConfigError, StoreUnavailableError
+from toolcell.core import ConfigError
 
 from ...config.host_config import HostConfig
-from ...config.state_file import open_state_file
+from ...config.state_file import StateFile, open_state_file
 
 PEOPLE_FILE = "people.db"
 
@@ -86,7 +84,7 @@ COMMIT;
 """
 
 
-class PeopleFile:
+class PeopleFile(StateFile):
     """The SQLite file, which several processes may share.
 
     Args:
@@ -101,32 +99,13 @@ class PeopleFile:
         self.clock = clock
         self._path = path
         self._turn = threading.Lock()
-        self._file = open_state_file(path, lambda file: file.executescript(_SCHEMA))
-        self._file.execute("PRAGMA foreign_keys = ON")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        file = open_state_file(path, lambda file: file.executescript(_SCHEMA))
+        super().__init__(file, "the people")
+        file.execute("PRAGMA foreign_keys = ON")
 
     def beside(self) -> PeopleFile:
         """Return another connection to the file. Raises ConfigError."""
         return PeopleFile(self._path, clock=self.clock)
-
-    def run(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement, and return its rows.
-
-        Raises:
-            StoreUnavailableError: The file cannot be read or written, or was removed.
-        """
-        try:
-            self._file.check_place()
-            return self._file.execute(statement, values).fetchall()
-        except sqlite3.IntegrityError:
-            raise
-        except sqlite3.Error as error:
-            raise StoreUnavailableError(f"the people: {error}") from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
