@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import anyio
 from baselines import installed, peers, programs
@@ -38,10 +39,13 @@ from rows.streams import STREAM_ROWS
 from rows.tools import TOOL_ROWS
 from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager, Session
 
+Strongest = Literal["kernel", "confined"]
 _POOL = 8
 _WORKERS = 4
 _PROGRAMS_PER_CELL = 1000
 _REUSED_ROUNDS = 9
+_START_SHARE, _START_MS = 1.3, 4
+_OWN_USER_MS, _SHARED_USER_MS = 1.5, 3
 _PAUSE_SECONDS = 0.05
 _SUM_OF_SQUARES = """\
 import time
@@ -53,9 +57,12 @@ print((time.perf_counter() - started) * 1000)
 """
 
 
-def _subprocess_config(pool: int = 0, programs_per_cell: int = 1) -> SandboxConfig:
+def _subprocess_config(
+    pool: int = 0, programs_per_cell: int = 1, strongest: Strongest = "kernel"
+) -> SandboxConfig:
     return SandboxConfig(
         backend="subprocess",
+        strongest_isolation=strongest,
         python=PYTHON,
         pool=pool,
         programs_per_cell=programs_per_cell,
@@ -122,19 +129,61 @@ async def sustained(options: Options) -> list[Row]:
     return against(work, [ours, bwrap], [None], "rate")
 
 
-async def reused(options: Options) -> list[Row]:
+async def reused(strongest: Strongest, gate: float, options: Options) -> list[Row]:
     """The same in cells that are made new for each program."""
     ours = Sample(name="sandbox.run", unit="runs/s")
     bwrap = Sample(name="bwrap python3 -I -c", unit="runs/s")
-    config = _subprocess_config(programs_per_cell=_PROGRAMS_PER_CELL)
+    config = _subprocess_config(
+        programs_per_cell=_PROGRAMS_PER_CELL, strongest=strongest
+    )
     async with SandboxManager(config) as sandbox:
         await _per_second(sandbox, 2 * _WORKERS)
         for _ in range(min(_REUSED_ROUNDS, options.runs)):
             ours.values.append(await _per_second(sandbox, 2 * options.runs))
             rate = programs.bwrap_per_second(options.runs // 2 + 1, _WORKERS)
             bwrap.values.append(rate)
-    work = f"subprocess, reused cells from {_WORKERS} tasks"
-    return against(work, [ours, bwrap], [3.2], "rate")
+    kind = "confined" if strongest == "confined" else "subprocess"
+    work = f"{kind}, reused cells from {_WORKERS} tasks"
+    return against(work, [ours, bwrap], [gate], "rate")
+
+
+async def confined_prepared(options: Options) -> list[Row]:
+    """A confined cell from a full pool against a bare interpreter."""
+    work = "confined, fresh prepared cell"
+    async with SandboxManager(_subprocess_config(_POOL, 1, "confined")) as sandbox:
+        ours = Contender(
+            name="sandbox.run",
+            run=partial(_hello, sandbox),
+            settle=partial(processes.cells_settled, sandbox, _POOL),
+        )
+        samples = await take_turns([ours, programs.plain()], options.runs)
+    more = [each - _START_SHARE * samples[1].p50 for each in samples[0].values]
+    added = Sample(name=f"less {_START_SHARE} times python3 -I -c", values=more)
+    bound = Row(work=work, ours=added, compare="absolute", gate=_START_MS)
+    return [*against(work, samples, [None], "share"), bound]
+
+
+async def confined_fork(options: Options) -> list[Row]:
+    """A fork of a session's warm interpreter against one that nothing confines."""
+    work = "confined, new interpreter in a session"
+    config = _subprocess_config(strongest="confined")
+    async with SandboxManager(config) as sandbox, sandbox.session() as opened:
+        isolation = (await opened.run(HELLO, fresh=True)).isolation
+        own_user = isolation is not None and "own_uid" in isolation.layers
+        with programs.warm() as bare:
+            run = partial(_hello_again, opened)
+            ours = Contender(name="session.run(fresh=True)", run=run, settle=_pause)
+            samples = await take_turns([ours, bare], options.runs)
+    more = [each - samples[1].p50 for each in samples[0].values]
+    user = "a user of its own" if own_user else "the host's user"
+    added = Sample(name="less a bare fork", values=more)
+    bound = Row(
+        work=f"{work}, {user}, less a bare fork",
+        ours=added,
+        compare="absolute",
+        gate=_OWN_USER_MS if own_user else _SHARED_USER_MS,
+    )
+    return [*against(work, samples, [None], "share"), bound]
 
 
 async def reused_containers(
@@ -331,7 +380,10 @@ ROWS: dict[str, RowMaker] = {
     "subprocess-on-demand": on_demand,
     "subprocess-prepared": prepared,
     "subprocess-sustained": sustained,
-    "subprocess-reused": reused,
+    "subprocess-reused": partial(reused, "kernel", 3.2),
+    "confined-prepared": confined_prepared,
+    "confined-fork": confined_fork,
+    "confined-reused": partial(reused, "confined", 2),
     "docker-reused": partial(reused_containers, "runc", 200, 25),
     "runsc-reused": partial(reused_containers, "runsc", 40, 5),
     "docker-session": partial(session, "runc", (60, 15)),
