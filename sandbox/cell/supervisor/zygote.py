@@ -52,6 +52,8 @@ class Zygote:
             _serve(theirs, settings)
         theirs.close()
         self._socket.settimeout(_FORK_SECONDS)
+        self._reach = _reach(settings)
+        self._rules = self._reach.rules().fd if self._reach else -1
 
     def is_gone(self) -> bool:
         """Return True if it has ended: it says nothing unless it is asked."""
@@ -67,7 +69,10 @@ class Zygote:
         Raises:
             OSError: No process can be forked.
         """
+        if anew:
+            self._renew_rules()
         fds = [pipes.stdout, pipes.stderr, pipes.result, pipes.request]
+        fds += [self._rules] if self._reach else []
         send_fds(self._socket, _FORK_ANEW if anew else _FORK, fds)
         answer = self._socket.recv(_MAX_ANSWER_BYTES)
         if not answer:
@@ -77,6 +82,18 @@ class Zygote:
             os.waitpid(self.pid, 0)
             self.pid = successor
         return pid
+
+    def _renew_rules(self) -> None:
+        """Make those of the next programs: file systems are new.
+
+        The zygote could, but each page that it writes to is copied after each fork.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+        if self._reach:
+            os.close(self._rules)
+            self._rules = self._reach.rules().fd
 
 
 def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
@@ -91,23 +108,24 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
         )
         settings = {**settings, "keepers": [*settings["keepers"], os.getpid()]}
         confine.get_ready(settings)
-        reach = _reach(settings)
-        _make_rules(settings, reach)
         network = NetworkNamespace() if settings["renews"] == MOUNTS else None
         while True:
-            order, fds = receive_fds(door, 1, 4)
+            order, fds = receive_fds(door, 1, 5)
             if not order:
                 break
             if order == _FORK_ANEW and network is not None:
                 linux.unshare(linux.CLONE_NEWIPC)
                 network = network.renewed(settings["network"])
-                _make_rules(settings, reach)
-            stdout, stderr, result, request = fds
+            stdout, stderr, result, request, *rules = fds
+            if rules:
+                [settings["rules"]] = rules
             pipes = runner.Pipes(request, stdout, stderr, result)
             pid = linux.clone(linux.CLONE_PARENT)
             if pid == 0:
                 runner.start(pipes, settings)
             pipes.close()
+            for fd in rules:
+                os.close(fd)
             successor = os.fork() if _is_own_child(pid) else -1
             if successor:
                 door.send(b"%d %d" % (pid, max(successor, 0)))
@@ -118,23 +136,10 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
 
 
 def _reach(settings: dict[str, Any]) -> landlock.Reach | None:
-    """Return what programs may reach, if this process makes their rules."""
+    """Return what programs may reach, if their rules are not those of the cell."""
     if not settings["reach"]:
         return None
     return landlock.Reach(settings["reach"], (settings["workdir"], *SHARED_FOLDERS))
-
-
-def _make_rules(settings: dict[str, Any], reach: landlock.Reach | None) -> None:
-    """Make the rules of the next programs, of file systems that are made anew, too.
-
-    Raises:
-        OSError: The kernel refused.
-    """
-    if reach is None:
-        return
-    if settings["rules"] >= 0:
-        os.close(settings["rules"])
-    settings["rules"] = reach.rules().fd
 
 
 def _is_own_child(pid: int) -> bool:
