@@ -11,7 +11,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
@@ -156,6 +156,8 @@ class AnswerWaits:
         request: ApprovalRequest,
         seconds: float,
         lookups: ApprovalLookups,
+        *,
+        parked: bool,
     ) -> ApprovalOutcome:
         """Wait for the answer about a call, and return what it makes of it.
 
@@ -164,17 +166,28 @@ class AnswerWaits:
             request: Its request, which is stored.
             seconds: Seconds to wait. When it is reached the call is unanswered.
             lookups: The lookups of this event loop.
+            parked: True if the call comes again for an answer that comes later.
 
         Raises:
             StoreUnavailableError: The store did not answer.
         """
         with self._question(request.id) as question, lone_error_as_it_is():
-            async with anyio.create_task_group() as tasks:
-                outcome = await self._look(
-                    call, request, seconds, question, lookups, tasks
-                )
-                tasks.cancel_scope.cancel()
+            try:
+                async with anyio.create_task_group() as tasks:
+                    outcome = await self._look(
+                        call, request, seconds, question, lookups, tasks
+                    )
+                    tasks.cancel_scope.cancel()
+            except anyio.get_cancelled_exc_class():
+                if question.waiting == 1 and not parked:
+                    await self._leave(request, lookups)
+                raise
         return outcome
+
+    async def _leave(self, request: ApprovalRequest, lookups: ApprovalLookups) -> None:
+        """Let people know that the last call which waited was cancelled."""
+        with anyio.CancelScope(shield=True), suppress(StoreUnavailableError):
+            await lookups.in_thread(self._workflow.leave, request)
 
     @contextmanager
     def _question(self, request_id: str) -> Iterator[SharedQuestion]:

@@ -206,10 +206,13 @@ class Approvals:
             facts,
             decision,
             "" if preview is None else await preview(),
+            wait_seconds=None if facts.park else wait,
         )
         if wait <= 0 or opened is None:
             return as_it_stands(call, opened)
-        return await self._waits.outcome(call, opened.request, wait, self._lookups)
+        return await self._waits.outcome(
+            call, opened.request, wait, self._lookups, parked=facts.park
+        )
 
     async def put(self, call: ToolCall, facts: CallFacts) -> ApprovalOutcome:
         """Put a question to people, or return the answer that it has got.

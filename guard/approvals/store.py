@@ -8,6 +8,7 @@ import sqlite3
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
 
@@ -175,7 +176,7 @@ class ApprovalStore(ForkAware):
         with self._transaction() as db:
             found = current_record(db, request.digest, now)
             if found is not None:
-                return found
+                return _waited_for_again(db, found, request)
             [waiting] = db.execute(
                 "SELECT count(*) FROM approvals"
                 " WHERE agent_id = ? AND status = 'pending' AND expires_at > ?",
@@ -194,6 +195,15 @@ class ApprovalStore(ForkAware):
                 ),
             )
             return ApprovalRecord(request, "pending", None, None, None)
+
+    def leave(self, request: ApprovalRequest, now: float) -> None:
+        """Note that the call of a request waits no more."""
+        with self._transaction() as db:
+            row = db.execute(f"{SELECT_RECORD} WHERE id = ?", (request.id,)).fetchone()
+            stored = None if row is None else read_record(row).request
+            # The same call may wait anew, in another process.
+            if stored is not None and stored.waits_until == request.waits_until:
+                _rewrite(db, replace(stored, waits_until=now))
 
     def current_record(self, digest: str, now: float) -> ApprovalRecord | None:
         """Return the last request for a call that has not expired."""
@@ -380,6 +390,25 @@ class ApprovalStore(ForkAware):
             if withdrawn != Withdrawn():
                 record(withdrawn)
             return withdrawn
+
+
+def _waited_for_again(
+    db: sqlite3.Connection, found: ApprovalRecord, asked: ApprovalRequest
+) -> ApprovalRecord:
+    """Note that a call which was asked for before waits anew; return its record."""
+    if found.status != "pending" or asked.waits_until is None:
+        return found
+    until = min(asked.waits_until, found.request.expires_at)
+    if until > (found.request.waits_until or 0.0):
+        request = replace(found.request, waits_until=until)
+        _rewrite(db, request)
+        return found._replace(request=request)
+    return found
+
+
+def _rewrite(db: sqlite3.Connection, request: ApprovalRequest) -> None:
+    text = REQUEST.dump_json(request).decode()
+    db.execute("UPDATE approvals SET request = ? WHERE id = ?", (text, request.id))
 
 
 def _forget(db: sqlite3.Connection, before: float) -> None:

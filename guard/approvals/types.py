@@ -80,6 +80,14 @@ class ApprovalRequest:
     approved_by: tuple[str, ...] = ()
     """Those of several who have approved it so far, in their order."""
 
+    waits_until: float | None = None
+    """The time at which its call gives up waiting, in seconds since 1970 (UTC); that of
+    a parked one is `expires_at`. None: unknown."""
+
+    def is_waited_for(self, now: float) -> bool:
+        """Return whether its call still waits at a time, as far as is known."""
+        return self.waits_until is None or now < self.waits_until
+
     @property
     def facts(self) -> CallFacts:
         """The facts to which the answer is bound beside the call."""

@@ -94,10 +94,25 @@ class ApprovalWorkflow:
         return outcome_of(call, record)
 
     def request(
-        self, call: ToolCall, facts: CallFacts, decision: Decision, preview: str = ""
+        self,
+        call: ToolCall,
+        facts: CallFacts,
+        decision: Decision,
+        preview: str = "",
+        *,
+        wait_seconds: float | None = None,
     ) -> ApprovalRecord | None:
-        """Store a request; return None if the agent has too many."""
+        """Store a request; return None if the agent has too many.
+
+        Args:
+            call: The call.
+            facts: Further facts of the call.
+            decision: The decision to ask.
+            preview: The effect of the call in the words of its tool.
+            wait_seconds: Seconds that the call waits. None: until the request expires.
+        """
         now = self.clock()
+        expires_at = now + self._expiry_seconds
         request = ApprovalRequest(
             id=secrets.token_hex(8),
             call=call,
@@ -107,10 +122,13 @@ class ApprovalWorkflow:
             tags=facts.tags,
             rule=decision.rule or "",
             asked_at=now,
-            expires_at=now + self._expiry_seconds,
+            expires_at=expires_at,
             calls=facts.calls,
             approvers=decision.approvers,
             preview=_bounded(preview),
+            waits_until=expires_at
+            if wait_seconds is None
+            else min(now + wait_seconds, expires_at),
         )
         record = partial(
             self._record,
@@ -126,6 +144,10 @@ class ApprovalWorkflow:
             expires_at=request.expires_at,
         )
         return self.store.open(request, max_pending=self._max_pending, record=record)
+
+    def leave(self, request: ApprovalRequest) -> None:
+        """Note that the call of a request gave up before its time."""
+        self.store.leave(request, self.clock())
 
     def answered(self, request_id: str) -> ApprovalOutcome | None:
         """Return the outcome of a request; None: it waits. Raises InvalidInputError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from time import time
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -83,6 +84,7 @@ def _console(
         oidc=oidc,
         events=events,
         checks=checks,
+        began_at=time(),
         templates=make_templates(),
         navigation=[
             (each.path, each.link)

@@ -6,10 +6,11 @@ from time import time
 
 from starlette.responses import Response
 
+from toolcell.guard import ApprovalRequest
 from toolcell.guard.spi import StandingGrant
 
 from ..web.visit import NotDoneError, Visit
-from .shown import show_request
+from .shown import RequestPage, show_request
 
 MAX_LISTED = 50
 """Requests on the page. When it is reached the newer ones are counted alone."""
@@ -20,19 +21,24 @@ LATEST = 10
 
 async def show(visit: Visit) -> Response:
     """Show the requests that wait, the oldest first, the grants, and late answers."""
-    approvals = visit.sources.approvals
-    waiting = await approvals.pending()
-    shown = [await show_request(visit.sources, each) for each in waiting[:MAX_LISTED]]
-    recent = await approvals.recent(limit=LATEST + len(waiting))
-    now = time()
+    approvals, now = visit.sources.approvals, time()
+    pending = await approvals.pending()
+    waiting = [each for each in pending if each.is_waited_for(now)]
+    given_up = [each for each in pending if not each.is_waited_for(now)]
+    recent = await approvals.recent(limit=LATEST + len(pending))
     return visit.render(
         "inbox.html",
         waiting=len(waiting),
-        shown=shown,
+        shown=await _shown(visit, waiting),
+        given_up=await _shown(visit, given_up[::-1]),
         grants=await approvals.grants(),
         answered=[each for each in recent if each.state(now) != "waiting"][:LATEST],
         now=now,
     )
+
+
+async def _shown(visit: Visit, requests: list[ApprovalRequest]) -> list[RequestPage]:
+    return [await show_request(visit.sources, each) for each in requests[:MAX_LISTED]]
 
 
 async def count(visit: Visit) -> Response:

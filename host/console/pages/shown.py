@@ -15,7 +15,7 @@ from toolcell.guard import ApprovalRequest, Decision, ShownRequest
 
 from ...operator.explanations import explain
 from ...runtime.sources import Sources
-from ..web.templating import as_json
+from ..web.templating import as_json, excerpt
 
 MAX_LIST_CHARACTERS = 4_000
 """Characters of arguments in the list of all requests. When it is reached they are on
@@ -39,6 +39,11 @@ class ShownArgument:
 
     pieces: Sequence[tuple[str, bool]]
     """Its text in pieces; True marks what stands for a hidden part."""
+
+    @property
+    def text(self) -> str:
+        """Its text, with the marks of hidden parts."""
+        return "".join(text for text, _ in self.pieces)
 
     @property
     def characters(self) -> int:
@@ -79,6 +84,11 @@ class RequestPage:
         """True if it is too long for a list."""
         total = sum(each.characters for each in self.arguments) + len(self.preview)
         return total > MAX_LIST_CHARACTERS
+
+    @property
+    def excerpt(self) -> str:
+        """The begin of its arguments, which tells it from others."""
+        return excerpt({each.name: each.text for each in self.arguments})
 
     @property
     def is_plain(self) -> bool:

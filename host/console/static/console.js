@@ -67,6 +67,10 @@ function guardAll(root) {
   }
 }
 window.addEventListener("focus", () => guardAll(document));
+// What a card shows has come before the eye only now.
+document.addEventListener("toggle", ({ target }) => {
+  if (target.open && target.matches("details.call")) guardAll(target);
+}, true);
 
 // Times that count down.
 function span(seconds) {
@@ -82,7 +86,13 @@ function span(seconds) {
 function countDown() {
   document.querySelectorAll("[data-touch]").forEach(age);
   for (const each of document.querySelectorAll("[data-left]")) {
-    each.textContent = span(Number(each.dataset.left) - age(each));
+    const left = Number(each.dataset.left) - age(each);
+    each.textContent = span(left);
+    // Who waited until then waits no more.
+    if (left <= 0 && each.dataset.left > 0 && each.closest("[data-live]")) {
+      each.dataset.left = 0;
+      refresh(liveParts);
+    }
   }
 }
 setInterval(countDown, 1000);
@@ -106,7 +116,7 @@ function replace(part, found) {
   const said = fresh.querySelector("[data-announce]")?.textContent;
   if (said) document.getElementById("announce").textContent = said;
 }
-function refresh(parts, url = location.href) {
+function refresh(parts, url = location.href, done = () => {}) {
   const request = new XMLHttpRequest();
   request.open("GET", url);
   request.responseType = "document";
@@ -119,6 +129,7 @@ function refresh(parts, url = location.href) {
     const count = request.response.title.match(/^\(\d+\) /)?.[0] ?? "";
     document.title = count + document.title.replace(/^\(\d+\) /, "");
     for (const each of parts()) replace(each, request.response.getElementById(each.id));
+    done();
   };
   request.send();
 }
@@ -127,17 +138,18 @@ function refresh(parts, url = location.href) {
 const counts = () => [...document.querySelectorAll("[data-count]")];
 const COUNTED = ["approval.asked", "approval.ended"];
 
+const liveParts = () => [...document.querySelectorAll("[data-live]")];
+
 let stream = null;
 function follow() {
-  const parts = () => [...document.querySelectorAll("[data-live]")];
-  const kinds = new Set(parts().flatMap((each) => each.dataset.live.split(" ")));
+  const kinds = new Set(liveParts().flatMap((each) => each.dataset.live.split(" ")));
   if (stream || !counts().length || document.hidden) return;
   stream = new EventSource(`/events?after=${document.body.dataset.after}`);
   const soon = (act) => {
     let planned = 0;
     return () => { planned ||= setTimeout(() => { planned = 0; act(); }, 100); };
   };
-  const plan = soon(() => refresh(parts));
+  const plan = soon(() => refresh(liveParts));
   const count = soon(() => refresh(counts, "/waiting"));
   for (const kind of COUNTED) stream.addEventListener(kind, count);
   for (const kind of kinds) stream.addEventListener(kind, plan);
@@ -155,11 +167,72 @@ document.addEventListener("visibilitychange", () => {
     stream = null;
   } else if (!document.hidden && counts().length) {
     refresh(counts, "/waiting");
-    if (document.querySelector("[data-live]")) {
-      refresh(() => [...document.querySelectorAll("[data-live]")]);
-    }
+    if (liveParts().length) refresh(liveParts);
     follow();
   }
+});
+
+// Figures of a moment are read again while somebody may look at them.
+const OFTEN_MS = 5_000;
+setInterval(() => {
+  const parts = () => [...document.querySelectorAll("[data-often]")];
+  if (!document.hidden && parts().length) refresh(parts);
+}, OFTEN_MS);
+
+// A hidden page asks now and then, and calls its person if more calls wait.
+const LOOK_MS = 30_000;
+const waiting = (title) => Number(title.match(/^\((\d+)\) /)?.[1] ?? 0);
+function notify(text) {
+  try {
+    const shown = new Notification("toolcell", { body: text, tag: "toolcell" });
+    shown.onclick = () => { window.focus(); shown.close(); };
+  } catch {
+    tell("This browser shows no notifications of pages.");
+  }
+}
+setInterval(() => {
+  if (!document.hidden || window.Notification?.permission !== "granted") return;
+  const before = waiting(document.title);
+  refresh(counts, "/waiting", () => {
+    const now = waiting(document.title);
+    if (now > before) notify(now === 1 ? "A call waits for you." : `${now} calls wait for you.`);
+  });
+}, LOOK_MS);
+const bell = document.getElementById("notify");
+if (bell && window.Notification?.permission === "default") {
+  bell.hidden = false;
+  bell.addEventListener("click", async () => {
+    bell.hidden = true;
+    if (await Notification.requestPermission() === "granted") notify("Calls that wait are told here.");
+  });
+}
+
+// The keys of the inbox. They open and focus; Enter and the space bar act.
+function openCall(step) {
+  const cards = [...document.querySelectorAll("details.call")];
+  const at = cards.findIndex((each) => each.open);
+  const next = cards[Math.min(Math.max(at + step, 0), cards.length - 1)];
+  if (!next) return;
+  next.open = true;
+  next.firstElementChild.focus();
+  next.scrollIntoView({ block: "nearest" });
+}
+const KEYS = {
+  j: () => openCall(1),
+  k: () => openCall(-1),
+  a: (card) => card?.querySelector("button.main[data-guard]")?.focus(),
+  d: (card) => {
+    const denial = card?.querySelector(".answers details");
+    if (denial) denial.open = true;
+    denial?.querySelector("input:not([type=hidden])").focus();
+  },
+  "?": () => document.getElementById("keys").togglePopover(),
+};
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.altKey || event.metaKey || !document.getElementById("keys")) return;
+  if (event.target.matches("input, textarea, select") || !Object.hasOwn(KEYS, event.key)) return;
+  event.preventDefault();
+  KEYS[event.key](document.querySelector("details.call[open]"));
 });
 
 for (const each of document.querySelectorAll("[data-lines]")) {

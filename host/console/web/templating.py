@@ -38,7 +38,7 @@ def make_templates() -> Environment:
     templates.finalize = _visible
     templates.filters |= {"as_json": as_json, "counted": counted}
     templates.filters |= {"when": when, "clock": clock, "iso": iso, "span": span}
-    templates.filters |= {"took": took, "excerpt": excerpt}
+    templates.filters |= {"took": took, "excerpt": excerpt, "size": size}
     templates.filters |= {"breakable": breakable}
     templates.filters |= {"program": programs.program, "terminal": programs.terminal}
     templates.filters |= {"failure": programs.failure}
@@ -96,6 +96,15 @@ def took(milliseconds: float) -> str:
         return f"{milliseconds:.0f} ms"
     seconds = milliseconds / 1_000
     return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as people write it, such as `2 MiB`."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1_024:
+            return f"{count:.3g} {unit}"
+        count /= 1_024
+    return f"{count:,.1f} TiB"
 
 
 def excerpt(arguments: Mapping[str, Any]) -> str:

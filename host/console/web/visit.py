@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from time import time
 from typing import Any
 
 import anyio.to_thread
@@ -62,6 +63,9 @@ class Console:
 
     events: Events
     checks: OperatorChecks
+    began_at: float
+    """The time at which it began to serve, in seconds since 1970 (UTC)."""
+
     templates: Environment
     navigation: Sequence[tuple[str, str]]
     """The links to pages at the head of each: path and text."""
@@ -114,7 +118,8 @@ class Visit:
     async def count_waiting(self) -> None:
         """Count the calls that wait; where they cannot be read there is no count."""
         with suppress(StoreUnavailableError):
-            self.waiting = len(await self.sources.approvals.pending())
+            pending, now = await self.sources.approvals.pending(), time()
+            self.waiting = sum(each.is_waited_for(now) for each in pending)
 
     def require(self, role: Role) -> None:
         """Check that the person has a role.

@@ -71,6 +71,7 @@ def test_the_reason_of_a_denial_reaches_the_model(
 ) -> None:
     request, call = service.asked(to="casino")
     anna.open(service.url)
+    anna.open_call(request.id)
     anna.click(f"#why-{request.id}")
     anna.write(f"#reason-{request.id}", "we do not gamble")
     anna.press("Deny", f"form[contains(@action, '{request.id}')]")
@@ -102,9 +103,10 @@ def test_the_focus_stays_where_it_was_as_the_page_keeps_up(
     for name in ("letters", "link", "approve"):
         anna.script(
             "window.before = document.getElementById(arguments[0]);"
-            "window.before.focus();"
-            "for (const each of document.querySelectorAll('details')) each.open = 1;",
-            f"{name}-{request.id}",
+            "for (const each of [...arguments].slice(1))"
+            "  document.getElementById(each).open = true;"
+            "window.before.focus();",
+            *(f"{each}-{request.id}" for each in (name, "call", "ascii")),
         )
         other, _ = service.asked(to=f"beside the {name}")
         anna.reads(f"beside the {name}")
@@ -123,6 +125,7 @@ def test_the_focus_stays_where_it_was_as_the_page_keeps_up(
 def test_what_a_person_writes_is_not_replaced(service: Service, anna: Browser) -> None:
     request, _ = service.asked(to="first")
     anna.open(service.url)
+    anna.open_call(request.id)
     anna.click(f"#why-{request.id}")
     anna.write(f"#reason-{request.id}", "because")
     service.asked(to="second")
@@ -297,6 +300,7 @@ def test_pages_work_without_scripts(service: Service, anna: Browser) -> None:
     anna.allow_scripts(False)
     try:
         anna.open(service.url)
+        anna.open_call(request.id)
         anna.press("Approve once", f"form[contains(@action, '{request.id}')]")
         anna.reads("anna approved this call")
     finally:

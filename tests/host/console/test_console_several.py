@@ -43,6 +43,7 @@ def test_an_open_page_hears_of_the_first_person(
     anna.open(service.url)
     carl = Client(service)
     carl.post(f"/approvals/{request.id}/approve", digest=carl.digest(request))
+    anna.open_call(request.id)
     anna.reads("2 people; carl has approved it")
     anna.send("Approve once", f"form[contains(@action, '{request.id}')]")
     assert "carl and anna approved this call" in anna.text

@@ -15,7 +15,10 @@ axe.run(document, { resultTypes: ["violations"] }).then(
     id: each.id, impact: each.impact, nodes: each.nodes.map((node) => node.html)
   }))), (error) => done([{ id: String(error), impact: "critical", nodes: [] }]));
 """
-OPEN_ALL = "for (const each of document.querySelectorAll('details')) each.open = true;"
+OPEN_ALL = """for (const each of document.querySelectorAll("details")) {
+  each.removeAttribute("name");
+  each.open = true;
+}"""
 ACTIVE = "a, button, summary, textarea, select, input:not([type=hidden]), [tabindex]"
 OUT_OF_REACH = f"""
 {OPEN_ALL}

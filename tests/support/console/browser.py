@@ -123,6 +123,17 @@ class Browser:
             # It led to another page.
             return False
 
+    def open_call(self, request_id: str) -> None:
+        """Open the card of a call in the inbox."""
+
+        def is_open() -> bool:
+            if self.all(f"#call-{request_id}[open]"):
+                return True
+            self.driver.find_element(By.ID, f"line-{request_id}").click()
+            return False
+
+        self.until(is_open)
+
     def key(self, key: str) -> None:
         """Press a key, in whatever has the focus."""
         ActionChains(self.driver).send_keys(key).perform()
