@@ -14,6 +14,7 @@ from toolcell.core.detached import Detachable
 
 from .backends.selection import check_strength, open_backend
 from .client.backend import Backend
+from .client.types import CellTraits
 from .config.argument_checks import check_kinds
 from .config.network import Network
 from .config.settings import SandboxConfig
@@ -89,6 +90,15 @@ class SandboxManager(Sandbox, Detachable):
     def notices(self) -> tuple[str, ...]:
         """Remarks on the choice of the backend, one line each."""
         return self._notices
+
+    @property
+    def traits(self) -> CellTraits:
+        """The backend that makes cells, and the isolation that it gives.
+
+        Raises:
+            InvalidInputError: The manager is not open.
+        """
+        return self._open_backend.traits
 
     @classmethod
     async def open(

@@ -14,19 +14,17 @@ from toolcell.tools.spi import UsageHour
 
 from ...operator.limits import agent_limits
 from ..web.visit import NotDoneError, Visit
-
-HOURS = 48
-"""Hours that are drawn."""
-
-_HOUR = 3_600
+from .charts import HOUR, HOURS, charts
 
 
 async def show(visit: Visit) -> Response:
-    """Show all agents, with the sums of their last day."""
+    """Show all agents, with the sums of their last day, and all of them together."""
     now = time()
+    usage = await _usage(visit, now)
     sums: dict[str, list[UsageHour]] = {}
-    for each in await _usage(visit, now - 24 * _HOUR):
-        sums.setdefault(each.agent_id, []).append(each)
+    for each in usage:
+        if each.hour >= now - 24 * HOUR:
+            sums.setdefault(each.agent_id, []).append(each)
     host = visit.sources.host
     live = [] if host is None else [each.agent_id for each in host.live_calls.all()]
     known = visit.sources.guard.agents
@@ -42,13 +40,19 @@ async def show(visit: Visit) -> Response:
         }
         for agent_id in [*known, *sorted(sums.keys() - set(known) - {""})]
     ]
-    return visit.render("agents.html", rows=rows, here=host is not None)
+    return visit.render(
+        "agents.html",
+        rows=rows,
+        here=host is not None,
+        charts=charts(usage, now),
+        hours=HOURS,
+    )
 
 
 async def show_one(visit: Visit) -> Response:
     """Show the limits of an agent, and its use by hour."""
     agent_id, now, sources = visit.part("agent"), time(), visit.sources
-    hours = await _usage(visit, now - (HOURS - 1) * _HOUR, agent_id)
+    hours = await _usage(visit, now, agent_id)
     if agent_id not in sources.guard.agents and not hours:
         raise NotDoneError(404, "there is no such agent")
     return visit.render(
@@ -56,15 +60,7 @@ async def show_one(visit: Visit) -> Response:
         agent_id=agent_id,
         has_policy=agent_id in sources.guard.agents,
         limits=await agent_limits(sources.guard, sources.registry, agent_id),
-        plots=[
-            (title, unit, _points(hours, now, name))
-            for title, unit, name in (
-                ("Calls", "calls", "calls"),
-                ("Refused", "calls", "denied"),
-                ("CPU", "ms", "cpu_ms"),
-                ("Money", "usd", "usd"),
-            )
-        ],
+        charts=charts(hours, now),
         hours=HOURS,
         now=now,
     )
@@ -78,26 +74,13 @@ async def reset(visit: Visit) -> Response:
 
 
 async def _usage(
-    visit: Visit, since: float, agent_id: str | None = None
+    visit: Visit, now: float, agent_id: str | None = None
 ) -> list[UsageHour]:
+    """Return the use of the hours that are drawn, by agent."""
+    since = (now // HOUR - (HOURS - 1)) * HOUR
     search = partial(
         visit.sources.records.usage_hours,
         since=datetime.fromtimestamp(since, UTC),
         agent_id=agent_id,
     )
     return await anyio.to_thread.run_sync(search)
-
-
-def _points(
-    hours: list[UsageHour], now: float, name: str
-) -> list[tuple[str, int | float]]:
-    """Return the amount of each hour up to now, also of those without any."""
-    amounts = {each.hour: getattr(each, name) for each in hours}
-    last = int(now // _HOUR * _HOUR)
-    return [
-        (
-            f"{datetime.fromtimestamp(hour, UTC):%a %H:00}",
-            round(amounts.get(hour, 0), 4),
-        )
-        for hour in range(last - (HOURS - 1) * _HOUR, last + 1, _HOUR)
-    ]

@@ -54,5 +54,6 @@ async def test_pages_show_what_the_files_have(tmp_path: Path) -> None:
     assert "&lt;b&gt;hello&lt;/b&gt;" in pages["runs/1"].text
     for name in ("runs", "sessions"):
         assert "of other processes are not seen here" in pages[name].text
-    assert "Calls: highest 1 calls" in pages["agents/builder"].text
+    assert "1 calls; most at" in pages["agents/builder"].text
+    assert "Serves for" in pages["health"].text
     assert [each.status_code for each in missing] == [404, 404]

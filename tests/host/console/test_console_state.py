@@ -50,12 +50,13 @@ def test_agents_are_shown_with_limits_and_plots(
     shown = words(viewer.page("/agents/builder"))
     assert "str/anger no policy" in listed
     assert "builder usd/day 5.00 0.00 0.00 5.00 in" in shown
-    assert "Calls highest 4 calls" in shown
-    assert "Refused highest 1 calls" in shown
+    assert "Calls 4 calls; most at" in shown
+    assert "Refused 1 calls; most at" in shown
+    assert "Money 0 USD" in shown
     assert viewer.acts == set()
     viewer.act("/agents/builder/reset", 403)
     viewer.page("/agents/nobody", 404)
-    assert "Calls highest 1 calls" in words(viewer.page("/agents/str/anger"))
+    assert "Calls 1 calls; most at" in words(viewer.page("/agents/str/anger"))
 
     service.portal.call(_charge, service)
     assert "5.00 0.25 0.00 4.75 in" in words(viewer.page("/agents/builder"))

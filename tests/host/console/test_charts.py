@@ -1,0 +1,56 @@
+"""Charts say what was used: their axes fit, and hours without use have no bar."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolcell.host.console.pages.charts import HOUR, HOURS, axis_top, charts
+from toolcell.tools.spi import UsageHour
+
+pytestmark = pytest.mark.promise("D3")
+
+NOW = 1_795_858_205.0
+"""2026-11-28, 09:30:05 UTC."""
+
+LAST = int(NOW // HOUR) * HOUR
+
+
+def test_a_chart_has_numbers_dates_and_gaps() -> None:
+    usage = [
+        UsageHour(LAST, "a", calls=3, usd=0.1, cpu_ms=1_500),
+        UsageHour(LAST, "b", calls=1),
+        UsageHour(LAST - 2 * HOUR, "a", calls=2),
+        UsageHour(LAST - HOURS * HOUR, "a", calls=1_000),
+    ]
+    calls, refused, cpu, money = charts(usage, NOW)
+
+    assert (calls.total, calls.scale) == ("6 calls", ("4", "2", "0"))
+    assert [(each.at, each.height) for each in calls.bars] == [(45, 0.5), (47, 1.0)]
+    assert calls.highest == "Sat 28 Nov, 09:00: 4 calls"
+    assert [f"{each:%d %H}" for each in calls.dates] == [
+        "26 10",
+        "26 22",
+        "27 10",
+        "27 22",
+    ]
+    assert (refused.total, refused.highest, refused.bars) == ("0 calls", "", ())
+    assert (cpu.total, cpu.scale) == ("1.5 s", ("2", "1", "0"))
+    assert (money.total, money.scale) == ("0.1 USD", ("0.1", "0.05", "0"))
+    assert [each.height for each in money.bars] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("highest", "top"),
+    [
+        (0, 2),
+        (1, 2),
+        (3, 4),
+        (5, 10),
+        (11, 20),
+        (21, 40),
+        (99, 100),
+        (123_456, 200_000),
+    ],
+)
+def test_an_axis_ends_at_a_round_number(highest: float, top: float) -> None:
+    assert axis_top(highest, 2) == top
