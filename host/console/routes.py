@@ -46,6 +46,7 @@ TABLE: tuple[Page | Act, ...] = (
     Page("/audit", audit.show, link="Audit"),
     Act("/audit/verify", audit.verify, role="operator"),
     Act("/audit/head", audit.keep, role="operator"),
+    Page("/audit/export", audit.export_log),
     Page("/audit/{number}", audit.show_one),
     Page("/policies", policies.show, link="Policies"),
     Act("/explain", policies.ask, role="viewer"),

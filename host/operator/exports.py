@@ -1,4 +1,4 @@
-"""Records as JSON lines and as CSV, a page at a time."""
+"""Records and the audit log as JSON lines and as CSV, a page at a time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import io
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 
+from toolcell.guard.spi import audit_search
 from toolcell.tools import Records
 from toolcell.tools.spi import NumberedRecord
+
+from .filters import fits_audit
 
 PAGE_RECORDS = 200
 """Records that are in memory at once."""
@@ -25,6 +29,9 @@ COLUMNS = (
     *("error_kind", "duration_ms", "call_id", "parent_id", "arguments", "usage"),
 )
 """The columns of CSV. Results are in JSON lines alone."""
+
+AUDIT_COLUMNS = ("seq", "time", "event", "agent_id", "tool", "call_id", "record")
+"""The columns of CSV of the audit log; the last one has the whole record as JSON."""
 
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -54,6 +61,40 @@ async def export(
         lines = map(as_row, facts) if form == "csv" else map(as_line, facts)
         yield b"".join(lines)
         before = found[-1].number
+
+
+async def export_audit(
+    path: Path, wanted: Mapping[str, Any], form: str
+) -> AsyncGenerator[bytes, None]:
+    """Yield the records of an audit log that fit, newest first, as they stand there.
+
+    Args:
+        path: The log.
+        wanted: Filters, as `read_filters` returns them.
+        form: `jsonl` or `csv`.
+
+    Raises:
+        AuditError: The log cannot be read.
+    """
+    rest = dict(wanted)
+    times = {name: rest.pop(name, None) for name in ("since", "until")}
+    search = partial(audit_search, path, partial(fits_audit, rest), **times)
+    before = None
+    if form == "csv":
+        yield row_of(AUDIT_COLUMNS)
+    while True:
+        page = partial(search, before=before, limit=PAGE_RECORDS)
+        found = await anyio.to_thread.run_sync(page)
+        records = (each.record for each in found.entries if each.seq is not None)
+        yield b"".join(map(_audit_row if form == "csv" else as_line, records))
+        if found.next is None:
+            return
+        before = found.next
+
+
+def _audit_row(record: Mapping[str, Any]) -> bytes:
+    *named, _ = AUDIT_COLUMNS
+    return row_of([*(record.get(name) for name in named), record])
 
 
 def facts_of(found: NumberedRecord) -> dict[str, Any]:

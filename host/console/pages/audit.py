@@ -16,9 +16,10 @@ from toolcell.guard.spi import AuditEntry, AuditFound, audit_page, audit_search
 from ...operator.actions import keep_head
 from ...operator.audit_anchors import KeptHead
 from ...operator.audit_check import AuditCheck
+from ...operator.exports import export_audit
 from ...operator.filters import NAMES, Asked, fits_audit, read_filters
 from ..web.visit import NotDoneError, Visit
-from .filters import by_day, filter_choices
+from .filters import by_day, exported, filter_choices
 from .numbers import read_number
 
 PAGE_RECORDS = 50
@@ -58,6 +59,12 @@ async def show(visit: Visit) -> Response:
         # Without a script, too, the page shows how far the check is.
         answer.headers["Refresh"] = str(_LOOK_AGAIN_SECONDS)
     return answer
+
+
+async def export_log(visit: Visit) -> Response:
+    """Answer with all records of the log that fit the filters, as a file."""
+    log, _ = _log(visit)
+    return exported(visit, "audit", partial(export_audit, log.path))
 
 
 async def show_one(visit: Visit) -> Response:

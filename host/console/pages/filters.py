@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
+
+from starlette.responses import Response
 
 from toolcell.guard.spi import Reason
 
-from ...operator.filters import FAILED, STATUSES
-from ..web.visit import Visit
+from ...http.streams import TAKE_SECONDS, Streamed
+from ...operator.exports import FORMS
+from ...operator.filters import FAILED, NAMES, STATUSES, read_filters
+from ..web.visit import NotDoneError, Visit
 
 _Item = TypeVar("_Item")
 
@@ -45,6 +49,36 @@ def filter_choices(visit: Visit, given: Mapping[str, str]) -> Choices:
         _with((FAILED, *STATUSES), given["status"]),
         _with(get_args(Reason)[1:], given["reason"]),
         list(times.items()),
+    )
+
+
+def exported(
+    visit: Visit,
+    name: str,
+    export: Callable[[Mapping[str, Any], str], AsyncGenerator[bytes, None]],
+) -> Response:
+    """Answer with all that fits the filters of a list, as a file.
+
+    Args:
+        visit: The request; its query has the filters, and `form`.
+        name: The name of the file, without its suffix.
+        export: Yields what fits, in a form.
+
+    Raises:
+        NotDoneError: There is no such form.
+        InvalidInputError: A filter cannot be read.
+    """
+    form = visit.query("form", "jsonl")
+    if form not in FORMS:
+        raise NotDoneError(404, "there is no such form", hint="jsonl or csv")
+    given = {each: visit.query(each) for each in NAMES}
+    asked = read_filters(given, datetime.now(UTC))
+    asked.check()
+    return Streamed(
+        export(asked.wanted, form),
+        FORMS[form],
+        headers={"Content-Disposition": f"attachment; filename={name}.{form}"},
+        take_seconds=TAKE_SECONDS,
     )
 
 

@@ -17,14 +17,14 @@ from toolcell.core.text.printable import escaped
 from toolcell.guard import Redactor
 from toolcell.tools.spi import NumberedRecord
 
-from ...http.streams import TAKE_SECONDS, Streamed, event_stream
+from ...http.streams import event_stream
 from ...operator.actions import cancel_call
 from ...operator.explanations import call_tree, why
-from ...operator.exports import FORMS, export
+from ...operator.exports import export
 from ...operator.filters import NAMES, read_filters
 from ...operator.live_calls import LiveCall, LiveCalls
 from ..web.visit import NotDoneError, Visit
-from .filters import by_day, filter_choices
+from .filters import by_day, exported, filter_choices
 from .numbers import read_number
 
 PAGE_RECORDS = 50
@@ -64,18 +64,7 @@ async def show(visit: Visit) -> Response:
 
 async def export_records(visit: Visit) -> Response:
     """Answer with all records that fit the filters, as a file."""
-    form = visit.query("form", "jsonl")
-    if form not in FORMS:
-        raise NotDoneError(404, "there is no such form", hint="jsonl or csv")
-    given = {name: visit.query(name) for name in NAMES}
-    asked = read_filters(given, datetime.now(UTC))
-    asked.check()
-    return Streamed(
-        export(visit.sources.records, asked.wanted, form),
-        FORMS[form],
-        headers={"Content-Disposition": f"attachment; filename=runs.{form}"},
-        take_seconds=TAKE_SECONDS,
-    )
+    return exported(visit, "runs", partial(export, visit.sources.records))
 
 
 async def show_live(visit: Visit) -> Response:

@@ -21,7 +21,7 @@ from ...support.console.layout import DESK, PHONE, TABLET, on_screen, wrong_at
 from ...support.console.served import SECRET, Service, served
 
 NO_PAGES = {
-    *("/events", "/login", "/login/options", "/runs/export"),
+    *("/events", "/login", "/login/options", "/runs/export", "/audit/export"),
     *("/oidc/begin", "/oidc/callback"),
 }
 PAGES = [

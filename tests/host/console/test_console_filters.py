@@ -108,3 +108,25 @@ def test_the_audit_log_is_asked_by_the_same_filters(viewer: Client) -> None:
     page = viewer.page("/audit?until=noon&agent=nobody")
     assert "The filter until was left out" in page
     assert "No record fits" in page
+
+
+@pytest.mark.promise("D7")
+def test_the_audit_log_is_exported(
+    service: Service, viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcell.host.operator.exports.PAGE_RECORDS", 2)
+    service.call("note", agent=FORMULA, text="refused").result(60)
+    asked = viewer.lines("/audit/export?agent=stranger&form=jsonl")
+    lines = [json.loads(each) for each in asked]
+    rows = "\n".join(viewer.lines("/audit/export?form=csv"))
+    table = [*csv.DictReader(io.StringIO(rows))]
+    numbers = [int(each["seq"]) for each in table]
+
+    assert {each["agent_id"] for each in lines} == {"stranger"}
+    assert len(numbers) > 2
+    assert numbers == sorted({*numbers}, reverse=True)
+    assert numbers[0] - numbers[-1] == len(numbers) - 1
+    assert all(json.loads(each["record"])["seq"] == int(each["seq"]) for each in table)
+    assert f"'{FORMULA}" in {each["agent_id"] for each in table}
+    viewer.page("/audit/export?until=noon", 409)
+    viewer.page("/audit/export?form=xml", 404)
