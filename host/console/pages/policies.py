@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 from starlette.responses import Response
@@ -55,12 +55,53 @@ async def show_tool(visit: Visit) -> Response:
     return visit.render(
         "tool.html",
         tool=tool,
+        arguments=argument_rows(tool.parameters),
         agents=[
             agent_id
             for agent_id in guard.agents
             if tool.name in visit.sources.registry.snapshot().for_agent(agent_id)
         ],
     )
+
+
+class ArgumentRow(NamedTuple):
+    """One argument of a tool, as a table has it."""
+
+    name: str
+    type: str
+    required: bool
+    default: str
+    meaning: str
+
+
+def argument_rows(schema: Mapping[str, Any]) -> list[ArgumentRow]:
+    """Return the arguments of a tool; the schema may be anybody's."""
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, Mapping):
+        return []
+    needed = required if isinstance(required, list) else []
+    rows = []
+    for name, found in properties.items():
+        each = found if isinstance(found, Mapping) else {}
+        default = json.dumps(each["default"]) if "default" in each else ""
+        meaning = str(each.get("description", ""))
+        rows.append(ArgumentRow(name, _type(each), name in needed, default, meaning))
+    return rows
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """Return the type of a schema in a few words."""
+    for several in ("anyOf", "oneOf"):
+        options = schema.get(several)
+        if isinstance(options, list):
+            named = (_type(each) for each in options if isinstance(each, Mapping))
+            return " or ".join(dict.fromkeys(named))
+    if isinstance(schema.get("enum"), list):
+        return "one of " + ", ".join(json.dumps(each) for each in schema["enum"])
+    kind, items = schema.get("type", "any"), schema.get("items")
+    if kind == "array" and isinstance(items, Mapping):
+        return f"list of {_type(items)}"
+    return " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
 
 
 def _arguments(text: str) -> dict[str, Any]:

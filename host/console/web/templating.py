@@ -39,6 +39,7 @@ def make_templates() -> Environment:
     templates.filters |= {"as_json": as_json, "counted": counted}
     templates.filters |= {"when": when, "clock": clock, "iso": iso, "span": span}
     templates.filters |= {"took": took, "excerpt": excerpt, "size": size}
+    templates.filters |= {"amount": amount}
     templates.filters |= {"breakable": breakable}
     templates.filters |= {"program": programs.program, "terminal": programs.terminal}
     templates.filters |= {"failure": programs.failure}
@@ -105,6 +106,21 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1_024
     return f"{count:,.1f} TiB"
+
+
+def amount(value: Any, unit: str) -> str:
+    """Return an amount of a unit of budgets as people write it: `30.0 s of CPU`."""
+    match unit:
+        case "cpu_ms":
+            return f"{took(float(value))} of CPU"
+        case "wall_ms":
+            return took(float(value))
+        case "bytes":
+            return size(float(value))
+        case "usd":
+            return f"{value} USD"
+        case _:
+            return f"{value} {unit}"
 
 
 def excerpt(arguments: Mapping[str, Any]) -> str:

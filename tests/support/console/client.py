@@ -17,7 +17,7 @@ _KNOWN = frozenset(
     "html head meta title link script body a header img nav form input span button p "
     "main div h1 h2 h3 section dl dt dd pre table thead tbody tr th td select option "
     "label details summary ul li code figure figcaption svg rect time mark article "
-    "footer textarea fieldset legend wbr b kbd path".split()
+    "footer textarea fieldset legend wbr br b kbd path datalist".split()
 )
 
 
