@@ -7,7 +7,7 @@ import pytest
 from toolcell.host.console.pages.charts import HOUR, HOURS, axis_top, charts
 from toolcell.tools.spi import UsageHour
 
-pytestmark = pytest.mark.promise("D3")
+from ...support.console.client import Client
 
 NOW = 1_795_858_205.0
 """2026-11-28, 09:30:05 UTC."""
@@ -15,6 +15,7 @@ NOW = 1_795_858_205.0
 LAST = int(NOW // HOUR) * HOUR
 
 
+@pytest.mark.promise("D3")
 def test_a_chart_has_numbers_dates_and_gaps() -> None:
     usage = [
         UsageHour(LAST, "a", calls=3, usd=0.1, cpu_ms=1_500),
@@ -54,3 +55,14 @@ def test_a_chart_has_numbers_dates_and_gaps() -> None:
 )
 def test_an_axis_ends_at_a_round_number(highest: float, top: float) -> None:
     assert axis_top(highest, 2) == top
+
+
+@pytest.mark.promise("D14")
+def test_health_tells_of_the_machine(viewer: Client) -> None:
+    words = " ".join(viewer.page("/health").split())
+
+    for each in ("toolcell 0.", "Serves for", "over 1, 5 and 15 minutes", " free of "):
+        assert each in words
+    assert "0 run , 0 wait for a place, 0 for a person" in words.replace(
+        "run,", "run ,"
+    )

@@ -16,9 +16,9 @@ from toolcell.host.console.accounts.people import Role
 from toolcell.host.console.pages.shown import show_request
 from toolcell.host.runtime.sources import sources_of
 
-from ...support.console.browser import Browser, browser
-from ...support.console.person import Client
-from ...support.console.served import SECRET, Service, served
+from ....support.console.browser import Browser, browser
+from ....support.console.person import Client
+from ....support.console.served import SECRET, Service, served
 
 
 def test_of_two_people_at_once_one_wins(service: Service, anna: Browser) -> None:

@@ -9,10 +9,10 @@ from itertools import takewhile
 import httpx2
 import pytest
 
-from ...support.console.browser import Browser, browser
-from ...support.console.client import signed_in
-from ...support.console.person import Client
-from ...support.console.served import Service
+from ....support.console.browser import Browser, browser
+from ....support.console.client import signed_in
+from ....support.console.person import Client
+from ....support.console.served import Service
 
 
 def test_two_people_at_once_both_count(service: Service, anna: Browser) -> None:

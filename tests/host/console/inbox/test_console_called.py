@@ -13,10 +13,10 @@ from toolcell.core import ToolResult
 from toolcell.guard import ApprovalRequest
 from toolcell.tools import RunContext
 
-from ...support.console.browser import Browser
-from ...support.console.layout import PHONE, on_screen
-from ...support.console.person import Client
-from ...support.console.served import Service
+from ....support.console.browser import Browser
+from ....support.console.layout import PHONE, on_screen
+from ....support.console.person import Client
+from ....support.console.served import Service
 
 Asked = list[tuple[ApprovalRequest, Future[ToolResult]]]
 _BELL = """

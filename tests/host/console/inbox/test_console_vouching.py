@@ -16,8 +16,8 @@ from toolcell.host.console.accounts.people_file import PeopleFile
 from toolcell.host.console.accounts.sessions import MAX_FAILURES
 from toolcell.host.console.accounts.vouching import MARK_SECONDS, Vouching
 
-from ...support.console.person import Client
-from ...support.console.served import Service
+from ....support.console.person import Client
+from ....support.console.served import Service
 
 NOW = 1_800_000_000.0
 
