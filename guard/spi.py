@@ -22,6 +22,7 @@ from .audit.reader import (
 from .policy.conditions import Condition
 from .policy.policy import Rule
 from .policy.rate_limit import RateLimit
+from .policy.selectors import PRESETS
 from .values.amounts import Unit
 from .values.call_facts import ANY_WAY, Via
 from .values.clock import Clock
@@ -43,6 +44,7 @@ __all__ = [
     "Clock",
     "Condition",
     "LimitState",
+    "PRESETS",
     "RateLimit",
     "Reason",
     "Rule",

@@ -186,7 +186,8 @@ class AgentPolicy(PolicyModel):
 
     groups: dict[str, tuple[Selector, ...]] = Field(default_factory=dict)
     """Tools by the name of a group, used as `@name`; beside the groups `harmless`,
-    `read`, `write`, `code` and `network` of the tools that come with toolcell."""
+    `read`, `write`, `code`, `code_mode` and `network` of the tools that come with
+    toolcell."""
 
     rate_limits: tuple[RateLimit, ...] = ()
     """Calls in a time, such as `"60/minute"`."""

@@ -12,7 +12,8 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "harmless": ("get_today_date", "calculate"),
     "read": ("read_file", "list_files", "search_files", "query_sqlite"),
     "write": ("write_file", "edit_file"),
-    "code": ("run_python", "run_shell"),
+    "code": ("run_python", "run_shell", "run_code"),
+    "code_mode": ("search_tools", "describe_tools", "run_code"),
     "network": ("http_get",),
 }
 """Groups of the tools that come with toolcell; a policy may add its own."""

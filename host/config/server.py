@@ -26,6 +26,15 @@ class ServerConfig(Model):
     """The agent that calls over standard input and output. None: name one with
     `--agent`."""
 
+    code_mode: bool = False
+    """If true, MCP clients are shown `search_tools`, `describe_tools` and `run_code` in
+    place of the list of tools, whose programs call the others. A policy allows the
+    three by `@code_mode`."""
+
+    direct_tools: tuple[_NonEmptyText, ...] = ()
+    """Tools that `code_mode` shows beside the three, by name; `*` stands for any
+    text."""
+
     elicitation: bool = True
     """If true, a client on standard input and output may ask its user to approve a
     call. Over HTTP the client's token decides, see `toolcell tokens create`."""

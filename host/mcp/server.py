@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 from typing import Any
 
@@ -24,6 +25,8 @@ from mcp.shared.exceptions import MCPError
 
 from toolcell.core import ErrorInfo, ToolcellError, ToolExecutionError
 from toolcell.guard import called_by
+from toolcell.guard.spi import PRESETS
+from toolcell.tools import Tool
 
 from ..runtime.host import Host
 from .caller import CallerLookup, Context
@@ -160,8 +163,15 @@ class MCPServer:
         caller = self._caller_of(ctx)
         tools = self.host.tools(caller.agent_id)
         return types.ListToolsResult(
-            tools=[self._definitions.of(each) for each in tools]
+            tools=[self._definitions.of(each) for each in tools if self._lists(each)]
         )
+
+    def _lists(self, tool: Tool) -> bool:
+        """Return whether clients are shown a tool that they may call."""
+        settings = self.host.config.server
+        if not settings.code_mode or tool.name in PRESETS["code_mode"]:
+            return True
+        return any(fnmatchcase(tool.name, each) for each in settings.direct_tools)
 
     def _header_schema(self, name: str) -> dict[str, Any] | None:
         """Return the schema to check headers by, of a tool that the caller sees."""

@@ -38,7 +38,7 @@ from toolcell.tools import (
     SQLiteRecords,
     ToolRegistry,
 )
-from toolcell.tools.builtin import code_tools, workspace_tools
+from toolcell.tools.builtin import code_mode_tools, code_tools, workspace_tools
 from toolcell.tools.spi import (
     CodeSessions,
     MemoryIdempotency,
@@ -293,7 +293,9 @@ def needs_sandbox(config: HostConfig, registry: ToolRegistry) -> bool:
 
 def needs_sessions(config: HostConfig) -> bool:
     """Return True if any tool runs in sessions of code."""
-    return not {"code", "files"}.isdisjoint(config.tools.groups)
+    return config.server.code_mode or not {"code", "files"}.isdisjoint(
+        config.tools.groups
+    )
 
 
 def make_sessions(
@@ -315,20 +317,16 @@ def add_code(
         DuplicateToolError: Two tools have the same name.
     """
     registry, groups = executor.registry, config.tools.groups
+    settings = config.tools.code
+    asking = settings.model_dump(include={"approval_seconds", "asks_without_session"})
+    limits = settings.model_dump(include={"max_calls", "max_concurrency", "max_depth"})
+    code = CodeExecutor(sandbox, registry, executor=executor, **limits)
+    options: dict[str, Any] = {"executor": code, "sessions": sessions, **asking}
     if "code" in groups:
-        settings = config.tools.code
-        limits = settings.model_dump(
-            include={"max_calls", "max_concurrency", "max_depth"}
-        )
-        code = CodeExecutor(sandbox, registry, executor=executor, **limits)
-        tools = code_tools(
-            sandbox,
-            executor=code,
-            sessions=sessions,
-            approval_seconds=settings.approval_seconds,
-            asks_without_session=settings.asks_without_session,
-        )
+        tools = code_tools(sandbox, **options)
         registry.register_many(wanted(tools, groups["code"]))
+    if config.server.code_mode:
+        registry.register_many(code_mode_tools(sandbox, **options))
     if "files" in groups:
         registry.register_many(wanted(workspace_tools(sessions), groups["files"]))
 

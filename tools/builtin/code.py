@@ -32,7 +32,7 @@ _CALLS = (
     " In it `tools.<name>(...)` calls your other tools, with `-` and `.` of names"
     " written as `_`; a call that fails raises ToolError."
 )
-_STAYS = " Variables and files stay for the next program of the session."
+STAYS = " Variables and files stay for the next program of the session."
 MAX_CHARACTERS = 65_536
 """Characters of the texts of all outputs of one call. When it would be exceeded the
 size of a text stands for it."""
@@ -66,13 +66,13 @@ def code_tools(
         asks_without_session: Whether calls of programs without a session wait as well.
             Otherwise they are denied at once.
     """
-    max_cost, seconds = _limits_of(place)
-    programs = _ProgramRunner(
+    max_cost, seconds = limits_of(place)
+    programs = ProgramRunner(
         place, executor, sessions, approval_seconds, asks_without_session
     )
     about = "Run a Python program in a sandbox."
     about += _CALLS if executor else ""
-    about += _STAYS if sessions else ""
+    about += STAYS if sessions else ""
 
     @tool(tags={"code"}, cost=max_cost, timeout=seconds, description=about)
     async def run_python(code: str, context: ToolContext) -> dict[str, JsonValue]:
@@ -97,7 +97,7 @@ def code_tools(
     return [run_python, run_shell]
 
 
-def _limits_of(place: Sandbox | SandboxSession) -> tuple[dict[str, int | str], float]:
+def limits_of(place: Sandbox | SandboxSession) -> tuple[dict[str, int | str], float]:
     """Return the maximal cost of a call, and its deadline in seconds."""
     settings = place if isinstance(place, SandboxSession) else place.config
     limits = settings.limits
@@ -109,7 +109,7 @@ def _limits_of(place: Sandbox | SandboxSession) -> tuple[dict[str, int | str], f
     return max_cost, limits.wall_seconds + _EXTRA_SECONDS
 
 
-class _ProgramRunner:
+class ProgramRunner:
     """Runs programs in the right cell, and describes their results to a model."""
 
     _session_of_all: SandboxSession | None = None

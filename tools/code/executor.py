@@ -235,7 +235,7 @@ class CodeExecutor:
         named: dict[str, list[Tool]] = {}
         for tool in self._registry.snapshot().for_agent(agent_id):
             if "code" in tool.callers:
-                named.setdefault(_python_name(tool.name), []).append(tool)
+                named.setdefault(python_name(tool.name), []).append(tool)
         for name, tools in named.items():
             if len(tools) > 1 and name not in self._told_of:
                 self._told_of.add(name)
@@ -291,7 +291,8 @@ def _inputs(given: Mapping[str, Any] | None) -> dict[str, Any]:
     return inputs
 
 
-def _python_name(name: str) -> str:
+def python_name(name: str) -> str:
+    """Return the name of a tool in programs, where `.` and `-` become `_`."""
     name = re.sub(r"[.-]", "_", name)
     if not name[0].isalpha():
         name = f"tool_{name.lstrip('_')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,9 @@ from pydantic import TypeAdapter
 from ..definition.function_tool import FunctionTool
 from ..definition.signature import resolve_annotations
 from ..definition.tool import Tool
+
+MAX_SENTENCE = 160
+"""Characters of a sentence about a tool. When it is reached the rest is left out."""
 
 _PLAIN = {
     "string": "str",
@@ -37,6 +41,17 @@ def stub(name: str, tool: Tool) -> str:
     arrow = returned.text(returned.schema)
     function = f"def {name}({signature}) -> {arrow}:\n{_docstring(tool, schemas)}"
     return "\n\n".join([*types.classes(), *returned.classes(), function])
+
+
+def short_stub(name: str, tool: Tool) -> str:
+    """Return the signature of a tool and the first sentence about it, as one line."""
+    types = _Types(name, tool.parameters)
+    schemas: Mapping[str, Any] = tool.parameters.get("properties", {})
+    signature = _signature(schemas, tool.parameters.get("required", ()), types)
+    returned = _Types(f"{name}_result", _returned(tool))
+    sentence = re.split(r"(?<=[.!?])\s", " ".join(tool.description.split()))[0]
+    arrow = returned.text(returned.schema)
+    return f"def {name}({signature}) -> {arrow}: ...  # {sentence[:MAX_SENTENCE]}"
 
 
 class _Types:

@@ -19,7 +19,7 @@ call ended before the guard was asked."""
 NEVER_MADE = ("denied", "not_asked")
 """The verdicts of calls that were never made."""
 
-_PROGRAMS = ("run_python", "run_shell")
+_PROGRAMS = ("run_python", "run_shell", "run_code")
 _PROGRAM_STATUSES = get_args(Status)
 
 

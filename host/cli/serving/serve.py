@@ -69,6 +69,10 @@ def serve(
         str | None,
         typer.Option(help="The agent on standard input; default server.agent_id."),
     ] = None,
+    code_mode: Annotated[
+        bool,
+        typer.Option(help="Show MCP clients three tools that find and run the others."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve MCP, REST and sandboxes from one process.
@@ -81,6 +85,9 @@ def serve(
     from ...config.host_config import HostConfig
 
     settings = HostConfig.from_file(config)
+    if code_mode:
+        shown = settings.server.model_copy(update={"code_mode": True})
+        settings = settings.model_copy(update={"server": shown})
     addresses = addresses_of(settings.server.apis, http, rest, sandbox_api)
     for api in [api for _, apis in addresses for api in apis] or ["mcp"]:
         _require(api)

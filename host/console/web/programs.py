@@ -21,7 +21,11 @@ MAX_COLOURED = 4_000
 alone. The worst text of so many takes 45 ms of the event loop, a usual one 12 ms."""
 
 # Pygments' lexer of bash takes exponential time for a quote that is never closed.
-_LANGUAGES = {"run_python": ("code", "python"), "run_shell": ("command", "text")}
+_LANGUAGES = {
+    "run_python": ("code", "python"),
+    "run_code": ("code", "python"),
+    "run_shell": ("command", "text"),
+}
 # That of Python tries each way to split white space, which takes quadratic time.
 _BLANK = re.compile(r"\s{100}")
 _COLOURED = frozenset("cksm")

@@ -1,0 +1,214 @@
+"""Code mode: a model finds tools by words, and its program calls them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from toolcell.core import ToolCall
+from toolcell.guard import ActionGuard, AgentPolicy
+from toolcell.sandbox import SandboxManager
+from toolcell.tools import (
+    CodeExecutor,
+    ConcurrentExecutor,
+    JSONSchemaTool,
+    Tool,
+    ToolRegistry,
+    to_anthropic,
+    tool,
+)
+from toolcell.tools.builtin import code_mode_tools
+from toolcell.tools.code.catalogue import MAX_FULL_CHARACTERS, ToolCatalogue
+from toolcell.tools.code.tool_index import ToolIndex
+
+from ...support.corpora import records
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("door-7")]
+
+
+@tool(name="shop.getPrice")
+async def price(item: str, currency: str = "EUR") -> float:
+    """Say what an item costs.
+
+    Args:
+        item: The ware, such as tea.
+        currency: The money to count in.
+    """
+    return {"tea": 2.5, "cake": 4.0}[item]
+
+
+@tool
+async def refund(order: str) -> str:
+    """Give the money of an order back."""
+    return f"{order} is paid back"
+
+
+@tool
+async def secret_refund(order: str) -> str:
+    """Give the money of an order back, and tell nobody."""
+    return order
+
+
+POLICY = AgentPolicy(
+    agent_id="a",
+    deny=["secret_refund"],
+    allow=["shop.getPrice", "refund", "@code_mode"],
+)
+
+
+def code_mode(sandbox: SandboxManager, *tools: Tool) -> ConcurrentExecutor:
+    registry = ToolRegistry(tools or (price, refund, secret_refund))
+    executor = ConcurrentExecutor(registry, guard=ActionGuard([POLICY]))
+    code = CodeExecutor(sandbox, registry, executor=executor)
+    registry.register_many(code_mode_tools(sandbox, executor=code))
+    return executor
+
+
+async def ask(executor: ConcurrentExecutor, name: str, **arguments: Any) -> Any:
+    call = ToolCall(id=name, name=name, agent_id="a", arguments=arguments)
+    result = await executor.call(call)
+    assert result.error is None, result.error
+    return result.content
+
+
+async def test_a_model_finds_tools_and_calls_them_in_one_program(
+    sandbox: SandboxManager,
+) -> None:
+    executor = code_mode(sandbox)
+
+    found = await ask(executor, "search_tools", query="item price", limit=1)
+    ran = await ask(
+        executor,
+        "run_code",
+        code="sum(tools.shop_getPrice(item=each) for each in ('tea', 'cake'))",
+    )
+
+    assert found == (
+        'def shop_getPrice(item: str, currency: str = \'EUR\') -> float:\n    """Say'
+        " what an item costs.\n\n    Args:\n        item: The ware, such as tea.\n"
+        '        currency: The money to count in.\n    """'
+    )
+    assert (ran["status"], ran["value"]) == ("ok", 6.5), ran
+    assert [each["name"] for each in ran["calls"]] == ["shop.getPrice"] * 2
+
+
+async def test_what_a_policy_denies_is_neither_found_nor_described_nor_called(
+    sandbox: SandboxManager,
+) -> None:
+    executor = code_mode(sandbox)
+    program = "[tools.refund('7'), tools.secret_refund('7')]"
+
+    found = await ask(executor, "search_tools", query="money order back nobody")
+    told = await ask(
+        executor,
+        "describe_tools",
+        names=["secret_refund", "refund", "shop.getPrice", "run_code"],
+    )
+    ran = await ask(executor, "run_code", code=program)
+
+    assert "def refund(" in found and "secret" not in found
+    assert "# There is no tool 'secret_refund'." in told
+    assert "# There is no tool 'run_code'." in told
+    assert "def refund(" in told and "def shop_getPrice(" in told
+    assert ran["status"] == "error" and "ToolError" in ran["traceback"]
+
+
+async def test_a_program_calls_none_of_the_three(sandbox: SandboxManager) -> None:
+    executor = code_mode(sandbox)
+    program = "[hasattr(tools, n) for n in ('run_code', 'search_tools', 'refund')]"
+
+    ran = await ask(executor, "run_code", code=program)
+
+    assert ran["value"] == [False, False, True]
+    model = [each.name for each in executor.tools("a")]
+    assert model[-3:] == ["search_tools", "describe_tools", "run_code"]
+
+
+async def test_a_tool_that_comes_later_is_found(sandbox: SandboxManager) -> None:
+    executor = code_mode(sandbox, refund)
+    before = await ask(executor, "search_tools", query="item")
+    executor.registry.register(price)
+
+    after = await executor.call(
+        {"id": "2", "name": "search_tools", "agent_id": "a"}
+        | {"arguments": {"query": "item"}}
+    )
+
+    assert before.startswith("No tool") and "shop_getPrice" in str(after.content)
+
+
+async def test_a_long_answer_has_one_line_for_each_further_tool(
+    sandbox: SandboxManager,
+) -> None:
+    long = [
+        tool(name=f"t{number}", description="Find a needle. " + "word " * 200)(
+            refund.function
+        )
+        for number in range(6)
+    ]
+    policy = AgentPolicy(agent_id="a", allow=["*"])
+    registry = ToolRegistry(long)
+    executor = ConcurrentExecutor(registry, guard=ActionGuard([policy]))
+    code = CodeExecutor(sandbox, registry, executor=executor)
+    registry.register_many(code_mode_tools(sandbox, executor=code))
+
+    found = await ask(executor, "search_tools", query="needle")
+
+    assert found.count('"""') == 4 and found.count("...  # Find a needle.") == 4
+    assert len(found) < MAX_FULL_CHARACTERS + 1_000
+
+
+ODD = [
+    *('"', 'a"b', "AND", "OR", "NOT x", "*", "-x", "git-log", "a:b", "(", "a)", "+"),
+    *("NEAR(", "C++", "it's", "a;b", "file.txt", "@x", "", "name:git", "^git", "\x00"),
+    *("\ud800", "🔥", "日本語", "a\x00b", "%", "x" * 100_000, "x " * 100_000),
+]
+
+
+@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
+def test_odd_text_finds_nothing_and_raises_nothing(text: str) -> None:
+    """Attack: text that FTS5 reads as its own language, and what breaks its reader."""
+    index = ToolIndex([refund])
+
+    assert index.search(text) == []
+    assert index.search(f"refund {text}") == ["refund"]
+
+
+def test_names_are_found_by_their_words() -> None:
+    index = ToolIndex([price, refund, secret_refund])
+
+    assert index.search("getPrice") == index.search("GET price") == ["shop.getPrice"]
+    assert index.search("currency") == ["shop.getPrice"]
+    assert index.search("secret-refund")[0] == "secret_refund"
+    assert index.search("🔥 '' \x00") == []
+
+
+async def test_code_mode_costs_a_twentieth_of_a_thousand_tools(
+    sandbox: SandboxManager,
+) -> None:
+    """The gate of 5 % of what the whole list says, an answer of ten tools included."""
+    registry = ToolRegistry()
+    for number, about in enumerate(records("bfcl/tools.jsonl")[:1000]):
+        words = re.sub(r"[^A-Za-z0-9_]", "_", about["name"])[:50]
+        registry.register(
+            JSONSchemaTool(
+                refund.function,
+                name=f"t{number}_{words}",
+                description=about["description"],
+                parameters=about["inputSchema"],
+            )
+        )
+    code = CodeExecutor(sandbox, registry, guard=None)
+    three = code_mode_tools(sandbox, executor=code)
+    catalogue = ToolCatalogue(code)
+    tools = list(registry.snapshot())
+    queries = [" ".join(tool.description.split()[:4]) for tool in tools[::50]]
+    answers = [catalogue.search("a", query, 10) for query in queries]
+
+    whole = len(json.dumps([to_anthropic(each) for each in tools]))
+    shown = len(json.dumps([to_anthropic(each) for each in three]))
+    assert len(tools) == 1000 and all(each.count("def ") > 5 for each in answers)
+    assert shown + max(map(len, answers)) <= whole * 0.05
