@@ -28,7 +28,13 @@ from ..config.host_rules import read_authority
 from . import stream as egress_stream
 from .attempt import Attempt, Verdict
 from .client_hello import HANDSHAKE, read_client_hello
-from .http_request import DEFAULT_PORTS, HTTPRequest, check_host, new_reader
+from .http_request import (
+    DEFAULT_PORTS,
+    MAX_HEAD_BYTES,
+    HTTPRequest,
+    check_host,
+    new_reader,
+)
 from .inspector import Inspector
 from .proxy import http_answer
 from .request_head import next_head
@@ -270,7 +276,7 @@ class InspectedConnection:
     ) -> bool:
         """Send an admitted request, and its answer back; see `_serve_next`."""
         server = await self._reach()
-        out = h11.Connection(h11.CLIENT)
+        out = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         with lone_error_as_it_is():
             await self._both_ways(exchange, request, reader, out, server)
         if reader.our_state is h11.SWITCHED_PROTOCOL:
@@ -301,7 +307,12 @@ class InspectedConnection:
                 await self._answer(exchange, reader, out, server)
             except h11.ProtocolError:
                 if exchange.status is None:
-                    why = "the server's answer is not HTTP/1.1"
+                    ended = out.trailing_data == (b"", True)
+                    why = (
+                        "the server ended the connection without an answer"
+                        if ended
+                        else "the server's answer is not HTTP/1.1"
+                    )
                     raise _NoAnswerError(why) from None
                 raise OSError("the server's answer broke off") from None
             finally:

@@ -3,12 +3,14 @@
 What two servers would read in two ways cannot be judged, and is refused. The target
 that is sent is the one that was judged.
 
-Sources: RFC 3986 section 6.2, RFC 9110 section 9.1, RFC 9112 section 6.1.
+Sources: RFC 3986 section 6.2, RFC 9110 section 9.1, RFC 9112 section 6.1, RFC 3875
+section 4.1.18.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import h11
@@ -26,6 +28,17 @@ _TARGET = re.compile(r"[!$&'()*+,\-./0-9:;=?@A-Z_a-z~%]*")
 _ESCAPE = re.compile(r"%(.{0,2})")
 _UNRESERVED = re.compile(rb"[A-Za-z0-9._~-]")
 _DECODINGS = 4
+# Frameworks take these for the method, path or host, in place of those judged here.
+_TAKES_THE_PLACE = frozenset(
+    (
+        b"x-http-method x-http-method-override x-method-override "
+        b"x-original-url x-rewrite-url x-original-host x-forwarded-host x-host"
+    ).split()
+)
+# Servers that keep headers as variables (CGI, WSGI) read `_` in a name as `-`.
+_READ_AS_VARIABLES = frozenset(
+    (b"host", b"content-length", b"content-type", b"transfer-encoding")
+)
 
 
 def exact_target(target: str) -> str:
@@ -98,6 +111,7 @@ def request_facts(
     method = request.method.decode("ascii")
     if not _METHOD.fullmatch(method) or method in _NEVER_SENT:
         raise ValueError(f"requests of the method {method[:20]!r} are not served")
+    _check_names(name for name, _ in request.headers)
     path, _, query = target.partition("?")
     facts: dict[str, JsonValue] = {
         "method": method,
@@ -108,6 +122,17 @@ def request_facts(
         "query": _fields(query),
     }
     return facts | _body_facts(request)
+
+
+def _check_names(names: Iterable[bytes]) -> None:
+    """Refuse headers that some servers read in place of what was judged."""
+    for name in names:
+        read = name.replace(b"_", b"-")
+        if read in _TAKES_THE_PLACE or (read != name and read in _READ_AS_VARIABLES):
+            raise ValueError(
+                f"its header {name.decode()!r} is read by some servers in place of "
+                "its method, target, host or length"
+            )
 
 
 def _fields(query: str) -> dict[str, JsonValue]:

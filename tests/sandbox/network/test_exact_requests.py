@@ -118,6 +118,13 @@ def test_the_facts_of_a_request() -> None:
         ("GET", "/?" + "a&" * 201, ()),
         ("PUT", "/", (("Content-Type", "a/b"), ("Content-Type", "c/d"))),
         ("PUT", "/", (("Content-Length", "1"), ("Transfer-Encoding", "chunked"))),
+        ("POST", "/", (("X-HTTP-Method-Override", "DELETE"),)),
+        ("POST", "/", (("X_Http_Method", "DELETE"),)),
+        ("GET", "/", (("X-Original-URL", "/admin"),)),
+        ("GET", "/", (("X-Rewrite-Url", "/admin"),)),
+        ("GET", "/", (("X-Forwarded-Host", "other"),)),
+        ("POST", "/", (("Content_Length", "5"),)),
+        ("POST", "/", (("transfer_encoding", "chunked"),)),
     ],
 )
 def test_what_cannot_be_judged_exactly_is_refused(

@@ -266,6 +266,22 @@ except urllib.error.HTTPError as error:
     assert site.hits == []
 
 
+@pytest.mark.promise("boundary-2")
+async def test_odd_answers_are_passed_on_or_explained(
+    cell: Session, site: Site
+) -> None:
+    code = """
+print(get("/wide"))
+answer = raw("GET /silent HTTP/1.1\\r\\nHost: HERE\\r\\n\\r\\n")
+print(answer.splitlines()[0], answer.splitlines()[-1])
+"""
+    assert await said(cell, code, site, Gate()) == [
+        "wide",
+        "HTTP/1.1 502 Bad Gateway toolcell: the server ended the connection without "
+        "an answer",
+    ]
+
+
 @pytest.mark.promise("boundary-5")
 @pytest.mark.parametrize(
     ("settings", "told"),

@@ -51,7 +51,8 @@ class Site:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`/big/N` is N bytes, `/to/URL` redirects, `/slow` waits, `/endless` goes on.
+    """`/big/N` is N bytes, `/to/URL` redirects, `/slow` waits, `/endless` goes on,
+    `/wide` has a header of 40,000 bytes, `/silent` is not answered.
 
     An upgrade to a WebSocket is an echo.
     """
@@ -72,6 +73,10 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"1")
             self.site.go_on.wait()
             self.wfile.write(b"23")
+        elif self.path == "/wide":
+            self.answer(b"wide", Wide="x" * 40_000)
+        elif self.path == "/silent":
+            self.close_connection = True
         elif self.path == "/endless":
             self.send(2**60)
         else:
