@@ -100,6 +100,7 @@ class Egress:
         self._send_frame: SendFrame | None = None
         self._clock: Pausable
         self._opened = 0
+        self._reached = 0
         self._attempts: dict[int, Attempt] = {}
         self._records: dict[int, Connection] = {}
         self._over = False
@@ -127,7 +128,7 @@ class Egress:
     def warnings(self) -> tuple[str, ...]:
         """Warnings about limits that were reached."""
         found = []
-        if self._opened >= self._max_connections:
+        if max(self._opened, self._reached) >= self._max_connections:
             found.append(f"the run has used up its {self._max_connections} connections")
         if not self._bytes_left:
             found.append("the run has used up its network_bytes")
@@ -366,6 +367,12 @@ class Egress:
         host, port = attempt.host, attempt.port
         # The rules may have changed while a person looked.
         self._require_allowed(attempt)
+        # An inspected connection reaches its server again when that has closed.
+        self._reached += 1
+        if self._reached > self._max_connections:
+            raise RefusedError(
+                f"the run has used up its {self._max_connections} connections"
+            )
         with anyio.fail_after(_CONNECT_SECONDS):
             addresses = await self._addresses(host, port)
             problem: Exception = RefusedError(

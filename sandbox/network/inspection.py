@@ -132,6 +132,8 @@ class _Exchange:
         self._attempt = attempt
         self._began = attempt.bytes_in, attempt.bytes_out
         self.status: int | None = None
+        self.is_sent = False
+        """True once the server was sent all of the request."""
 
     def outcome(self) -> dict[str, JsonValue]:
         """Return what became of it, for the gate that admitted it."""
@@ -283,7 +285,9 @@ class InspectedConnection:
             await self._pass_on(reader, out, server)
             return False
         ends = out.our_state, out.their_state
-        if ends != (h11.DONE, h11.DONE) or out.trailing_data[0]:
+        is_whole = exchange.is_sent and ends == (h11.DONE, h11.DONE)
+        # What comes unasked is not the answer to the next request.
+        if not is_whole or out.trailing_data[0] or server.has_more:
             self._close_server()
         if (reader.our_state, reader.their_state) != (h11.DONE, h11.DONE):
             return False
@@ -302,7 +306,7 @@ class InspectedConnection:
         if request.opens_web_socket:
             head = _upgrading(head)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._upload, request, head, out, server)
+            tasks.start_soon(self._upload, exchange, request, head, out, server)
             try:
                 await self._answer(exchange, reader, out, server)
             except h11.ProtocolError:
@@ -352,6 +356,7 @@ class InspectedConnection:
 
     async def _upload(
         self,
+        exchange: _Exchange,
         request: HTTPRequest,
         head: h11.Request,
         out: h11.Connection,
@@ -370,6 +375,7 @@ class InspectedConnection:
 
         try:
             await request.send(head, out, self._program, send)
+            exchange.is_sent = is_open
         except RefusedError as error:
             self._attempt.judge("refused", error)
             self._attempt.stop()
@@ -388,7 +394,7 @@ class InspectedConnection:
         while True:
             event = out.next_event()
             if event is h11.NEED_DATA:
-                out.receive_data(await server.receive())
+                out.receive_data(await self._received(exchange, server))
             elif isinstance(event, h11.InformationalResponse):
                 if event.status_code == 101:
                     exchange.status = 101
@@ -407,10 +413,22 @@ class InspectedConnection:
             elif isinstance(event, h11.Data):
                 await send(reader.send(h11.Data(data=event.data)) or b"")
             elif isinstance(event, h11.EndOfMessage):
+                if server.was_cut:
+                    # Only its end says where the body ends, and anybody may cut it.
+                    raise h11.RemoteProtocolError("it may not be whole")
                 await send(reader.send(h11.EndOfMessage()) or b"")
                 return
             else:
                 raise h11.RemoteProtocolError("it ended too early")
+
+    async def _received(self, exchange: _Exchange, server: TLSStream) -> bytes:
+        """Return the next bytes of a server. Raises _NoAnswerError, OSError."""
+        try:
+            return await server.receive()
+        except OSError as error:
+            if exchange.status is not None or self._attempt.stream.is_broken:
+                raise
+            raise _NoAnswerError(f"the server gave no answer: {error}") from None
 
     async def _pass_on(
         self, reader: h11.Connection, out: h11.Connection, server: TLSStream

@@ -19,6 +19,7 @@ _HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:.*", re.DOTALL)
 _LENGTH = re.compile(rb"content-length:[ \t]*[0-9]{1,18}[ \t]*", re.IGNORECASE)
 _ODD = re.compile(rb"[\0-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n")
 _HIGH = re.compile(rb"[\x80-\xff]")
+_NEVER_SENT = (b"CONNECT", b"TRACE", b"TRACK")
 _ONCE = (b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade")
 
 
@@ -70,6 +71,7 @@ def exact_head(head: bytes) -> bytes:
     line = _LINE.fullmatch(first)
     if line is None:
         raise ValueError("its first line is not one of HTTP/1.1")
+    _check_method(line[1], line[2])
     if not all(map(_HEADER.fullmatch, headers)):
         raise ValueError("it has a folded or a misspelt header")
     names = Counter(each.partition(b":")[0].lower() for each in headers)
@@ -84,3 +86,11 @@ def exact_head(head: bytes) -> bytes:
         raise ValueError("it has two lengths")
     target = _HIGH.sub(lambda byte: b"%%%02X" % byte[0][0], line[2])
     return b"\r\n".join([b" ".join((line[1], target, line[3])), *headers]) + _END
+
+
+def _check_method(method: bytes, target: bytes) -> None:
+    """Refuse what is no request for a resource. Raises ValueError."""
+    if method in _NEVER_SENT:
+        raise ValueError(f"requests of the method {method.decode()} are not served")
+    if target == b"*" and method != b"OPTIONS":
+        raise ValueError("its target is not a path")

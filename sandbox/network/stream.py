@@ -72,6 +72,11 @@ class CellStream:
         self._broken = self._broken or why
         self._changed.set()
 
+    @property
+    def is_broken(self) -> bool:
+        """True once the program closed the connection, or it was broken off here."""
+        return bool(self._broken)
+
     async def receive(self) -> bytes:
         """Return the next bytes of the program; empty at the end.
 

@@ -46,6 +46,13 @@ class TLSStream:
             server_hostname=server_name,
         )
         self._sending = anyio.Lock()
+        self.was_cut = False
+        """True if it ended, and the other end has not said that it does."""
+
+    @property
+    def has_more(self) -> bool:
+        """True if bytes of the other end came that nobody has received."""
+        return bool(self._in.pending or self._tls.pending())
 
     async def handshake(self) -> None:
         """Agree on keys, and check the other end's certificate.
@@ -67,11 +74,13 @@ class TLSStream:
             while parts[-1] and size < PIECE_BYTES:
                 try:
                     parts.append(self._tls.read(_RECORD_BYTES))
-                except ssl.SSLWantReadError:
+                except ssl.SSLError:
+                    # Nothing more for now, or an error, which the next call raises.
                     break
                 size += len(parts[-1])
         except ssl.SSLEOFError:
-            # Many servers end so; h11 knows if something is missing.
+            # Many servers end so; h11 knows if a counted body is not whole.
+            self.was_cut = True
             return b""
         return b"".join(parts)
 

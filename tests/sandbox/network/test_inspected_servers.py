@@ -1,0 +1,295 @@
+"""Servers of inspected HTTPS that answer otherwise than they should, without cells."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import (
+    AsyncExitStack,
+    asynccontextmanager,
+    closing,
+    nullcontext,
+    suppress,
+)
+from types import SimpleNamespace
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from toolcell.sandbox import Limits, Network
+from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
+from toolcell.sandbox.network import stream as sockets
+from toolcell.sandbox.network.attempt import Attempt
+from toolcell.sandbox.network.authority import CertificateAuthority
+from toolcell.sandbox.network.egress import Egress
+from toolcell.sandbox.network.inspection import InspectedConnection
+from toolcell.sandbox.network.stream import CellStream
+from toolcell.sandbox.network.tls import TLSStream
+from toolcell.sandbox.network.types import RefusedError
+
+pytestmark = pytest.mark.anyio
+
+NAME = "api.example.test"
+RECORD = 16_384
+OURS, THEIRS = CertificateAuthority([NAME]), CertificateAuthority([NAME])
+Serve = Callable[[TLSStream, "Wire"], Awaitable[None]]
+
+
+def trusting(authority: CertificateAuthority) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=authority.pem)
+
+
+class Wire:
+    """One end of a pair of sockets."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.held: bytes | None = None
+        """What is sent together, later; None: each is sent at once."""
+
+    async def receive(self) -> bytes:
+        return await sockets.receive(self.sock, 65_536)
+
+    async def send(self, data: bytes) -> None:
+        if self.held is not None:
+            self.held += data
+        else:
+            await sockets.send(self.sock, data)
+
+    async def garbage(self) -> None:
+        """Send what looks like a record, and is not."""
+        await sockets.send(self.sock, b"\x17\x03\x03\x00\x20" + b"x" * 32)
+
+
+class Program:
+    """A program's end, whose frames the host takes at once."""
+
+    def __init__(self) -> None:
+        self.stream = CellStream(1, self._take)
+        self.give, self.frames = anyio.create_memory_object_stream[bytes](1_000)
+        self._hello = anyio.Event()
+        self.first = b""
+
+    async def _take(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        if header["type"] == "net_data":
+            self.stream.take("net_credit", {"bytes": len(payload)}, b"")
+            await self.give.send(payload)
+        elif header["type"] in ("net_end", "net_close"):
+            await self.give.send(b"")
+
+    async def receive(self) -> bytes:
+        return await self.frames.receive()
+
+    async def send(self, data: bytes) -> None:
+        if not self.first:
+            self.first = data
+            self._hello.set()
+            return
+        assert len(data) <= WINDOW_BYTES
+        self.stream.take("net_data", {}, data)
+
+    async def hello(self) -> bytes:
+        await self._hello.wait()
+        return self.first
+
+
+class Carrier:
+    """The network of a run whose server is `serve`; each call is a connection."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup, serve: Serve) -> None:
+        self._tasks, self._serve = tasks, serve
+        self.reached = 0
+
+    def judged(self, *_: Any) -> Any:
+        return nullcontext()
+
+    def pay(self, size: int) -> bool:
+        return True
+
+    async def reach(self, attempt: Attempt) -> socket.socket:
+        self.reached += 1
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        self._tasks.start_soon(self._answer, theirs)
+        return ours
+
+    async def _answer(self, sock: socket.socket) -> None:
+        with closing(sock), suppress(OSError):
+            wire = Wire(sock)
+            tls = TLSStream(wire, THEIRS.context(NAME))
+            await tls.handshake()
+            await self._serve(tls, wire)
+
+
+@asynccontextmanager
+async def inspected(serve: Serve) -> AsyncIterator[tuple[TLSStream, Carrier, Attempt]]:
+    """Yield a program's TLS to a server, through the proxy."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(anyio.fail_after(30))
+        program = Program()
+        stack.enter_context(program.frames)
+        stack.enter_context(program.give)
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        carrier = Carrier(tasks, serve)
+        attempt = Attempt(program.stream, host=NAME, port=443)
+        inspector = cast(
+            "Any",
+            SimpleNamespace(for_programs=OURS.context, for_servers=trusting(THEIRS)),
+        )
+
+        async def proxy() -> None:
+            connection = InspectedConnection(attempt, inspector, carrier)
+            try:
+                await connection.serve(await program.hello())
+            except OSError as error:
+                attempt.stop(error)
+            await program.stream.aclose()
+
+        tasks.start_soon(proxy)
+        tls = TLSStream(program, trusting(OURS), NAME)
+        await tls.handshake()
+        yield tls, carrier, attempt
+        tasks.cancel_scope.cancel()
+
+
+def request(path: str = "/", method: str = "GET") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nHost: {NAME}\r\n\r\n".encode()
+
+
+def answer(body: bytes, head: str = "") -> bytes:
+    told = f"HTTP/1.1 200 OK\r\n{head}Content-Length: {len(body)}\r\n\r\n"
+    return told.encode() + body
+
+
+async def all_of(tls: TLSStream) -> bytes:
+    """Return all that a program receives, to the end of the connection."""
+    said = b""
+    while data := await tls.receive():
+        said += data
+    return said
+
+
+async def until(tls: TLSStream, end: bytes) -> bytes:
+    """Return what comes, up to bytes that end it."""
+    said = b""
+    while not said.endswith(end):
+        data = await tls.receive()
+        assert data, said[-200:]
+        said += data
+    return said
+
+
+async def heard(tls: TLSStream) -> bytes:
+    return await until(tls, b"\r\n\r\n")
+
+
+@pytest.mark.promise("boundary-5")
+async def test_an_answer_that_nobody_asked_for_is_not_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolcell.sandbox.network.tls.PIECE_BYTES", RECORD)
+
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        path = (await heard(tls)).split()[1]
+        asked = answer(path + b"!")
+        wire.held = b""
+        # The first record is the answer to its last byte.
+        await tls.send(answer(b"." * (2 * RECORD - len(asked) - 4) + path + b"!"))
+        await tls.send(answer(b"smuggled!"))
+        await sockets.send(wire.sock, wire.held)
+        wire.held = None
+        await tls.receive()
+
+    async with inspected(serve) as (tls, carrier, _):
+        for path in ("/first", "/second"):
+            await tls.send(request(path))
+            assert (await until(tls, b"!")).endswith(path.encode() + b"!")
+        assert carrier.reached == 2
+
+
+@pytest.mark.promise("boundary-5")
+@pytest.mark.parametrize("says_so", [True, False])
+async def test_a_body_that_only_the_end_ends_is_whole_or_no_answer(
+    says_so: bool,
+) -> None:
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        await heard(tls)
+        await tls.send(b"HTTP/1.1 200 OK\r\n\r\nhalf")
+        if says_so:
+            await tls.end()
+
+    async with inspected(serve) as (tls, _, _attempt):
+        await tls.send(request())
+        if says_so:
+            assert b"half" in await until(tls, b"0\r\n\r\n")
+        else:
+            assert not (await all_of(tls)).endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.promise("boundary-5")
+@pytest.mark.parametrize("how", ["garbage", "end"])
+async def test_a_server_that_breaks_off_before_its_answer_is_a_failure(
+    how: str,
+) -> None:
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        await heard(tls)
+        if how == "garbage":
+            await wire.garbage()
+            await tls.receive()
+
+    async with inspected(serve) as (tls, _, attempt):
+        await tls.send(request())
+        said = await all_of(tls)
+        assert said.startswith(b"HTTP/1.1 502 "), said
+        assert attempt.verdict == "failed"
+
+
+@pytest.mark.promise("boundary-5")
+async def test_a_whole_answer_is_passed_on_before_what_breaks_the_connection() -> None:
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        await heard(tls)
+        await tls.send(answer(b"whole", "X: " + "y" * 40_000 + "\r\n"))
+        await wire.garbage()
+        await tls.receive()
+
+    async with inspected(serve) as (tls, _, _attempt):
+        await tls.send(request())
+        assert (await until(tls, b"whole")).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.promise("boundary-2")
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("CONNECT", "/"), ("TRACE", "/"), ("TRACK", "/"), ("GET", "*")],
+)
+async def test_methods_that_are_no_requests_of_a_path_are_refused(
+    method: str, path: str
+) -> None:
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        await heard(tls)
+        await tls.send(answer(b"reached"))
+
+    async with inspected(serve) as (tls, carrier, attempt):
+        await tls.send(request(path, method))
+        said = await all_of(tls)
+        assert said.startswith(b"HTTP/1.1 403 ")
+        assert b"not_exact" in said
+        assert (carrier.reached, attempt.verdict) == (0, "refused")
+
+
+@pytest.mark.promise("boundary-5")
+async def test_connections_to_servers_count_as_those_of_programs_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        network, limits = Network.allow([f"127.0.0.1:{port}"]), Limits(connections=2)
+        egress = Egress(network, limits, resolve=cast("Any", None), spawn=lambda _: 0)
+        stream = CellStream(1, cast("Any", None))
+        attempt = Attempt(stream, host="127.0.0.1", port=port)
+        for _ in range(2):
+            (await egress.reach(attempt)).close()
+        with pytest.raises(RefusedError, match="used up its 2 connections"):
+            await egress.reach(attempt)
+        assert egress.warnings == ("the run has used up its 2 connections",)
