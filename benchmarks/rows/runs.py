@@ -175,7 +175,7 @@ async def confined_fork(options: Options) -> list[Row]:
             ours = Contender(name="session.run(fresh=True)", run=run, settle=_pause)
             samples = await take_turns([ours, bare], options.runs)
     more = [each - samples[1].p50 for each in samples[0].values]
-    user = "a user of its own" if own_user else "the host's user"
+    user = "its own user" if own_user else "the host's user"
     added = Sample(name="less a bare fork", values=more)
     bound = Row(
         work=f"{work}, {user}, less a bare fork",

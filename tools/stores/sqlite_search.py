@@ -169,7 +169,7 @@ def _of_hours(database: sqlite3.Connection, wanted: RecordFilter) -> Span:
 
 
 def _tests(wanted: RecordFilter) -> tuple[str, list[Any]]:
-    """Return what SQLite can tell of a record without its body, and the values."""
+    """Return what SQLite knows about a record without its body, and the values."""
     times = {"started_at >= ?": wanted.since, "started_at < ?": wanted.until}
     tests = {
         **{f"{name} = ?": getattr(wanted, name) for name in _MEMBERS},
