@@ -18,6 +18,9 @@ SIZE = 48_000
 EXPONENT = 1.2
 """Of the time, for a text that is doubled four times. Quadratic time has 2."""
 
+ROUNDS = 5
+"""Looks at a text that seemed slow: what others do shows in some, quadratic in all."""
+
 PARTS = [
     *("a", "a.", "a b", "1.", "1 ", "0", "0x", "::", ":a ", "-", ".", " ", "\t", "'"),
     *("日", "日.", "a\u0301\u0323", "\u0301\u0323", "ﷺ", "\u200b", "\ufffd", "aA"),
@@ -74,8 +77,12 @@ def test_a_text_is_read_in_linear_time(name: str) -> None:
         if slow < 0.01:
             continue
         # Both sizes at one moment, and the best of several, on a busy machine.
-        ends = [seconds(read, whole) for _ in range(2)]
-        starts = [seconds(read, whole[: SIZE // 16]) for _ in range(4)]
-        exponent = math.log2(min(slow, *ends) / min(starts)) / 4
+        ends, starts = [slow], [math.inf]
+        for _ in range(ROUNDS):
+            ends += [seconds(read, whole) for _ in range(2)]
+            starts += [seconds(read, whole[: SIZE // 16]) for _ in range(4)]
+            exponent = math.log2(min(ends) / min(starts)) / 4
+            if exponent < EXPONENT:
+                break
         assert exponent < EXPONENT, part
         assert slow < 2, part
