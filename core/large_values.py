@@ -50,9 +50,17 @@ def is_large(value: object) -> bool:
 
 
 async def give_way(value: object) -> None:
-    """Let the event loop run between two steps of work on a large value."""
+    """Let the event loop run between two steps of work on a large value.
+
+    The task is not cancelled here: what it has begun it can end.
+    """
     if is_large(value):
-        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.cancel_shielded_checkpoint()
+
+
+async def read_large(agent_id: str, value: object, work: Callable[[], _R]) -> _R:
+    """Return the result of work on a value, beside the loop if the value is large."""
+    return await beside_loop(agent_id, work) if is_large(value) else work()
 
 
 async def beside_loop(agent_id: str, work: Callable[[], _R]) -> _R:

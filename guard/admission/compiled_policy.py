@@ -10,7 +10,7 @@ from functools import partial
 from operator import itemgetter
 
 from toolcell.core import InvalidInputError, PolicyError, ToolCall
-from toolcell.core.large_values import beside_loop, is_large
+from toolcell.core.large_values import read_large
 from toolcell.core.text.canonical_json import canonical_digest
 
 from ..approvals.types import is_same_name
@@ -396,10 +396,10 @@ class ToolPolicy:
         self, call: ToolCall, facts: CallFacts, *, explain: bool = False
     ) -> Ruling:
         """Return the ruling on a call; a large one is read beside the event loop."""
-        if self.ruling is not None or not is_large(call.arguments):
+        if self.ruling is not None:
             return self.judge(call, facts, explain=explain)
         judge = partial(self.judge, call, facts, explain=explain)
-        return await beside_loop(call.agent_id or "", judge)
+        return await read_large(call.agent_id or "", call.arguments, judge)
 
 
 def _wrong_way(call: ToolCall, facts: CallFacts) -> Ruling:

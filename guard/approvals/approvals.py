@@ -354,6 +354,20 @@ class Approvals:
             self._workflow.store.pending, self._workflow.clock()
         )
 
+    async def waiting(self, agent_id: str | None = None) -> dict[str, int]:
+        """Return which requests wait, without reading what they ask.
+
+        Args:
+            agent_id: Only those of this agent; None: all.
+
+        Returns:
+            Their ids, the oldest first, each with the number of people of several
+            who have approved the request.
+        """
+        return await self._lookups.in_thread(
+            self._workflow.store.waiting, self._workflow.clock(), agent_id
+        )
+
     async def find(self, request_id: str) -> ApprovalRecord | None:
         """Return a request and its answer; None: it is unknown, or forgotten."""
         return await self._lookups.in_thread(self._workflow.store.get, request_id)

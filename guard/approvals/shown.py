@@ -7,11 +7,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError
+from toolcell.core.large_values import read_large
 from toolcell.core.text.canonical_json import canonical_digest
 from toolcell.core.text.counted import counted
 
@@ -80,7 +82,30 @@ class ShownRequest:
             self.arguments = view.object(request.call.arguments, "")
             self.hidden = tuple(view.found)
 
-    @property
+    @classmethod
+    async def read(
+        cls,
+        request: ApprovalRequest,
+        redactor: Redactor | None = None,
+        *,
+        opened: bool = False,
+        edited: dict[str, JsonValue] | None = None,
+    ) -> ShownRequest:
+        """Return a request as it is shown; a large one is read beside the event loop.
+
+        To look for secrets in a megabyte takes up to two seconds.
+        """
+
+        def read() -> ShownRequest:
+            shown = cls(request, redactor, opened=opened, edited=edited)
+            # It is known from then on.
+            assert shown.digest
+            return shown
+
+        value = [request.call.arguments, edited]
+        return await read_large(request.call.agent_id or "", value, read)
+
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of all that is shown and counts."""
         request = self.request

@@ -247,6 +247,17 @@ class ApprovalStore(ForkAware):
             ).fetchall()
             return [read_record(row).request for row in rows]
 
+    def waiting(self, now: float, agent_id: str | None = None) -> dict[str, int]:
+        """Return the ids of requests that wait, the oldest first, and their votes."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT id, (SELECT count(*) FROM approval_votes WHERE request_id = id)"
+                " FROM approvals WHERE status = 'pending' AND expires_at > ?1"
+                " AND (agent_id = ?2 OR ?2 IS NULL) ORDER BY asked_at, rowid",
+                (now, agent_id),
+            )
+            return dict(rows.fetchall())
+
     def recent(
         self,
         now: float,

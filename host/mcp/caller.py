@@ -99,6 +99,9 @@ class ClientElicitation:
         self.request: ApprovalRequest | None = None
         """The request that waits for an answer."""
 
+        self._shown: ShownRequest | None = None
+        """That request as the user of the client may see it."""
+
     @property
     def can_ask(self) -> bool:
         """True if the client can ask a user who may approve."""
@@ -113,11 +116,12 @@ class ClientElicitation:
         if not self.can_ask or self._caller.approver is None:
             return None
         reply = None
-        if self._may_show(request):
+        self._shown = await self._to_show(request)
+        if self._shown is not None:
             if self._is_modern:
                 self._park()
                 return None
-            reply = await self._elicit(request, self._caller.approver)
+            reply = await self._elicit(self._shown, self._caller.approver)
         if reply is None:
             await anyio.sleep(self._seconds)
             self._park()
@@ -127,26 +131,30 @@ class ClientElicitation:
         """Ask while the program runs: calling it again would repeat all its effects."""
         if not self.can_ask or self._is_modern or self._caller.approver is None:
             return None
-        if not self._may_show(request):
+        shown = await self._to_show(request)
+        if shown is None:
             return None
-        return await self._elicit(request, self._caller.approver)
+        return await self._elicit(shown, self._caller.approver)
 
-    def _may_show(self, request: ApprovalRequest) -> bool:
-        # Clients may store what they show, so hidden parts are shown elsewhere. And
-        # whoever has the agent work does not count where several people approve calls.
-        hidden = ShownRequest(request, self._redactor).hidden
-        return request.approvers == 1 and not hidden
+    async def _to_show(self, request: ApprovalRequest) -> ShownRequest | None:
+        """Return a request as the user may see it; None: the user may not."""
+        # Whoever has the agent work does not count where several people approve.
+        if request.approvers != 1:
+            return None
+        shown = await ShownRequest.read(request, self._redactor)
+        # Clients may store what they show, so hidden parts are shown elsewhere.
+        return None if shown.hidden else shown
 
     @property
     def _is_modern(self) -> bool:
         return self._ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     async def _elicit(
-        self, request: ApprovalRequest, approver: str
+        self, shown: ShownRequest, approver: str
     ) -> Approve | Reject | None:
         try:
             answer = await self._ctx.session.elicit_form(
-                ShownRequest(request, self._redactor).to_text(),
+                shown.to_text(),
                 _SCHEMA,
                 related_request_id=self._ctx.request_id,
             )
@@ -158,19 +166,18 @@ class ClientElicitation:
     @property
     def asks_by_result(self) -> bool:
         """True if the question is the result of the call, which is then made again."""
-        if self.request is None or not self._may_show(self.request):
-            return False
-        return self._is_modern and self.can_ask
+        return self._shown is not None and self._is_modern and self.can_ask
 
-    def question(self, request: ApprovalRequest) -> types.InputRequiredResult:
+    def question(self) -> types.InputRequiredResult:
         """Return the question as a result."""
+        assert self._shown is not None
         form = types.ElicitRequestFormParams(
-            message=ShownRequest(request, self._redactor).to_text(),
+            message=self._shown.to_text(),
             requested_schema=_SCHEMA,
         )
         return types.InputRequiredResult(
             input_requests={ANSWER_KEY: types.ElicitRequest(params=form)},
-            request_state=request.id,
+            request_state=self._shown.request.id,
         )
 
 
@@ -216,10 +223,13 @@ async def take_answer(
     if caller.approver is None or not isinstance(answer, types.ElicitResult):
         return
     reply = reply_of(answer, caller.approver)
-    waiting = {each.id: each for each in await host.approvals.pending()}
-    request = waiting.get(params.request_state or "")
-    if reply is None or request is None or request.call.agent_id != caller.agent_id:
+    request_id = params.request_state or ""
+    if reply is None or request_id not in await host.approvals.waiting(caller.agent_id):
         return
+    found = await host.approvals.find(request_id)
+    if found is None:
+        return
+    request = found.request
     if isinstance(reply, Approve) and request.approvers > 1:
         return
     try:

@@ -10,6 +10,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from toolcell.core import ErrorInfo, ToolcellError, ToolResult
+from toolcell.core.large_values import read_large
 from toolcell.tools import RunContext
 
 from ..runtime.caller_approval import caller_handler
@@ -83,14 +84,14 @@ class MCPCall:
             result = await self._outcome()
         finally:
             caller_handler.reset(token)
-        return self._answer(result)
+        return await self._answer(result)
 
     def question(self) -> types.CallToolResult | types.InputRequiredResult:
         """Return the answer to the client of a parked call."""
         request = self._ask.request
         assert request is not None
         if self._ask.asks_by_result:
-            return self._ask.question(request)
+            return self._ask.question()
         return failure(waits_for_approval(request))
 
     async def _outcome(self) -> ToolResult:
@@ -118,16 +119,14 @@ class MCPCall:
         async with relay.running():
             return await call()
 
-    def _answer(self, result: ToolResult) -> types.CallToolResult:
+    async def _answer(self, result: ToolResult) -> types.CallToolResult:
         problem = result.error
         if problem is None:
             try:
-                content = self._definitions.structured(self._tool, result.content)
-                return success(
-                    result,
-                    content,
-                    self._artifacts.saved,
-                    max_bytes=self._host.config.server.max_result_bytes,
+                return await read_large(
+                    self._caller.agent_id,
+                    result.content,
+                    partial(self._success, result),
                 )
             except ToolcellError as error:
                 problem = ErrorInfo.of(error)
@@ -138,3 +137,11 @@ class MCPCall:
         if request and problem.details.get("reason") == "approval_unavailable":
             envelope = waits_for_approval(request)
         return failure(envelope, result)
+
+    def _success(self, result: ToolResult) -> types.CallToolResult:
+        return success(
+            result,
+            self._definitions.structured(self._tool, result.content),
+            self._artifacts.saved,
+            max_bytes=self._host.config.server.max_result_bytes,
+        )

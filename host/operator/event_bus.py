@@ -139,19 +139,24 @@ async def watch_approvals(
         report: Receives the events.
         look_seconds: Seconds between two looks.
     """
-    known: dict[str, ApprovalRequest] = {}
+    known: dict[str, tuple[dict[str, Any], int]] = {}
     away = False
     while True:
         try:
-            now = {each.id: each for each in await approvals.pending()}
+            now = await approvals.waiting()
             for each in known.keys() - now.keys():
-                report(await _ended(approvals, known[each]))
-            for each in now.keys() - known.keys():
-                report(ApprovalAsked(**_facts(now[each])))
-            for each in now.keys() & known.keys():
-                if now[each].approved_by != known[each].approved_by:
-                    report(ApprovalVoted(**_facts(now[each])))
-            known = now
+                report(await _ended(approvals, known[each][0]))
+                del known[each]
+            for each, votes in now.items():
+                if each not in known:
+                    found = await approvals.find(each)
+                    if found is None:
+                        continue
+                    known[each] = _facts(found.request), votes
+                    report(ApprovalAsked(**known[each][0]))
+                elif votes != known[each][1]:
+                    known[each] = known[each][0], votes
+                    report(ApprovalVoted(**known[each][0]))
             if away:
                 away = False
                 report(StoreAvailable(agent=None, store="approvals"))
@@ -163,15 +168,15 @@ async def watch_approvals(
         await anyio.sleep(look_seconds)
 
 
-async def _ended(approvals: Approvals, request: ApprovalRequest) -> Event:
+async def _ended(approvals: Approvals, facts: dict[str, Any]) -> Event:
     try:
-        outcome = await approvals.answered(request.id)
+        outcome = await approvals.answered(facts["id"])
     except InvalidInputError:
         outcome = None
     status = "expired"
     if outcome is not None and outcome.status != "unanswered":
         status = outcome.status
-    return ApprovalEnded(**_facts(request), status=status)
+    return ApprovalEnded(**facts, status=status)
 
 
 def _facts(request: ApprovalRequest) -> dict[str, Any]:

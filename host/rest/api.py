@@ -18,11 +18,12 @@ from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
 from toolcell.core import InvalidInputError
+from toolcell.core.large_values import give_way
 from toolcell.guard import Approve, Reject
 
 from ..http.agent_shares import AgentShares, TooManyError
 from ..http.connections import OpenRequests
-from ..http.streams import event_stream
+from ..http.streams import TAKE_SECONDS, Streamed, event_stream
 from ..http.tokens import Token, TokenStore, open_tokens
 from ..operator.actions import cancel_call
 from ..operator.event_bus import OPERATORS, Events
@@ -238,6 +239,7 @@ class RestAPI:
         with anyio.move_on_after(seconds):
             await call.ended.wait()
         state = call.view(self._host.live_calls)
+        await give_way(state.result and state.result.content)
         return 200 if state.state == "ended" else 202, state
 
     async def _cancel_call(self, asked: Asked) -> _Answer:
@@ -246,10 +248,9 @@ class RestAPI:
         return 200, call.view(self._host.live_calls)
 
     async def _list_approvals(self, asked: Asked) -> _Answer:
-        redactor = self._host.approvals.redactor
-        found = await approvals.waiting(self._host.approvals, asked.agent_id)
-        shown = [await approvals.shown(each, redactor) for each in found]
-        return 200, bodies.ApprovalList(approvals=shown)
+        waiting = await self._host.approvals.waiting(asked.agent_id)
+        parts = approvals.listed(self._host.approvals, waiting)
+        return Streamed(parts, "application/json", take_seconds=TAKE_SECONDS)
 
     async def _get_approval(self, asked: Asked) -> _Answer:
         found = await approvals.find(self._host.approvals, asked.agent_id, asked.id)

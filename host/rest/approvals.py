@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Iterable
 from functools import partial
 
 from toolcell.core.large_values import beside_loop
@@ -21,16 +22,33 @@ async def shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval
     )
 
 
+async def _as_json(request: ApprovalRequest, redactor: Redactor) -> bytes:
+    def written() -> bytes:
+        return _shown(request, redactor).model_dump_json().encode()
+
+    return await beside_loop(request.call.agent_id or "", written)
+
+
 def _shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
     facts = escaped_json(ShownRequest(request, redactor).to_json())
     del facts["agent_id"]  # A client sees its own agent's alone.
     return bodies.Approval.model_validate(facts)
 
 
-async def waiting(approvals: Approvals, agent_id: str) -> list[ApprovalRequest]:
-    """Return the requests of an agent that wait, the oldest first."""
-    found = await approvals.pending()
-    return [each for each in found if each.call.agent_id == agent_id]
+async def listed(
+    approvals: Approvals, waiting: Iterable[str]
+) -> AsyncGenerator[bytes, None]:
+    """Yield a list of requests in parts.
+
+    One request is in memory at a time: all of them may have 100 MB and more.
+    """
+    before = b'{"approvals":['
+    for request_id in waiting:
+        found = await approvals.find(request_id)
+        if found is not None and found.status == "pending":
+            yield before + await _as_json(found.request, approvals.redactor)
+            before = b","
+    yield (b"]}" if before == b"," else before + b"]}")
 
 
 async def find(approvals: Approvals, agent_id: str, request_id: str) -> ApprovalRequest:
@@ -39,9 +57,10 @@ async def find(approvals: Approvals, agent_id: str, request_id: str) -> Approval
     Raises:
         RefusedError: 404: it has none with this id.
     """
-    for each in await waiting(approvals, agent_id):
-        if each.id == request_id:
-            return each
+    if request_id in await approvals.waiting(agent_id):
+        found = await approvals.find(request_id)
+        if found is not None:
+            return found.request
     raise RefusedError(
         404,
         "not_found",

@@ -166,7 +166,7 @@ class WebhookSender:
         """Put in messages of requests that came or went."""
         try:
             await self._tell_new()
-            waiting = {each.id for each in await self._approvals.pending()}
+            waiting = set(await self._approvals.waiting())
             await self._tell_again(waiting)
             await self._tell_ended(waiting)
         except StoreUnavailableError as error:
@@ -192,7 +192,9 @@ class WebhookSender:
         # The oldest first: one that is known shows that those before it are.
         for record in reversed(new):
             request = record.request
-            messages = self._messages("approval.asked", record, request.asked_at)
+            make = partial(self._messages, "approval.asked", record, request.asked_at)
+            # To look for secrets in a large request takes long.
+            messages = await anyio.to_thread.run_sync(make)
             put = partial(self._queue.add_asked, request.id, request.asked_at, messages)
             await anyio.to_thread.run_sync(put)
 
@@ -223,7 +225,8 @@ class WebhookSender:
     async def _tell_next(
         self, event: WebhookEvent, record: ApprovalRecord, turn: int
     ) -> None:
-        messages = self._messages(event, record, self._clock(), turn)
+        make = partial(self._messages, event, record, self._clock(), turn)
+        messages = await anyio.to_thread.run_sync(make)
         put = partial(self._queue.add_next, record.request.id, turn, messages)
         await anyio.to_thread.run_sync(put)
 

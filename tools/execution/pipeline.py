@@ -218,6 +218,7 @@ class Pipeline:
         try:
             await give_way(body.arguments)
             result = await (self._run_once_per_key(*rest) if rest else self._attempts())
+            await give_way(result.content)
             return result
         finally:
             end_key(idempotency, key, result, self._attempt.in_doubt, repeatable)
@@ -296,8 +297,11 @@ class Pipeline:
                 with anyio.CancelScope(shield=True):
                     await permit.settle(attempt.state.usage, status=status)
                 raise
+            await give_way(result.content)
+            size = len(result.to_text())
+            await give_way(result.content)
             await permit.settle(
-                {"bytes": len(result.to_text()), **attempt.state.usage},
+                {"bytes": size, **attempt.state.usage},
                 status=result.status,
                 error_kind=error.kind if error else None,
                 result=result.content,
@@ -336,6 +340,7 @@ class Pipeline:
         try:
             proceed = self._hook_chain() if self._components.hooks else self._run_tool
             content = await proceed()
+            await give_way(content)
             state = self._attempt.state
             try:
                 done = ToolResult.returned(

@@ -112,7 +112,7 @@ async def show_request(
         opened: True shows hidden parts. Default false.
         edited: Arguments of the approver to show in place of the call's.
     """
-    shown = ShownRequest(
+    shown = await ShownRequest.read(
         request, sources.approvals.redactor, opened=opened, edited=edited
     )
     hidden = [str(each) for each in shown.hidden]

@@ -15,9 +15,16 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from toolcell.core import CellLostError, SandboxUnavailableError
-from toolcell.guard import AgentPolicy, Approve, Reject
-from toolcell.guard.spi import Rule
+from toolcell.core import CellLostError, SandboxUnavailableError, ToolCall
+from toolcell.guard import (
+    AgentPolicy,
+    Approvals,
+    ApprovalStore,
+    Approve,
+    CallFacts,
+    Reject,
+)
+from toolcell.guard.spi import ApprovalRecord, Rule
 from toolcell.host import Host, HostConfig
 from toolcell.host.e2b.state.sandbox import Lifecycle, Sandbox
 from toolcell.host.e2b.state.sandboxes import Sandboxes
@@ -442,3 +449,36 @@ async def test_policies_of_a_changed_file_are_told(tmp_path: Path) -> None:
         event = await made.until("policy.changed")
 
         assert event.version == made.host.guard.policy_version
+
+
+@pytest.mark.promise("R51")
+async def test_a_request_that_waits_is_read_once_and_not_at_each_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = ApprovalStore()
+    approvals = Approvals(store, answered_elsewhere=True)
+    calls = [ToolCall(id=n, name="pay", agent_id="a") for n in ("1", "2", "3")]
+    for place, call in enumerate(calls):
+        await approvals.put(call, CallFacts(run_id=str(place)))
+    looks, reads, waits, reported = [0], list[str](), store.waiting, list[Event]()
+
+    def look(now: float, agent_id: str | None = None) -> dict[str, int]:
+        looks[0] += 1
+        return waits(now, agent_id)
+
+    def read(request_id: str) -> ApprovalRecord | None:
+        reads.append(request_id)
+        return get(request_id)
+
+    get = store.get
+    monkeypatch.setattr(store, "waiting", look)
+    monkeypatch.setattr(store, "get", read)
+    monkeypatch.setattr(store, "pending", lambda now: pytest.fail("all is read"))
+    async with anyio.create_task_group() as tasks:
+        watch = partial(watch_approvals, look_seconds=0)
+        tasks.start_soon(watch, approvals, reported.append)
+        await until(lambda: looks[0] >= 10)
+        tasks.cancel_scope.cancel()
+
+    assert len(reads) == 3
+    assert [each.type for each in reported] == ["approval.asked"] * 3

@@ -36,13 +36,18 @@ max_bytes_per_second = 1_000_000_000
 domain = "boxes.test"
 [[policies]]
 agent_id = "a"
-allow = ["take"]
+allow = ["take", "give"]
 [[policies.deny]]
 tools = ["*"]
 when = { "*" = { mentions_host = ["evil.test", "169.254.169.254"] } }
 [[policies.deny]]
 tools = ["*"]
 when = { "*" = { contains = ["rm -rf", "café"] } }
+[[policies]]
+agent_id = "b"
+allow = ["hold"]
+[[policies.ask]]
+tools = ["hold"]
 """
 APIS: list[API] = ["mcp", "rest", "e2b"]
 SECONDS = 0.1
@@ -92,6 +97,18 @@ WORST: dict[str, Any] = {
 }
 
 
+RESULT = BYTES // 4
+RESULTS: dict[str, Any] = {
+    "one text": "lorem ipsum, " * (RESULT // 13),
+    "letters": "日本" * (RESULT // 6),
+    "secrets": "token=abcdef " * (RESULT // 13),
+    "texts": ["x y z " * 16] * (RESULT // 100),
+    "names": {f"name {n} " * 7: n for n in range(RESULT // 100)},
+    "numbers": list(range(RESULT // 8)),
+    "rows": [{"a": 1, "b": "x", "c": None}] * (RESULT // 30),
+}
+
+
 @contextmanager
 def steps() -> Iterator[list[float]]:
     """Measure the steps of the event loop, in seconds of CPU of its thread."""
@@ -111,13 +128,13 @@ def steps() -> Iterator[list[float]]:
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
-    """Serve three APIs at one address, to an agent with rules on texts."""
+async def served(folder: Path, agent: str = "a") -> AsyncIterator[httpx2.AsyncClient]:
+    """Serve three APIs at one address, by default to an agent with rules on texts."""
     path = folder / "toolcell.toml"
     path.write_text(CONFIG)
     config = HostConfig.from_file(path)
     with open_tokens(config) as tokens:
-        key = tokens.create("a")[1]
+        key = tokens.create(agent)[1]
     async with Host(config) as host, anyio.create_task_group() as tasks:
 
         @tool
@@ -125,7 +142,19 @@ async def served(folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
             """Take a value."""
             return 1
 
+        @tool
+        def give(kind: str) -> list[Any] | dict[str, Any] | str:
+            """Return a value."""
+            return RESULTS.get(kind, "")
+
+        @tool
+        def hold(value: object) -> int:
+            """Wait for a person."""
+            return 1
+
+        host.registry.register(hold)
         host.registry.register(take)
+        host.registry.register(give)
         urls: dict[API, str] = {}
         ready = anyio.Event()
 
@@ -152,13 +181,15 @@ async def served(folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
         tasks.cancel_scope.cancel()
 
 
-def message(door: API, value: Any) -> dict[str, Any]:
+def message(
+    door: API, value: Any, name: str = "take", argument: str = "value"
+) -> dict[str, Any]:
     """Return a request that carries a value."""
     if door == "mcp":
-        sent = request("take", {"value": value})
+        sent = request(name, {argument: value})
         return {"url": "/mcp", **sent}
     if door == "rest":
-        body: Any = {"tool": "take", "arguments": {"value": value}}
+        body: Any = {"tool": name, "arguments": {argument: value}}
         return {"url": "/v1/calls", "json": body}
     texts = value if isinstance(value, list) else [value]
     metadata = {str(place): each for place, each in enumerate(texts)}
@@ -183,3 +214,51 @@ async def test_no_message_holds_the_loop(tmp_path: Path, door: API) -> None:
                 if longest[-1] < SECONDS:
                     break
             assert min(longest) < SECONDS, (kind, longest)
+
+
+@pytest.mark.parametrize("door", ["mcp", "rest"])
+async def test_no_result_holds_the_loop(tmp_path: Path, door: API) -> None:
+    slow: dict[str, float] = {}
+    async with served(tmp_path) as http:
+        for kind in ["", *RESULTS]:
+            sent = message(door, kind, "give", "kind")
+            longest: list[float] = []
+            while len(longest) < TRIES:
+                with steps() as taken:
+                    answer = await http.post(**sent)
+                assert len(answer.content) > RESULT // 2 or not kind, answer.text
+                longest.append(max(taken))
+                if longest[-1] < SECONDS:
+                    break
+            else:
+                slow[kind] = min(longest)
+    assert not slow
+
+
+@pytest.mark.promise("R51")
+async def test_no_request_that_waits_holds_the_loop(tmp_path: Path) -> None:
+    kinds = {
+        "long texts": values("lorem ipsum, ", 45)[:10],
+        "secrets": values("token=abcdef ", 45)[:2],
+        "many texts": values("x y z ", 20 * VALUES)[:VALUES],
+    }
+    async with served(tmp_path, "b") as http:
+        with steps() as asked:
+            for value in kinds.values():
+                sent = message("rest", value, "hold")
+                call = (await http.post("/v1/calls?wait=0", json=sent["json"])).json()
+                while call["state"] != "parked":
+                    assert call["state"] != "ended", call["result"]
+                    await anyio.sleep(0.05)
+                    call = (await http.get(f"/v1/calls/{call['id']}?wait=0")).json()
+        looks = []
+        for _ in range(TRIES):
+            with steps() as shown:
+                found = (await http.get("/v1/approvals")).json()["approvals"]
+            looks.append(max(shown))
+            if looks[-1] < SECONDS and len(found) == len(kinds):
+                break
+    assert len(found) == len(kinds)
+    assert len(found[1]["hidden"]) > 1_000
+    assert max(asked) < SECONDS
+    assert min(looks) < SECONDS
