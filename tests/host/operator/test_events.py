@@ -481,4 +481,4 @@ async def test_a_request_that_waits_is_read_once_and_not_at_each_look(
         tasks.cancel_scope.cancel()
 
     assert len(reads) == 3
-    assert [each.type for each in reported] == ["approval.asked"] * 3
+    assert [each.model_dump()["id"] for each in reported] == reads
