@@ -100,7 +100,7 @@ class ClientElicitation:
         """The request that waits for an answer."""
 
         self._shown: ShownRequest | None = None
-        """That request as the user of the client may see it."""
+        """The request as the user of the client may see it."""
 
     @property
     def can_ask(self) -> bool:

@@ -145,7 +145,8 @@ async def served(folder: Path, agent: str = "a") -> AsyncIterator[httpx2.AsyncCl
         @tool
         def give(kind: str) -> list[Any] | dict[str, Any] | str:
             """Return a value."""
-            return RESULTS.get(kind, "")
+            result: list[Any] | dict[str, Any] | str = RESULTS.get(kind, "")
+            return result
 
         @tool
         def hold(value: object) -> int:
