@@ -44,7 +44,7 @@ class ToolIndex:
         words = _words(query)[:MAX_WORDS]
         if not words:
             return []
-        # Quoted: FTS5 would read AND, NOT, `-` and `:` as a language of its own.
+        # Quoted: FTS5 would read AND, NOT, `-` and `:` as its own language.
         match = " OR ".join(f'"{word}"' for word in words)
         with self._turn:
             return [name for (name,) in self._database.execute(_SEARCH, (match,))]
