@@ -286,7 +286,7 @@ class InspectedConnection:
             return False
         ends = out.our_state, out.their_state
         is_whole = exchange.is_sent and ends == (h11.DONE, h11.DONE)
-        # What comes unasked is not the answer to the next request.
+        # What comes before a request is not the answer to the next request.
         if not is_whole or out.trailing_data[0] or server.has_more:
             self._close_server()
         if (reader.our_state, reader.their_state) != (h11.DONE, h11.DONE):
