@@ -29,6 +29,7 @@ from .scheduling.cell_supply import CellSupply
 from .scheduling.pool import PoolStats
 
 if TYPE_CHECKING:
+    from .credentials.agents import Credentials
     from .network.inspector import Inspector
     from .network.types import Resolver
     from .packages.distributions import OnStep
@@ -134,6 +135,7 @@ class SandboxManager(Sandbox, Detachable):
 
     async def _open(self) -> None:
         inspector = _inspector(self.config)
+        credentials = _credentials(self.config)
         backend, self._notices = await open_backend(self.config)
         try:
             check_strength(self.config, backend.traits)
@@ -152,6 +154,7 @@ class SandboxManager(Sandbox, Detachable):
             resolver=self._resolver,
             open_build_session=self._open_build_session,
             inspector=inspector,
+            credentials=credentials,
         )
         if self.config.packages:
             try:
@@ -269,3 +272,12 @@ def _inspector(config: SandboxConfig) -> Inspector | None:
     from .network.inspector import Inspector
 
     return Inspector(config.network)
+
+
+def _credentials(config: SandboxConfig) -> Credentials | None:
+    """Return the credentials of programs, if there are any. Raises ConfigError."""
+    if not config.credentials:
+        return None
+    from .credentials.agents import Credentials
+
+    return Credentials(config.credentials)

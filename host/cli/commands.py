@@ -48,6 +48,7 @@ _COMMANDS = {
     "budget": "guard.budget",
     "approvals": "guard.approvals",
     "flow": "flow.flow",
+    "credentials": "guard.credentials",
     "audit": "guard.audit",
     "records": "guard.records",
     "backup": "serving.backup",

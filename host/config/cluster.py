@@ -6,8 +6,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from toolcell.core.secrets import SecretReference
+
 from .base import ADDRESS, Model, Seconds
-from .secrets import SecretReference
 
 _OF_MACHINES = {
     *("token", "node", "listen", "public_host", "public_port", "drain_seconds"),

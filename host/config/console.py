@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from toolcell.core.secrets import SecretReference
+
 from .base import Model
-from .secrets import SecretReference
 
 
 def _checked_origin(url: str) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from toolcell.core import ConfigError
+from toolcell.core.secrets import SecretReference
 from toolcell.guard import AgentPolicy, load_policies
 from toolcell.sandbox import SandboxConfig
 
@@ -17,7 +18,6 @@ from .base import ADDRESS, IMPORT_PATH, Count, FilePath, Model, Seconds
 from .cluster import ClusterConfig
 from .console import ConsoleConfig
 from .sandbox_api import SandboxAPIConfig
-from .secrets import SecretReference
 from .server import AuthConfig, ServerConfig
 from .source import read_source
 from .tools import ToolsConfig

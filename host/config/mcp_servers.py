@@ -8,11 +8,11 @@ from pydantic import Field, field_validator, model_validator
 
 from toolcell.core import ConfigError
 from toolcell.core.addresses import is_loopback_or_https
+from toolcell.core.secrets import SecretReference
 from toolcell.sandbox import Limits, Mount, Network
 from toolcell.sandbox.spi import Requirement
 
 from .base import Count, FilePath, Model, Seconds
-from .secrets import SecretReference
 
 MCPName = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9]+([_-][A-Za-z0-9]+)*$", max_length=32)

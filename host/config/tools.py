@@ -8,10 +8,10 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, IPvAnyNetwork, model_validator
 
 from toolcell.core.addresses import is_loopback_or_https
+from toolcell.core.secrets import SecretReference
 
 from .base import IMPORT_PATH, Count, FilePath, Model, Seconds
 from .mcp_servers import MCPName, MCPServerConfig
-from .secrets import SecretReference
 
 _URL = r"^https?://[^\s/?#@]+(/[^\s#]*)?$"
 _SERVER = r"^https?://[^\s/?#@]+(/[^\s?#]*)?$"

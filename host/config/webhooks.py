@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 from pydantic import Field, IPvAnyNetwork, model_validator
 
 from toolcell.core.addresses import is_loopback_or_https
+from toolcell.core.secrets import SecretReference
 
 from .base import Model
-from .secrets import SecretReference
 
 WebhookEvent = Literal["approval.asked", "approval.answered", "approval.expired"]
 

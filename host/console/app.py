@@ -14,7 +14,8 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from ..config.secrets import read_secret
+from toolcell.core.secrets import read_secret
+
 from ..operator.checks import OperatorChecks, open_checks
 from ..operator.event_bus import Events
 from ..runtime.sources import Sources

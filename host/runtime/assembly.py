@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolcell.core import ConfigError
+from toolcell.core.secrets import read_secret
 from toolcell.guard import (
     ActionGuard,
     Approvals,
@@ -47,7 +48,6 @@ from toolcell.tools.spi import (
 )
 
 from ..config.host_config import HostConfig
-from ..config.secrets import read_secret
 from ..operator.event_bus import EventBus
 from ..operator.live_calls import LiveCalls
 from ..webhooks.sender import make_webhooks

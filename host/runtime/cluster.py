@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from toolcell.core import ConfigError
+from toolcell.core.secrets import read_secret
 
 from ..config.cluster import ClusterConfig
 from ..config.host_config import HostConfig
-from ..config.secrets import read_secret
 from ..operator.event_bus import EventBus
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from toolcell.core import ConfigError
+from toolcell.core.secrets import read_secret
 
-from ..config.secrets import read_secret
 from .policy_names import check_agent
 from .registry import imported
 

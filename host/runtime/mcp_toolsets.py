@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolcell.core import ConfigError
+from toolcell.core.secrets import read_secret
 from toolcell.sandbox import Network, SandboxConfig
 from toolcell.tools import MCPCommand, MCPToolset
 from toolcell.tools.spi import MCPEndpoint, MCPPins
 
 from ..config.host_config import HostConfig
 from ..config.mcp_servers import MCPCellConfig, MCPServerConfig
-from ..config.secrets import read_secret
 
 _log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from toolcell.core import InvalidInputError
 from . import mount_rules as mounts
 from .backend_names import known_backend
 from .base import SettingsModel
+from .credentials import Credential, why_not_together
 from .network import Network
 from .package_rules import PackageRules, Requirement
 
@@ -308,6 +309,9 @@ class SandboxConfig(SettingsModel):
     """The hosts that programs may reach; a run may narrow them, a session may get
     others. Not in `process` isolation."""
 
+    credentials: Annotated[tuple[Credential, ...], Field(max_length=64)] = ()
+    """Credentials that programs use at inspected hosts and never have, at most 64."""
+
     env: dict[Name, str] = Field(default_factory=dict)
     """Environment variables of the programs, the only ones they see."""
 
@@ -397,6 +401,8 @@ class SandboxConfig(SettingsModel):
     def _possible(self) -> "SandboxConfig":
         binds = (mount.bind for mount in self.mounts)
         if why := mounts.why_not_work_dir(self.work_dir, binds):
+            raise ValueError(why)
+        if why := why_not_together(self.credentials, self.network.inspect):
             raise ValueError(why)
         strongest = _STRONGEST.get(self.backend)
         if strongest and is_weaker(strongest, self.minimum_isolation):

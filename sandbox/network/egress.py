@@ -41,6 +41,7 @@ from .tunnel import forward_opaque, read_tunnel_preamble
 from .types import OnConnection, ProgramEnd, RefusedError, Resolver, SendFrame
 
 if TYPE_CHECKING:
+    from ..credentials.agents import AgentCredentials
     from .inspector import Inspector
 
 _CONNECT_SECONDS = 10.0
@@ -71,6 +72,7 @@ class Egress:
         addresses: Addresses of the cell's loopback by the names that lead there.
         gate: Judges what goes to a guarded network; None refuses all of that.
         inspector: Says whose HTTPS is inspected; None: no one's.
+        credentials: Those of its program's agent; None: it has none.
     """
 
     def __init__(
@@ -84,12 +86,14 @@ class Egress:
         addresses: Mapping[str, str] | None = None,
         gate: RequestGate | None = None,
         inspector: Inspector | None = None,
+        credentials: AgentCredentials | None = None,
     ) -> None:
         self._listeners = network.rules.listeners(addresses or {})
         self._network = network
         self._rules = network.rules
         self._gate = gate
         self._inspector = inspector
+        self._credentials = credentials
         # Of the caller, whose call the program's acts belong to.
         self._context = copy_context()
         self._max_connections = limits.connections
@@ -115,6 +119,7 @@ class Egress:
             "set_variables": self._network.mode != "none",
             "without_proxy": self._rules.without_proxy(),
             "is_inspected": self._inspector is not None,
+            "variables": self._credentials.variables if self._credentials else {},
             "connections": self._max_connections,
             "listeners": self._listeners,
         }
@@ -330,6 +335,9 @@ class Egress:
         Raises:
             RefusedError: On entering: it is not admitted.
         """
+        if http is not None and self._credentials is not None:
+            http.use(self._credentials)
+            attempt.mask = http.mask()
         if self._network.mode != "guarded":
             yield
             return
@@ -457,11 +465,16 @@ class Egress:
                     break
                 if self.pay(len(data)):
                     attempt.bytes_in += len(data)
+                    if attempt.mask is not None:
+                        data = attempt.mask.next(data)
                     if attempt.response is not None:
                         data = attempt.response.pass_on(data)
                     await stream.send(data)
+            rest = b"" if attempt.mask is None else attempt.mask.end()
             if attempt.response is not None:
-                await stream.send(attempt.response.end())
+                await stream.send(attempt.response.pass_on(rest))
+                rest = attempt.response.end()
+            await stream.send(rest)
             await stream.end()
         except (OSError, CellLostError) as error:
             attempt.stop(error)

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import h11
 from pydantic import JsonValue
 
 from ..config.host_rules import read_authority, write_authority
+from ..credentials.masking import Mask
 from .gate import ActName
 from .types import REFUSAL, ByteStream, RefusedError
+
+if TYPE_CHECKING:
+    from ..credentials.agents import AgentCredentials
 
 MAX_HEAD_BYTES = 65_536
 HTTP_PORT = 80
@@ -61,6 +65,32 @@ class HTTPRequest:
         self._place = host, port
         self._target = target
         self._scheme = scheme
+        self._credentials: AgentCredentials | None = None
+        self.used: tuple[str, ...] = ()
+        """The names of the credentials that its head for the server has."""
+
+    def use(self, credentials: AgentCredentials) -> None:
+        """Write credentials into it, where they may be.
+
+        Args:
+            credentials: Those of its program's agent.
+
+        Raises:
+            RefusedError: A placeholder is where no value may go; or it opens a
+                WebSocket.
+        """
+        if self.opens_web_socket:
+            raise RefusedError(
+                "programs that use credentials open no WebSockets to inspected hosts, "
+                "as what comes in them is not searched for their values",
+                headers={REFUSAL: "not_served"},
+            )
+        self._credentials = credentials
+        self.head()
+
+    def mask(self) -> Mask:
+        """Return what writes over credentials in its answer."""
+        return Mask({}) if self._credentials is None else self._credentials.mask()
 
     def exactly(self) -> dict[str, JsonValue]:
         """Give its target the one spelling that is judged; return the facts for that.
@@ -104,11 +134,15 @@ class HTTPRequest:
 
     def head(self) -> h11.Request:
         """Return its head for the server, without the fate of the connection."""
-        return h11.Request(
+        head = h11.Request(
             method=self._request.method,
             target=self._target,
             headers=_headers(self._request, *self._place, self._scheme),
         )
+        if self._credentials is not None:
+            place = self._place if self._scheme == "https" else None
+            head, self.used = self._credentials.placed(head, place)
+        return head
 
     async def make(
         self, source: ByteStream, send: Callable[[bytes], Awaitable[None]]
@@ -143,14 +177,17 @@ class HTTPRequest:
             send: Sends bytes to the server.
 
         Raises:
-            RefusedError: The body does not match its head.
+            RefusedError: The body does not match its head, or has a placeholder.
         """
         event: object = head
+        check = self._credentials.body_check() if self._credentials else _pass
         try:
             while not isinstance(event, h11.EndOfMessage):
                 if event is h11.NEED_DATA:
                     self._connection.receive_data(await source.receive())
                 elif isinstance(event, h11.Request | h11.Data):
+                    if isinstance(event, h11.Data):
+                        check(event.data)
                     await send(out.send(event) or b"")
                 else:
                     raise RefusedError("the request ended too early")
@@ -159,6 +196,10 @@ class HTTPRequest:
             await send(out.send(h11.EndOfMessage()) or b"")
         except h11.ProtocolError as error:
             raise RefusedError(str(error)) from None
+
+
+def _pass(data: bytes) -> None:
+    """Find nothing in a piece of a body."""
 
 
 def _headers(

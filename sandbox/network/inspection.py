@@ -25,6 +25,7 @@ from pydantic import JsonValue
 from toolcell.core.task_groups import lone_error_as_it_is
 
 from ..config.host_rules import read_authority
+from ..credentials.masking import Mask
 from . import stream as egress_stream
 from .attempt import Attempt, Verdict
 from .client_hello import HANDSHAKE, read_client_hello
@@ -128,12 +129,14 @@ class _Wire:
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, request: HTTPRequest) -> None:
         self._attempt = attempt
+        self._request = request
         self._began = attempt.bytes_in, attempt.bytes_out
         self.status: int | None = None
         self.is_sent = False
         """True once the server was sent all of the request."""
+        self.mask = Mask({})
 
     def outcome(self) -> dict[str, JsonValue]:
         """Return what became of it, for the gate that admitted it."""
@@ -141,10 +144,35 @@ class _Exchange:
         told.pop("status", None)
         if self.status is not None:
             told["status"] = self.status
+        if self._request.used:
+            told["credentials"] = list(self._request.used)
         came, went = self._began
         told["bytes_in"] = self._attempt.bytes_in - came
         told["bytes_out"] = self._attempt.bytes_out - went
         return told
+
+    def shown(self, answer: h11.Response) -> h11.Response:
+        """Return the head of an answer as the program may see it.
+
+        Raises:
+            _NoAnswerError: Its body cannot be searched for credentials.
+        """
+        if not self.mask.hides:
+            return answer
+        coding = dict(answer.headers).get(b"content-encoding", b"identity").lower()
+        is_piece = bool(self._request.used) and answer.status_code == 206
+        if coding != b"identity" or is_piece:
+            raise _NoAnswerError(
+                "the server's answer is compressed, or a piece, and cannot be searched "
+                "for credentials"
+            )
+        whole = self.mask.whole
+        headers = answer.headers.raw_items()
+        return h11.Response(
+            status_code=answer.status_code,
+            headers=[(whole(name), whole(data)) for name, data in headers],
+            reason=whole(answer.reason),
+        )
 
 
 class _NoAnswerError(Exception):
@@ -212,7 +240,7 @@ class InspectedConnection:
             if found is None:
                 return False
             request, reader = found
-            exchange = _Exchange(self._attempt)
+            exchange = _Exchange(self._attempt, request)
             async with self._carrier.judged(
                 self._attempt, request, self._program, exchange.outcome
             ):
@@ -278,6 +306,7 @@ class InspectedConnection:
     ) -> bool:
         """Send an admitted request, and its answer back; see `_serve_next`."""
         server = await self._reach()
+        exchange.mask = request.mask()
         out = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         with lone_error_as_it_is():
             await self._both_ways(exchange, request, reader, out, server)
@@ -378,6 +407,8 @@ class InspectedConnection:
             exchange.is_sent = is_open
         except RefusedError as error:
             self._attempt.judge("refused", error)
+            if error.headers and exchange.status is None:
+                raise
             self._attempt.stop()
         except OSError as error:
             self._attempt.stop(error)
@@ -406,17 +437,20 @@ class InspectedConnection:
                     )
                     await send(reader.send(interim) or b"")
             elif isinstance(event, h11.Response):
-                answer = _answer_head(event)
+                answer = exchange.shown(_answer_head(event))
                 data = reader.send(answer) or b""
                 exchange.status = event.status_code
                 await send(data)
             elif isinstance(event, h11.Data):
-                await send(reader.send(h11.Data(data=event.data)) or b"")
+                body = h11.Data(data=exchange.mask.next(event.data))
+                await send(reader.send(body) or b"")
             elif isinstance(event, h11.EndOfMessage):
                 if server.was_cut:
                     # Only its end says where the body ends, and anybody may cut it.
                     raise h11.RemoteProtocolError("it may not be whole")
-                await send(reader.send(h11.EndOfMessage()) or b"")
+                rest = h11.Data(data=exchange.mask.end())
+                end = reader.send(rest), reader.send(h11.EndOfMessage())
+                await send(b"".join(filter(None, end)))
                 return
             else:
                 raise h11.RemoteProtocolError("it ended too early")

@@ -18,6 +18,7 @@ from ..network.look_ups import LookUps
 from ..programs.program import RunRequest, make_program
 
 if TYPE_CHECKING:
+    from ..credentials.agents import Credentials
     from ..network.egress import Egress
     from ..network.gate import RequestGate
     from ..network.inspector import Inspector
@@ -47,6 +48,7 @@ class ProgramFactory:
         resolver: Looks up the names that programs may reach; None asks this machine's.
         open_build_session: Opens a session in which a package is built.
         inspector: Says whose HTTPS is inspected; None: no one's.
+        credentials: Those that programs use and never have; None: there are none.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ProgramFactory:
         resolver: Resolver | None,
         open_build_session: OpenBuildSession,
         inspector: Inspector | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.config = config
         self._backend = backend
@@ -65,6 +68,7 @@ class ProgramFactory:
         self.spawn = spawn
         self._resolver = resolver
         self._inspector = inspector
+        self._credentials = credentials
         self._look_ups = LookUps()
         self._open_build_session = open_build_session
         self._packages: PackageInstaller | None = None
@@ -217,7 +221,8 @@ class ProgramFactory:
             network: The hosts that it may reach.
             limits: They hold for its connections.
             on_connection: Called with each connection when it has ended or was refused.
-            agent_id: The agent whose share of the name lookups it uses.
+            agent_id: The agent whose share of the name lookups it uses, and whose
+                credentials.
             gate: Judges what goes to a guarded network.
         """
         from ..network.egress import Egress
@@ -231,6 +236,7 @@ class ProgramFactory:
             addresses=loopback_addresses(self.config.network.hosts),
             gate=gate,
             inspector=self._inspector,
+            credentials=self._credentials.of(agent_id) if self._credentials else None,
         )
 
     def close(self) -> None:

@@ -47,6 +47,7 @@ INTERNAL = (
     "core.lazy_face",
     "core.models",
     "core.redis_client",
+    "core.secrets",
     "core.storage.",
     "core.task_groups",
     "core.text.",

@@ -20,9 +20,9 @@ async def record_event(settings: HostConfig, event: str, **fields: str) -> None:
     Raises:
         AuditError: It cannot be written.
     """
+    from toolcell.core.secrets import read_secret
     from toolcell.guard import Redactor
 
-    from ...config.secrets import read_secret
     from ...runtime.assembly import open_audit
 
     key = settings.audit.key

@@ -184,7 +184,7 @@ def _log_to_verify(
     file: Path | None, key: str | None, config: Path
 ) -> tuple[Path, SecretStr | None]:
     """Return the log, and the key that was named or that the configuration names."""
-    from ...config.secrets import read_secret
+    from toolcell.core.secrets import read_secret
 
     named = None if key is None else read_secret(key, os.environ)
     if file is None:
@@ -207,8 +207,9 @@ def _log(config: Path) -> tuple[Path, SecretStr | None]:
 
 def _key(config: Path) -> SecretStr | None:
     """Return the key of a configuration's log."""
+    from toolcell.core.secrets import read_secret
+
     from ...config.host_config import HostConfig
-    from ...config.secrets import read_secret
 
     key = HostConfig.from_file(config).audit.key
     return None if key is None else read_secret(key, os.environ)

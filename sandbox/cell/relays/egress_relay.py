@@ -67,7 +67,8 @@ class EgressRelay(StreamRelay):
 
         Args:
             request: The host's `without_proxy`, hosts that programs reach without it,
-                and `is_inspected`, True if it shows certificates of its own.
+                `is_inspected`, True if it shows certificates of its own, and further
+                `variables`.
             trusted: The folder that `wire.trust` made; empty if there is none.
         """
         url = f"http://{LOOPBACK}:{self._port.number}"
@@ -77,6 +78,7 @@ class EgressRelay(StreamRelay):
         found["no_proxy"] = found["NO_PROXY"] = request["without_proxy"]
         if request["is_inspected"]:
             found.update(trust.variables(trusted))
+        found.update(request["variables"])
         return found
 
     def begin(self, request: dict[str, Any]) -> None:

@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 
 from toolcell.core import ConfigError
+from toolcell.core.secrets import read_secret
 from toolcell.guard.policy.selectors import PRESETS
 from toolcell.host import HostConfig
-from toolcell.host.config.secrets import read_secret
 from toolcell.host.config.tools import DatabaseConfig, Group, ToolsConfig
 from toolcell.sandbox import SandboxConfig
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, SecretStr, ValidationInfo
 
-from toolcell.core import ConfigError
+from .errors import ConfigError
 
 MAX_BYTES = 65_536
 """Size of a file with a secret. A larger one is refused."""

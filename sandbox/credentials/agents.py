@@ -1,0 +1,225 @@
+"""Writes credentials into requests, and out of answers.
+
+Programs have placeholders. The values are in this process alone: a request gets one
+after it was judged, on its way to the server, and an answer that shows one gets the
+placeholder in its place before the program reads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+import h11
+
+from toolcell.core import ConfigError
+from toolcell.core.secrets import read_secret
+
+from ..config.credentials import Credential
+from ..config.host_rules import HostRules
+from ..network.types import REFUSAL, RefusedError
+from .masking import Finder, Mask, spellings
+
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_VALUE = re.compile(r"[!-~]{20,4096}")
+_MIN_RANDOM = 16
+_BASIC = re.compile(rb"(?i:basic) +([A-Za-z0-9+/=]+) *")
+# Pieces, and compressed answers, cannot be searched for a value.
+_NOT_SENT = (b"accept-encoding", b"range", b"if-range")
+
+
+class _Owned(NamedTuple):
+    """A credential as the programs of one agent have it."""
+
+    rule: Credential
+    hosts: HostRules
+    value: str
+    placeholder: str
+
+
+class Credentials:
+    """The credentials of a sandbox.
+
+    Args:
+        rules: They say whose they are and where they go.
+
+    Raises:
+        ConfigError: A value cannot be read or used.
+    """
+
+    def __init__(self, rules: Iterable[Credential]) -> None:
+        self._rules = [(rule, HostRules(rule.hosts), _value(rule)) for rule in rules]
+        self._agents: dict[str | None, AgentCredentials | None] = {}
+
+    def of(self, agent_id: str | None) -> AgentCredentials | None:
+        """Return the credentials of an agent's programs; None if it has none."""
+        known = any(agent_id in rule.agents for rule, _, _ in self._rules)
+        key = agent_id if known else None
+        if key not in self._agents:
+            owned = [
+                _Owned(rule, hosts, value, _placeholder(rule, value))
+                for rule, hosts, value in self._rules
+                if rule.is_of(key)
+            ]
+            self._agents[key] = AgentCredentials(owned) if owned else None
+        return self._agents[key]
+
+
+class AgentCredentials:
+    """The credentials of one agent's programs.
+
+    Args:
+        owned: They, with their placeholders.
+    """
+
+    def __init__(self, owned: list[_Owned]) -> None:
+        self._owned = owned
+        self._placeholders = tuple(
+            text for each in owned for text in spellings(each.placeholder)
+        )
+        self._shown = {
+            text: (each.placeholder.encode() * 6)[: len(text)]
+            for each in owned
+            for text in spellings(each.value)
+        }
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The placeholders by the environment variables that programs find them in."""
+        return {each.rule.variable: each.placeholder for each in self._owned}
+
+    def placed(
+        self, head: h11.Request, place: tuple[str, int] | None
+    ) -> tuple[h11.Request, tuple[str, ...]]:
+        """Return a head with the values in it, and the names of what it has.
+
+        Args:
+            head: The head for the server.
+            place: Host and port of a server whose certificate is verified; None for
+                another one.
+
+        Raises:
+            RefusedError: A placeholder is where no value may go.
+        """
+        target, headers = head.target, list(head.headers.raw_items())
+        used: list[str] = []
+        for each in self._owned:
+            if place is None or not each.hosts.names(*place):
+                continue
+            before = target, headers
+            target = _in_query(each, target)
+            headers = [(name, _in_header(each, name, data)) for name, data in headers]
+            if (target, headers) != before:
+                used.append(each.rule.name)
+        rest = [head.method, target, *(part for header in headers for part in header)]
+        rest += [_decoded(data) for _, data in headers]
+        for part in rest:
+            self.body_check()(part)
+        kept = [
+            (name, data)
+            for name, data in headers
+            if name.lower() not in (_NOT_SENT if used else _NOT_SENT[:1])
+        ]
+        made = h11.Request(method=head.method, target=target, headers=kept)
+        return made, tuple(used)
+
+    def body_check(self) -> Callable[[bytes], None]:
+        """Return what is called with each piece of a body; RefusedError from it."""
+        finder = Finder(self._placeholders)
+
+        def check(data: bytes) -> None:
+            if finder.found(data):
+                raise _misplaced()
+
+        return check
+
+    def mask(self) -> Mask:
+        """Return what writes placeholders over the values in an answer."""
+        return Mask(self._shown)
+
+
+def _misplaced() -> RefusedError:
+    """Return the refusal of a placeholder where no value may go."""
+    return RefusedError(
+        "the placeholder of a credential is where its value may not go: this host or "
+        "this place of a request is none of the credential's. There is no other way "
+        "to send it: say so",
+        headers={REFUSAL: "credential_misplaced"},
+    )
+
+
+def _value(rule: Credential) -> str:
+    try:
+        value = read_secret(rule.value).get_secret_value()
+    except ConfigError as error:
+        raise ConfigError(
+            f"the credential {rule.name}: {error.message}", hint=error.hint
+        ) from None
+    if not _VALUE.fullmatch(value) or len(value) < len(rule.prefix) + _MIN_RANDOM:
+        raise ConfigError(
+            f"the credential {rule.name}: {rule.value} is not 20 to 4,096 characters "
+            f"of printable ASCII, and {_MIN_RANDOM} more than its prefix",
+            hint="shorter ones would be found in answers by chance",
+        )
+    return value
+
+
+def _placeholder(rule: Credential, value: str) -> str:
+    """Return a placeholder as long as the value, so that lengths of answers stay."""
+    size = len(value) - len(rule.prefix)
+    return rule.prefix + "".join(secrets.choice(_ALPHABET) for _ in range(size))
+
+
+def _in_header(each: _Owned, name: bytes, data: bytes) -> bytes:
+    """Return the value of a header with the credential in it, if it may be there."""
+    title = name.decode("ascii").lower()
+    where = [place.lower() for place in each.rule.where]
+    if "basic" in where and title == "authorization":
+        data = _in_basic(each, data)
+    if f"header:{title}" in where:
+        data = data.replace(each.placeholder.encode(), each.value.encode())
+    return data
+
+
+def _in_basic(each: _Owned, data: bytes) -> bytes:
+    found = _BASIC.fullmatch(data)
+    pair = found and _unbased(found[1])
+    if not pair:
+        return data
+    user, colon, password = pair.partition(b":")
+    own, value = each.placeholder.encode(), each.value.encode()
+    made = [value if part == own else part for part in (user, password)]
+    if made == [user, password]:
+        return data
+    return b"Basic " + base64.b64encode(made[0] + colon + made[1])
+
+
+def _in_query(each: _Owned, target: bytes) -> bytes:
+    path, mark, query = target.partition(b"?")
+    names = {place[6:] for place in each.rule.where if place.startswith("query:")}
+
+    def parts() -> Iterator[str]:
+        for part in query.decode("ascii").split("&"):
+            name, equals, text = part.partition("=")
+            is_it = unquote(name) in names and unquote(text) == each.placeholder
+            yield name + equals + quote(each.value, safe="") if is_it else part
+
+    return path + mark + "&".join(parts()).encode() if names else target
+
+
+def _decoded(data: bytes) -> bytes:
+    """Return what basic authentication carries; its base64 begins anywhere."""
+    found = _BASIC.fullmatch(data)
+    return _unbased(found[1]) if found else b""
+
+
+def _unbased(data: bytes) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except binascii.Error:
+        return b""

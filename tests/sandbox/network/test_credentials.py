@@ -1,0 +1,337 @@
+"""Credentials: programs use them and never have them, on every backend."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from toolcell.core import ConfigError
+from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager, Session
+
+from ...conftest import BackendRow
+from ...support.cells.gates import Gate
+from ...support.cells.web_server import (
+    NAME,
+    Server,
+    resolve_here,
+    running,
+    secure,
+    self_signed,
+)
+from ...support.process_tree import below
+
+pytestmark = pytest.mark.anyio
+
+# Of this process alone, whose memory is not searched.
+VALUE = f"ghp_{secrets.token_hex(4)}/of+the=host{secrets.token_hex(4)}"
+OTHER = "other.example.test"
+
+
+class Mirror(BaseHTTPRequestHandler):
+    """Keeps the requests that come, and shows them in its answers in many ways."""
+
+    protocol_version = "HTTP/1.1"
+    heads: list[str]
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True
+            return
+        self.heads.append(f"{self.command} {self.path}\n{self.headers}{body!r}")
+        sent = self.headers.get("Authorization", "none").rpartition(" ")[2]
+        show = self.path.strip("/").partition("?")[0]
+        text = sent.encode()
+        ways = {
+            "base64": base64.b64encode(b"ab" + text),
+            "hex": text.hex().encode(),
+            "value": VALUE.encode(),
+        }
+        text = ways.get(show, text)
+        self.send_response(206 if show == "piece" else 200, f"OK {sent}")
+        self.send_header("X-Shown", f"you sent {sent}")
+        if show == "gzip":
+            self.send_header("Content-Encoding", "gzip")
+        if show == "pieces":
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for each in text:
+                self.wfile.write(b"1\r\n%c\r\n" % each)
+            self.wfile.write(b"0\r\n\r\n")
+            return
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Be quiet."""
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return self_signed(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture(scope="module")
+def mirror(certificate: Path) -> Iterator[type[Mirror]]:
+    handler: Any = type("Bound", (Mirror,), {"heads": []})
+    server = Server(("127.0.0.1", 0), handler)
+    handler.port = server.server_port
+    secure(server, certificate)
+    with running(server):
+        yield handler
+
+
+def configured(
+    backend: BackendRow, port: int, certificate: Path, value: str
+) -> SandboxConfig:
+    hosts = [f"{NAME}:{port}", f"{OTHER}:{port}"]
+    network = Network(
+        mode="guarded",
+        hosts=(*hosts, f"127.0.0.1:{port}"),
+        inspect=tuple(hosts),
+        server_ca=str(certificate),
+    )
+    credential = {
+        "name": "github",
+        "value": value,
+        "hosts": hosts[:1],
+        "agents": ["builder"],
+        "variable": "GITHUB_TOKEN",
+        "prefix": "ghp_",
+        "where": ["header:Authorization", "basic", "query:key"],
+    }
+    return backend.config(
+        network=network, credentials=(credential,), limits=Limits(wall_seconds=60)
+    )
+
+
+@pytest.fixture(scope="module")
+async def manager(
+    backend: BackendRow,
+    mirror: Any,
+    certificate: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[SandboxManager]:
+    file = tmp_path_factory.mktemp("secret") / "token"
+    file.write_text(VALUE + "\n")
+    config = configured(backend, mirror.port, certificate, f"file:{file}")
+    async with SandboxManager(config, resolver=resolve_here) as manager:
+        yield manager
+
+
+@pytest.fixture
+async def cell(manager: SandboxManager, mirror: Any) -> AsyncIterator[Session]:
+    mirror.heads.clear()
+    async with manager.session(agent_id="builder") as session:
+        yield session
+
+
+SEND = """
+import base64, json, os, sys, urllib.error, urllib.parse, urllib.request
+port, token = sys.argv[1], os.environ["GITHUB_TOKEN"]
+def send(path, host="api.example.test", data=None, **headers):
+    url = f"https://{host}:{port}{path}"
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    request = urllib.request.Request(url, data, named)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, f"{answer.reason} {answer.headers} ", answer.read()
+    except urllib.error.HTTPError as error:
+        refusal = error.headers["X-Toolcell-Refusal"] or ""
+        return error.code, refusal, error.read().decode()
+def code(text):
+    return base64.b64encode(text.encode()).decode()
+"""
+
+
+async def said(cell: Session, code: str, mirror: Any, gate: Gate) -> list[str]:
+    argv = ["python3", "-c", SEND + code, str(mirror.port)]
+    result = await (await cell.exec(argv, gate=gate)).wait()
+    assert result.status == "ok", result.stderr
+    assert VALUE not in result.stdout
+    return result.stdout.splitlines()
+
+
+@pytest.mark.promise("boundary-6")
+async def test_a_value_is_written_where_it_may_be(cell: Session, mirror: Any) -> None:
+    gate = Gate()
+    code = """
+print(token.startswith("ghp_"), len(token))
+send("/bearer", Authorization=f"Bearer {token}", Range="bytes=0-3")
+send("/basic", Authorization="Basic " + code(f"x:{token}"))
+send("/query?a=1&key=" + token)
+send("/nothing", Range="bytes=0-3")
+"""
+    assert await said(cell, code, mirror, gate) == [f"True {len(VALUE)}"]
+
+    bearer, basic, query, nothing = mirror.heads
+    assert f"Bearer {VALUE}\n" in bearer
+    assert base64.b64encode(f"x:{VALUE}".encode()).decode() in basic
+    assert f"key={quote(VALUE, safe='')} " in query.replace("\n", " ")
+    assert "Range" not in bearer
+    assert "Range" in nothing
+    used = [each.get("credentials") for each in gate.outcomes]
+    assert used == [["github"]] * 3 + [None]
+    assert VALUE not in repr((gate.asked, gate.outcomes))
+
+
+@pytest.mark.promise("boundary-6")
+async def test_a_placeholder_anywhere_else_is_refused(
+    cell: Session, mirror: Any
+) -> None:
+    gate = Gate()
+    code = """
+for options in (
+    {"path": "/" + token},
+    {"path": "/?other=" + token},
+    {"path": "/?" + token + "=1"},
+    {"path": "/" + "".join("%%%02x" % ord(each) for each in token)},
+    {"path": "/", "X_Other": token},
+    {"path": "/", "Cookie": "a=" + code("ab" + token)},
+    {"path": "/", "Authorization": "Bearer " + token, "host": "other.example.test"},
+    {"path": "/", "Authorization": "Basic " + code(f"x{token}:y")},
+    {"path": "/", "data": b"x" * 1_000_000 + token.encode()},
+    {"path": "/", "data": json.dumps({"a": code("a" + token)}).encode()},
+):
+    status, refusal, text = send(**options)
+    print(status, refusal, "no other way" in text)
+"""
+    expected = ["403 credential_misplaced True"] * 10
+    assert await said(cell, code, mirror, gate) == expected
+    assert mirror.heads == []
+    assert len(gate.asked) == 2, "bodies alone come after a request was judged"
+
+
+@pytest.mark.promise("boundary-6")
+async def test_an_answer_that_shows_a_value_shows_the_placeholder(
+    cell: Session, mirror: Any
+) -> None:
+    code = """
+for path in ("/plain", "/pieces", "/base64", "/hex", "/gzip", "/piece"):
+    status, head, body = send(path, Authorization="Bearer " + token)
+    print(status, head.count(token), body.strip() if status == 502 else len(body))
+print(send("/value", host="other.example.test")[2] == token.encode())
+print(send("/plain", Authorization="Bearer " + token)[2] == token.encode())
+"""
+    told = (
+        "toolcell: the server's answer is compressed, or a piece, and cannot be "
+        "searched for credentials"
+    )
+    size = len(VALUE)
+    assert [each for each in await said(cell, code, mirror, Gate()) if each] == [
+        f"200 2 {size}",
+        f"200 2 {size}",
+        f"200 2 {len(base64.b64encode(bytes(size + 2)))}",
+        f"200 2 {size * 2}",
+        f"502 0 {told}",
+        f"502 0 {told}",
+        "True",
+        "True",
+    ]
+
+
+@pytest.mark.promise("boundary-6")
+async def test_other_agents_have_neither_placeholder_nor_value(
+    manager: SandboxManager, cell: Session, mirror: Any
+) -> None:
+    [token] = await said(cell, "print(token)", mirror, Gate())
+    [again] = await said(cell, "print(token)", mirror, Gate())
+    code = f"""
+import os, urllib.request
+url = "https://{NAME}:{mirror.port}/"
+request = urllib.request.Request(url, None, {{"Authorization": "Bearer {token}"}})
+urllib.request.urlopen(request)
+os.environ.get("GITHUB_TOKEN", "none")
+"""
+    other = await manager.run(code, agent_id="reader", gate=Gate())
+    no_one = await manager.run(code, gate=Gate())
+
+    assert again == token
+    assert [other.value, no_one.value] == ["none", "none"]
+    assert VALUE not in "".join(mirror.heads)
+
+
+def in_containers() -> Iterator[int]:
+    """Yield the processes of this machine's containers."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if "docker" in (folder / "cgroup").read_text():
+                yield int(folder.name)
+
+
+def has_value() -> bool:
+    """Return True if a process of a cell has the value in its memory."""
+    for pid in {*below(os.getpid()), *in_containers()}:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
+            areas = [line.split()[0].split("-") for line in maps]
+            with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+                for first, last in areas:
+                    with contextlib.suppress(OSError, OverflowError, ValueError):
+                        memory.seek(int(first, 16))
+                        size = int(last, 16) - int(first, 16)
+                        if VALUE.encode() in (memory.read(size) or b""):
+                            return True
+    return False
+
+
+@pytest.mark.promise("boundary-6")
+async def test_no_process_of_a_cell_has_the_value(cell: Session, mirror: Any) -> None:
+    code = """
+print(len(send("/plain", Authorization="Bearer " + token)[2]), flush=True)
+sys.stdin.read()
+"""
+    argv = ["python3", "-c", SEND + code, str(mirror.port)]
+    process = await cell.exec(argv, stdin="pipe", gate=Gate())
+    async for _ in process.output():
+        break
+    found = has_value()
+    await process.close_stdin()
+    await process.wait()
+
+    assert VALUE in mirror.heads[-1]
+    assert not found
+
+
+@pytest.mark.promise("boundary-6")
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"hosts": ["a.test:80"]}, "HTTPS alone"),
+        ({"hosts": ["b.test:443"]}, "`network.inspect` does not name"),
+        ({"where": ["json:/token"]}, "not served"),
+        ({"where": ["header:Host"]}, "not served"),
+        ({"value": "written-here"}, "named, never written"),
+        ({"value": "env:NO_SUCH_VARIABLE"}, "the credential github: .*NO_SUCH"),
+        ({"value": "file:/no/such"}, "the credential github: .*/no/such"),
+        ({"value": "file:/dev/null"}, "the credential github: "),
+        ({"value": "env:SHORT"}, "the credential github: .*20 to 4,096"),
+    ],
+)
+async def test_a_credential_that_cannot_be_served_is_named_at_the_start(
+    settings: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHORT", "short")
+    network = Network(mode="guarded", inspect=("a.test:443",))
+    credential = {
+        "name": "github",
+        "value": "env:SHORT",
+        "hosts": ["a.test:443"],
+        "variable": "TOKEN",
+    }
+    with pytest.raises(ConfigError, match=told):
+        await SandboxManager.open(
+            SandboxConfig(network=network, credentials=(credential | settings,))
+        )
