@@ -25,10 +25,10 @@ from pydantic import JsonValue
 from toolcell.core.task_groups import lone_error_as_it_is
 
 from ..config.host_rules import read_authority
-from ..credentials.masking import Mask
 from . import stream as egress_stream
 from .attempt import Attempt, Verdict
 from .client_hello import HANDSHAKE, read_client_hello
+from .exchange import Exchange, NoAnswerError
 from .http_request import (
     DEFAULT_PORTS,
     MAX_HEAD_BYTES,
@@ -126,59 +126,6 @@ class _Wire:
         self._sock.close()
 
 
-class _Exchange:
-    """One request and its answer."""
-
-    def __init__(self, attempt: Attempt, request: HTTPRequest) -> None:
-        self._attempt = attempt
-        self._request = request
-        self._began = attempt.bytes_in, attempt.bytes_out
-        self.status: int | None = None
-        self.is_sent = False
-        """True once the server was sent all of the request."""
-        self.mask = Mask({})
-
-    def outcome(self) -> dict[str, JsonValue]:
-        """Return what became of it, for the gate that admitted it."""
-        told = self._attempt.outcome()
-        told.pop("status", None)
-        if self.status is not None:
-            told["status"] = self.status
-        if self._request.used:
-            told["credentials"] = list(self._request.used)
-        came, went = self._began
-        told["bytes_in"] = self._attempt.bytes_in - came
-        told["bytes_out"] = self._attempt.bytes_out - went
-        return told
-
-    def shown(self, answer: h11.Response) -> h11.Response:
-        """Return the head of an answer as the program may see it.
-
-        Raises:
-            _NoAnswerError: Its body cannot be searched for credentials.
-        """
-        if not self.mask.hides:
-            return answer
-        coding = dict(answer.headers).get(b"content-encoding", b"identity").lower()
-        is_piece = bool(self._request.used) and answer.status_code == 206
-        if coding != b"identity" or is_piece:
-            raise _NoAnswerError(
-                "the server's answer is compressed, or a piece, and cannot be searched "
-                "for credentials"
-            )
-        whole = self.mask.whole
-        headers = answer.headers.raw_items()
-        return h11.Response(
-            status_code=answer.status_code,
-            headers=[(whole(name), whole(data)) for name, data in headers],
-            reason=whole(answer.reason),
-        )
-
-
-class _NoAnswerError(Exception):
-    """The server gives no answer that can be passed on."""
-
-
 class InspectedConnection:
     """One connection of a program to a host whose HTTPS is inspected.
 
@@ -240,7 +187,7 @@ class InspectedConnection:
             if found is None:
                 return False
             request, reader = found
-            exchange = _Exchange(self._attempt, request)
+            exchange = Exchange(self._attempt, request)
             async with self._carrier.judged(
                 self._attempt, request, self._program, exchange.outcome
             ):
@@ -248,7 +195,7 @@ class InspectedConnection:
                 return await self._exchange(exchange, request, reader)
         except RefusedError as error:
             await self._turn_down("403 Forbidden", "refused", error, error.headers)
-        except _NoAnswerError as error:
+        except NoAnswerError as error:
             await self._turn_down("502 Bad Gateway", "failed", error)
         return False
 
@@ -302,7 +249,7 @@ class InspectedConnection:
         return slash + path or "/"
 
     async def _exchange(
-        self, exchange: _Exchange, request: HTTPRequest, reader: h11.Connection
+        self, exchange: Exchange, request: HTTPRequest, reader: h11.Connection
     ) -> bool:
         """Send an admitted request, and its answer back; see `_serve_next`."""
         server = await self._reach()
@@ -325,7 +272,7 @@ class InspectedConnection:
 
     async def _both_ways(
         self,
-        exchange: _Exchange,
+        exchange: Exchange,
         request: HTTPRequest,
         reader: h11.Connection,
         out: h11.Connection,
@@ -346,7 +293,7 @@ class InspectedConnection:
                         if ended
                         else "the server's answer is not HTTP/1.1"
                     )
-                    raise _NoAnswerError(why) from None
+                    raise NoAnswerError(why) from None
                 raise OSError("the server's answer broke off") from None
             finally:
                 # What it answers before the request has ended is its answer.
@@ -357,7 +304,7 @@ class InspectedConnection:
 
         Raises:
             RefusedError: The rules or limits forbid it.
-            _NoAnswerError: It cannot be reached, or does not prove its name.
+            NoAnswerError: It cannot be reached, or does not prove its name.
         """
         if self._server is not None and self._wire is not None and self._wire.is_quiet:
             return self._server
@@ -376,7 +323,7 @@ class InspectedConnection:
         else:
             self._server = server
             return server
-        raise _NoAnswerError(why)
+        raise NoAnswerError(why)
 
     def _close_server(self) -> None:
         if self._wire is not None:
@@ -385,7 +332,7 @@ class InspectedConnection:
 
     async def _upload(
         self,
-        exchange: _Exchange,
+        exchange: Exchange,
         request: HTTPRequest,
         head: h11.Request,
         out: h11.Connection,
@@ -415,7 +362,7 @@ class InspectedConnection:
 
     async def _answer(
         self,
-        exchange: _Exchange,
+        exchange: Exchange,
         reader: h11.Connection,
         out: h11.Connection,
         server: TLSStream,
@@ -455,14 +402,14 @@ class InspectedConnection:
             else:
                 raise h11.RemoteProtocolError("it ended too early")
 
-    async def _received(self, exchange: _Exchange, server: TLSStream) -> bytes:
-        """Return the next bytes of a server. Raises _NoAnswerError, OSError."""
+    async def _received(self, exchange: Exchange, server: TLSStream) -> bytes:
+        """Return the next bytes of a server. Raises NoAnswerError, OSError."""
         try:
             return await server.receive()
         except OSError as error:
             if exchange.status is not None or self._attempt.stream.is_broken:
                 raise
-            raise _NoAnswerError(f"the server gave no answer: {error}") from None
+            raise NoAnswerError(f"the server gave no answer: {error}") from None
 
     async def _pass_on(
         self, reader: h11.Connection, out: h11.Connection, server: TLSStream
