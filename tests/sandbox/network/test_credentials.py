@@ -331,7 +331,8 @@ async def test_a_credential_that_cannot_be_served_is_named_at_the_start(
         "hosts": ["a.test:443"],
         "variable": "TOKEN",
     }
+    credentials: Any = (credential | settings,)
     with pytest.raises(ConfigError, match=told):
         await SandboxManager.open(
-            SandboxConfig(network=network, credentials=(credential | settings,))
+            SandboxConfig(network=network, credentials=credentials)
         )
