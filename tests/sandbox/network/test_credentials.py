@@ -268,12 +268,13 @@ def in_containers() -> Iterator[int]:
     """Yield the processes of this machine's containers."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if "docker" in (folder / "cgroup").read_text():
+            group, command = folder / "cgroup", folder / "cmdline"
+            if "docker" in group.read_text() or b"runsc" in command.read_bytes():
                 yield int(folder.name)
 
 
-def has_value() -> bool:
-    """Return True if a process of a cell has the value in its memory."""
+def is_in_memory(text: str) -> bool:
+    """Return True if a process of a cell has a text in its memory."""
     for pid in {*below(os.getpid()), *in_containers()}:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
             areas = [line.split()[0].split("-") for line in maps]
@@ -282,7 +283,7 @@ def has_value() -> bool:
                     with contextlib.suppress(OSError, OverflowError, ValueError):
                         memory.seek(int(first, 16))
                         size = int(last, 16) - int(first, 16)
-                        if VALUE.encode() in (memory.read(size) or b""):
+                        if text.encode() in (memory.read(size) or b""):
                             return True
     return False
 
@@ -293,15 +294,18 @@ async def test_no_process_of_a_cell_has_the_value(cell: Session, mirror: Any) ->
 print(len(send("/plain", Authorization="Bearer " + token)[2]), flush=True)
 sys.stdin.read()
 """
+    [token] = await said(cell, "print(token)", mirror, Gate())
     argv = ["python3", "-c", SEND + code, str(mirror.port)]
     process = await cell.exec(argv, stdin="pipe", gate=Gate())
     async for _ in process.output():
         break
-    found = has_value()
+    found = is_in_memory(VALUE)
+    is_searched = is_in_memory(token)
     await process.close_stdin()
     await process.wait()
 
     assert VALUE in mirror.heads[-1]
+    assert is_searched
     assert not found
 
 
