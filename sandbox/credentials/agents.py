@@ -22,7 +22,6 @@ from toolcell.core.secrets import read_secret
 
 from ..config.credentials import Credential
 from ..config.host_rules import HostRules
-from ..network.types import REFUSAL, RefusedError
 from .masking import Finder, Mask, spellings
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -31,6 +30,17 @@ _MIN_RANDOM = 16
 _BASIC = re.compile(rb"(?i:basic) +([A-Za-z0-9+/=]+) *")
 # Pieces, and compressed answers, cannot be searched for a value.
 _NOT_SENT = (b"accept-encoding", b"range", b"if-range")
+
+
+class MisplacedError(Exception):
+    """A placeholder is where no value may go."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the placeholder of a credential is where its value may not go: this host "
+            "or this place of a request is none of the credential's. There is no other "
+            "way to send it: say so"
+        )
 
 
 class _Owned(NamedTuple):
@@ -104,7 +114,7 @@ class AgentCredentials:
                 another one.
 
         Raises:
-            RefusedError: A placeholder is where no value may go.
+            MisplacedError: A placeholder is where no value may go.
         """
         target, headers = head.target, list(head.headers.raw_items())
         used: list[str] = []
@@ -129,28 +139,18 @@ class AgentCredentials:
         return made, tuple(used)
 
     def body_check(self) -> Callable[[bytes], None]:
-        """Return what is called with each piece of a body; RefusedError from it."""
+        """Return what is called with each piece of a body; MisplacedError from it."""
         finder = Finder(self._placeholders)
 
         def check(data: bytes) -> None:
             if finder.found(data):
-                raise _misplaced()
+                raise MisplacedError
 
         return check
 
     def mask(self) -> Mask:
         """Return what writes placeholders over the values in an answer."""
         return Mask(self._shown)
-
-
-def _misplaced() -> RefusedError:
-    """Return the refusal of a placeholder where no value may go."""
-    return RefusedError(
-        "the placeholder of a credential is where its value may not go: this host or "
-        "this place of a request is none of the credential's. There is no other way "
-        "to send it: say so",
-        headers={REFUSAL: "credential_misplaced"},
-    )
 
 
 def _value(rule: Credential) -> str:

@@ -6,19 +6,18 @@ Sources: RFC 9110 section 7, RFC 9112 section 3.2.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
 
 import h11
 from pydantic import JsonValue
 
 from ..config.host_rules import read_authority, write_authority
+from ..credentials.agents import AgentCredentials, MisplacedError
 from ..credentials.masking import Mask
 from .gate import ActName
 from .types import REFUSAL, ByteStream, RefusedError
-
-if TYPE_CHECKING:
-    from ..credentials.agents import AgentCredentials
 
 MAX_HEAD_BYTES = 65_536
 HTTP_PORT = 80
@@ -86,7 +85,8 @@ class HTTPRequest:
                 headers={REFUSAL: "not_served"},
             )
         self._credentials = credentials
-        self.head()
+        with _misplaced_is_refused():
+            self.head()
 
     def mask(self) -> Mask:
         """Return what writes over credentials in its answer."""
@@ -187,7 +187,8 @@ class HTTPRequest:
                     self._connection.receive_data(await source.receive())
                 elif isinstance(event, h11.Request | h11.Data):
                     if isinstance(event, h11.Data):
-                        check(event.data)
+                        with _misplaced_is_refused():
+                            check(event.data)
                     await send(out.send(event) or b"")
                 else:
                     raise RefusedError("the request ended too early")
@@ -196,6 +197,15 @@ class HTTPRequest:
             await send(out.send(h11.EndOfMessage()) or b"")
         except h11.ProtocolError as error:
             raise RefusedError(str(error)) from None
+
+
+@contextmanager
+def _misplaced_is_refused() -> Iterator[None]:
+    try:
+        yield
+    except MisplacedError as error:
+        headers = {REFUSAL: "credential_misplaced"}
+        raise RefusedError(str(error), headers=headers) from None
 
 
 def _pass(data: bytes) -> None:

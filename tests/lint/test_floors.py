@@ -23,6 +23,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "packages programs processes",
         "client",
         "network",
+        "credentials",
         "results",
         "config",
         "machine",
