@@ -1,7 +1,5 @@
 """Credentials that programs use and never have."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Annotated
@@ -35,7 +33,7 @@ class Credential(SettingsModel):
 
     value: SecretReference
     """The place of the value: `env:NAME` or `file:/path`, read when the sandbox opens.
-    It is 20 to 4,096 characters of printable ASCII without spaces."""
+    It is 20 to 4,096 letters, digits or `._~+/=:-`."""
 
     hosts: Annotated[tuple[str, ...], Field(min_length=1, max_length=100)]
     """Rules as in `Network.inspect`, which has to name each of them."""

@@ -25,7 +25,7 @@ from ..config.host_rules import HostRules
 from .masking import Finder, Mask, spellings
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-_VALUE = re.compile(r"[!-~]{20,4096}")
+_VALUE = re.compile(r"[A-Za-z0-9._~+/=:-]{20,4096}")
 _MIN_RANDOM = 16
 _BASIC = re.compile(rb"(?i:basic) +([A-Za-z0-9+/=]+) *")
 # Pieces, and compressed answers, cannot be searched for a value.
@@ -64,6 +64,7 @@ class Credentials:
 
     def __init__(self, rules: Iterable[Credential]) -> None:
         self._rules = [(rule, HostRules(rule.hosts), _value(rule)) for rule in rules]
+        _check_apart([(rule.name, value) for rule, _, value in self._rules])
         self._agents: dict[str | None, AgentCredentials | None] = {}
 
     def of(self, agent_id: str | None) -> AgentCredentials | None:
@@ -133,7 +134,7 @@ class AgentCredentials:
         kept = [
             (name, data)
             for name, data in headers
-            if name.lower() not in (_NOT_SENT if used else _NOT_SENT[:1])
+            if place is None or name.lower() not in _NOT_SENT
         ]
         made = h11.Request(method=head.method, target=target, headers=kept)
         return made, tuple(used)
@@ -163,10 +164,27 @@ def _value(rule: Credential) -> str:
     if not _VALUE.fullmatch(value) or len(value) < len(rule.prefix) + _MIN_RANDOM:
         raise ConfigError(
             f"the credential {rule.name}: {rule.value} is not 20 to 4,096 characters "
-            f"of printable ASCII, and {_MIN_RANDOM} more than its prefix",
-            hint="shorter ones would be found in answers by chance",
+            "that are letters, digits or . _ ~ + / = : -, and at least "
+            f"{_MIN_RANDOM} more than its prefix",
+            hint="answers are searched for it: a shorter one is found by chance, and "
+            "others have too many spellings",
         )
     return value
+
+
+def _check_apart(values: list[tuple[str, str]]) -> None:
+    """Refuse a value that is a part of another: one's mask would show the other's rest.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    for name, value in values:
+        for other, text in values:
+            if value != text and value in text:
+                raise ConfigError(
+                    f"the credential {name}: its value is a part of that of {other}",
+                    hint="give each of them its own value",
+                )
 
 
 def _placeholder(rule: Credential, value: str) -> str:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import base64
+import re
 from urllib.parse import quote
 
 
 def spellings(text: str) -> tuple[bytes, ...]:
-    """Return the ways in which messages carry an ASCII text, each of them once.
+    """Return the ways in which messages usually carry a text, each of them once.
 
-    They are the text itself, percent escapes, JSON's escapes, hexadecimal digits, and
-    base64 wherever the text begins in what is encoded.
+    They are the text itself, percent escapes, JSON's escape of `/`, hexadecimal digits,
+    and base64 wherever the text begins in what is encoded. Others, and a mixture of
+    them, are not among them.
+
+    Args:
+        text: Of letters, digits and `.`, `_`, `~`, `+`, `/`, `=`, `:`, `-`.
     """
     data = text.encode()
-    found = [data, quote(text, safe="").encode(), data.replace(b"/", b"\\/")]
-    found += [b"".join(b"%%%02X" % each for each in data)]
-    found += [b"".join(b"%%%02x" % each for each in data)]
-    found += [b"".join(b"\\u%04x" % each for each in data)]
-    found += [data.hex().encode(), data.hex().upper().encode()]
+    found = [data, data.replace(b"/", b"\\/"), data.hex().encode()]
+    found.append(found[-1].upper())
+    for safe in ("", "/"):
+        escaped = quote(text, safe=safe)
+        found.append(escaped.encode())
+        found.append(_ESCAPE.sub(lambda each: each[0].lower(), escaped).encode())
     for shift in range(3):
         code = base64.b64encode(bytes(shift) + data)
         # The characters at the ends depend on what is beside the text.
@@ -26,6 +32,7 @@ def spellings(text: str) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(found))
 
 
+_ESCAPE = re.compile("%..")
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
@@ -51,7 +58,9 @@ class Finder:
 class Mask:
     """Writes other bytes of the same length over texts in a stream.
 
-    It keeps back no more than what may be the beginning of a text.
+    It keeps back as many bytes as the longest text has, less one, whatever they are: a
+    program that sends guesses for a server to return would see from what is kept back
+    how much of a guess is right.
 
     Args:
         texts: What to write over, and what to write; equal in length.
@@ -59,6 +68,7 @@ class Mask:
 
     def __init__(self, texts: dict[bytes, bytes]) -> None:
         self._texts = texts
+        self._keeps = max(map(len, texts), default=1) - 1
         self._held = b""
 
     @property
@@ -68,12 +78,10 @@ class Mask:
 
     def next(self, data: bytes) -> bytes:
         """Return the bytes that may be shown once `data` has come."""
-        if not self._texts:
-            return data
         data = self.whole(self._held + data)
-        size = max((_overlap(data, each) for each in self._texts), default=0)
-        self._held = data[len(data) - size :]
-        return data[: len(data) - size]
+        shown = max(len(data) - self._keeps, 0)
+        self._held = data[shown:]
+        return data[:shown]
 
     def end(self) -> bytes:
         """Return what was kept back, at the end of the stream."""
@@ -86,13 +94,3 @@ class Mask:
             if text in data:
                 data = data.replace(text, shown)
         return data
-
-
-def _overlap(data: bytes, text: bytes) -> int:
-    """Return the size of the longest end of `data` that begins a text."""
-    start = max(len(data) - len(text) + 1, 0)
-    while (start := data.find(text[:1], start)) >= 0:
-        if text.startswith(data[start:]):
-            return len(data) - start
-        start += 1
-    return 0

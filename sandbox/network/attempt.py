@@ -8,7 +8,6 @@ from typing import Literal
 import anyio
 from pydantic import JsonValue
 
-from ..credentials.masking import Mask
 from ..results.result import Connection
 from .http_request import ResponseHead
 from .stream import CellStream
@@ -37,9 +36,6 @@ class Attempt:
 
     response: ResponseHead | None = None
     """The head of the response, once the program's request is one of HTTP."""
-
-    mask: Mask | None = None
-    """Writes over credentials in its answer, where that comes in the clear."""
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     cleanup_scope: anyio.CancelScope = field(

@@ -337,7 +337,6 @@ class Egress:
         """
         if http is not None and self._credentials is not None:
             http.use(self._credentials)
-            attempt.mask = http.mask()
         if self._network.mode != "guarded":
             yield
             return
@@ -465,16 +464,11 @@ class Egress:
                     break
                 if self.pay(len(data)):
                     attempt.bytes_in += len(data)
-                    if attempt.mask is not None:
-                        data = attempt.mask.next(data)
                     if attempt.response is not None:
                         data = attempt.response.pass_on(data)
                     await stream.send(data)
-            rest = b"" if attempt.mask is None else attempt.mask.end()
             if attempt.response is not None:
-                await stream.send(attempt.response.pass_on(rest))
-                rest = attempt.response.end()
-            await stream.send(rest)
+                await stream.send(attempt.response.end())
             await stream.end()
         except (OSError, CellLostError) as error:
             attempt.stop(error)

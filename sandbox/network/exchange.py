@@ -43,9 +43,11 @@ class Exchange:
         """
         if not self.mask.hides:
             return answer
-        coding = dict(answer.headers).get(b"content-encoding", b"identity").lower()
-        is_piece = bool(self._request.used) and answer.status_code == 206
-        if coding != b"identity" or is_piece:
+        is_coded = any(
+            name == b"content-encoding" and value.lower() not in (b"", b"identity")
+            for name, value in answer.headers
+        )
+        if is_coded or answer.status_code == 206:
             raise NoAnswerError(
                 "the server's answer is compressed, or a piece, and cannot be searched "
                 "for credentials"

@@ -380,7 +380,7 @@ class InspectedConnection:
                     return
                 if reader.their_http_version != b"1.0":
                     interim = h11.InformationalResponse(
-                        status_code=event.status_code, headers=[], reason=event.reason
+                        status_code=event.status_code, headers=[], reason=b""
                     )
                     await send(reader.send(interim) or b"")
             elif isinstance(event, h11.Response):

@@ -92,8 +92,8 @@ class Zygote:
             OSError: The kernel refused.
         """
         if self._reach:
-            os.close(self._rules)
-            self._rules = self._reach.rules().fd
+            old, self._rules = self._rules, self._reach.rules().fd
+            os.close(old)
 
 
 def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:

@@ -56,6 +56,7 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "flow prune": (("--days", "1"), 2, "config"),
     "audit verify": ((), 2, "config"),
     "audit tail": ((), 2, "config"),
+    "credentials list": ((), 2, "config"),
     "records": ((), 2, "config"),
     "backup": (("x",), 2, "config"),
     "restore": (("x",), 2, "config"),
