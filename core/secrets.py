@@ -1,7 +1,5 @@
 """Secrets of the configuration: named in it, and read from elsewhere."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

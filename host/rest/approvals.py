@@ -59,7 +59,7 @@ async def find(approvals: Approvals, agent_id: str, request_id: str) -> Approval
     """
     if request_id in await approvals.waiting(agent_id):
         found = await approvals.find(request_id)
-        if found is not None:
+        if found is not None and found.status == "pending":
             return found.request
     raise RefusedError(
         404,

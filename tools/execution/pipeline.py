@@ -218,7 +218,6 @@ class Pipeline:
         try:
             await give_way(body.arguments)
             result = await (self._run_once_per_key(*rest) if rest else self._attempts())
-            await give_way(result.content)
             return result
         finally:
             end_key(idempotency, key, result, self._attempt.in_doubt, repeatable)
@@ -291,15 +290,15 @@ class Pipeline:
                 if permit.call is not request:
                     self._take_edits(request, permit.call)
                 result, error = await self._run_with_hooks()
+                await give_way(result.content)
+                size = len(result.to_text())
+                await give_way(result.content)
             except BaseException as stopped:
                 fault = isinstance(stopped, Exception)
                 status: ToolStatus = "error" if fault else "cancelled"
                 with anyio.CancelScope(shield=True):
                     await permit.settle(attempt.state.usage, status=status)
                 raise
-            await give_way(result.content)
-            size = len(result.to_text())
-            await give_way(result.content)
             await permit.settle(
                 {"bytes": size, **attempt.state.usage},
                 status=result.status,

@@ -25,6 +25,7 @@ from .records import (
 )
 from .sqlite_file import SQLiteFile
 from .sqlite_search import (
+    BYTES_AT_ONCE,
     SEARCH_SCHEMA,
     TAKEN_AT_ONCE,
     forget,
@@ -145,6 +146,7 @@ class SQLiteRecords(Records):
         self._keep_seconds = keep_days * 86_400
         self._refused_bytes = refused_mib * 1_048_576
         self._clock = clock
+        self._waiting = 0
         self._closing = threading.Event()
         self._indexing = threading.Thread(
             target=self._take_in_rest, name="toolcell records index", daemon=True
@@ -165,8 +167,10 @@ class SQLiteRecords(Records):
                 [*values, record.started_at.timestamp(), body],
             )
             number = added.lastrowid or 0
-            if number % TAKEN_AT_ONCE == 0:
+            self._waiting += len(body)
+            if number % TAKEN_AT_ONCE == 0 or self._waiting >= BYTES_AT_ONCE:
                 take_in(database, 2 * TAKEN_AT_ONCE)
+                self._waiting = 0
             database.execute(_COUNT, usage_of(record))
             if record.verdict in NEVER_MADE:
                 agent, size = record.agent_id or "", len(body.encode())

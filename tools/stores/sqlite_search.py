@@ -9,11 +9,14 @@ newest and in a file of before the oldest, are looked at one after the other.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from hashlib import blake2s
 from typing import Any, NamedTuple
+
+from toolcell.core import ToolcellError
 
 from .record import NumberedRecord
 from .record_filter import RecordFilter, phrases, searched_text, searched_words
@@ -38,6 +41,10 @@ DROP TABLE IF EXISTS tool_search_new;
 TAKEN_AT_ONCE = 64
 """New records that the index takes in together."""
 
+BYTES_AT_ONCE = 262_144
+"""Characters of their bodies after which it stops, as calls wait meanwhile."""
+
+_log = logging.getLogger(__name__)
 _LAST = 2**63 - 1
 PLAIN = "tool_records"
 FOUND = "tool_search CROSS JOIN tool_records ON number = tool_search.rowid"
@@ -78,21 +85,36 @@ def take_in(database: sqlite3.Connection, most: int) -> None:
     )
     rows = []
     if inside.last:
-        rows = database.execute(newer, [inside.last, most]).fetchall()
+        rows = list(_some(database.execute(newer, [inside.last, most])))
     if not rows:
         end = inside.first if inside.last else _LAST
-        rows = database.execute(older, [end, most]).fetchall()
+        rows = list(_some(database.execute(older, [end, most])))
     for number, body in rows:
-        record = read(body)
-        facts = " ".join(_fact(name, getattr(record, name)) for name in _FACTS)
-        # The tokenizer `ascii` finds the same words, and sooner.
-        text = searched_text(record)
+        facts = words = ""
+        try:
+            record = read(body)
+            facts = " ".join(_fact(name, getattr(record, name)) for name in _FACTS)
+            # The tokenizer `ascii` finds the same words, and sooner.
+            text = searched_text(record)
+            words = text if text.isascii() else searched_words(record)
+            hour = record.started_at.timestamp() // HOUR
+            database.execute(_NOTE_HOUR, [hour, number])
+        except (ValueError, TypeError, LookupError, ToolcellError) as error:
+            _log.error("record %s cannot be read, nor found: %s", number, error)
         database.execute(
             "INSERT INTO tool_search (rowid, facts, words) VALUES (?, ?, ?)",
-            [number, facts, text if text.isascii() else searched_words(record)],
+            [number, facts, words],
         )
-        hour = record.started_at.timestamp() // HOUR
-        database.execute(_NOTE_HOUR, [hour, number])
+
+
+def _some(rows: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield rows until their bodies have `BYTES_AT_ONCE` characters."""
+    size = 0
+    for number, body in rows:
+        yield number, body
+        size += len(body)
+        if size >= BYTES_AT_ONCE:
+            return
 
 
 def forget(database: sqlite3.Connection, before: float) -> None:

@@ -28,7 +28,7 @@ def bench(
     backend: BackendOption = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure this machine, against `python -c pass`, in one process.
+    """Measure this machine against `python -c pass`.
 
     This is a first impression. The measurements behind toolcell's promises are in
     benchmarks/run.py of a checkout, with named baselines and gates.

@@ -103,7 +103,7 @@ def test_an_inbox_with_more_than_it_lists_is_for_everybody(
         service.asked(to=f"shop {number}", agent=agents[number % 3])
     anna.open(service.url)
 
-    assert len(anna.all("article.card")) == MAX_LISTED
+    assert len(anna.all("details.call")) == MAX_LISTED
     assert "3 more wait; they come as these are answered." in anna.text
     assert barriers(anna, axe) == {}
 

@@ -15,7 +15,12 @@ import pytest
 from toolcell.tools import Records, SQLiteRecords
 from toolcell.tools.spi import MemoryRecords
 from toolcell.tools.stores.record_filter import MAX_SEARCHED
-from toolcell.tools.stores.sqlite_search import TAKEN_AT_ONCE, left_out, take_in
+from toolcell.tools.stores.sqlite_search import (
+    BYTES_AT_ONCE,
+    TAKEN_AT_ONCE,
+    left_out,
+    take_in,
+)
 
 from . import plain_records
 from .plain_records import NOON
@@ -172,3 +177,27 @@ def test_a_file_is_closed_before_all_is_in_the_index(tmp_path: Path) -> None:
         store = SQLiteRecords(path, busy_seconds=0.1)
         store.close()
         assert not store._indexing.is_alive()
+
+
+def test_a_record_that_cannot_be_read_costs_no_other_one(tmp_path: Path) -> None:
+    store = SQLiteRecords(tmp_path / "records.db")
+    store.add(record("broken"))
+    with store._file.transaction() as database:
+        database.execute("UPDATE tool_records SET body = '{}'")
+    for number in range(TAKEN_AT_ONCE):
+        store.add(record(str(number), arguments={"text": "needle"}))
+    with store._reading.transaction("DEFERRED") as database:
+        assert left_out(database) < TAKEN_AT_ONCE
+    found = store.query(text="needle", limit=1_000)
+    store.close()
+
+    assert len(found) == TAKEN_AT_ONCE
+
+
+def test_the_index_takes_in_a_bounded_part_of_large_records(tmp_path: Path) -> None:
+    store = SQLiteRecords(tmp_path / "records.db")
+    for number in range(TAKEN_AT_ONCE):
+        store.add(record(str(number), result="x" * 20_000))
+        with store._reading.transaction("DEFERRED") as database:
+            assert left_out(database) * 20_000 <= BYTES_AT_ONCE
+    store.close()
