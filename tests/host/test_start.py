@@ -131,4 +131,5 @@ def test_a_run_reads_few_annotations_of_texts(tmp_path: Path) -> None:
     )
 
     assert process.stdout == "1\n"
-    assert process.returncode <= 45, process.stderr
+    # Two of pydantic's own for each model are among them.
+    assert process.returncode <= 46, process.stderr
