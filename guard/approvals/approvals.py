@@ -368,6 +368,12 @@ class Approvals:
             self._workflow.store.waiting, self._workflow.clock(), agent_id
         )
 
+    async def count_waited_for(self) -> int:
+        """Return the number of requests whose calls still wait, reading none whole."""
+        return await self._lookups.in_thread(
+            self._workflow.store.count_waited_for, self._workflow.clock()
+        )
+
     async def find(self, request_id: str) -> ApprovalRecord | None:
         """Return a request and its answer; None: it is unknown, or forgotten."""
         return await self._lookups.in_thread(self._workflow.store.get, request_id)

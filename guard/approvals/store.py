@@ -258,6 +258,17 @@ class ApprovalStore(ForkAware):
             )
             return dict(rows.fetchall())
 
+    def count_waited_for(self, now: float) -> int:
+        """Return the number of requests whose calls still wait, as far as is known."""
+        with self._reading() as db:
+            [count] = db.execute(
+                "SELECT count(*) FROM approvals WHERE status = 'pending'"
+                " AND expires_at > ?1"
+                " AND ifnull(json_extract(request, '$.waits_until'), expires_at) > ?1",
+                (now,),
+            ).fetchone()
+        return int(count)
+
     def recent(
         self,
         now: float,

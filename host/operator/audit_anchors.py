@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from toolcell.guard import AuditHead
 
 from ..config.state_file import StateFile, open_state_file
-
-if TYPE_CHECKING:
-    pass
 
 HEADS_FILE = "heads.db"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
+from typing import TypeVar
 
-from toolcell.core.large_values import beside_loop
+from toolcell.core.large_values import read_large
 from toolcell.core.text.printable import escaped_json
 from toolcell.guard import ApprovalRequest, Approvals, Redactor, ShownRequest
 
@@ -13,20 +14,27 @@ from ..http.tokens import Token
 from . import bodies
 from .errors import RefusedError
 
+_R = TypeVar("_R")
+
 
 async def shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
     """Return a request as it is shown: no likely secret, and no hidden letter."""
-    # All of it is read: for one of a megabyte that takes up to two seconds.
-    return await beside_loop(
-        request.call.agent_id or "", partial(_shown, request, redactor)
-    )
+    return await _read(request, partial(_shown, request, redactor))
 
 
 async def _as_json(request: ApprovalRequest, redactor: Redactor) -> bytes:
     def written() -> bytes:
         return _shown(request, redactor).model_dump_json().encode()
 
-    return await beside_loop(request.call.agent_id or "", written)
+    return await _read(request, written)
+
+
+async def _read(request: ApprovalRequest, work: Callable[[], _R]) -> _R:
+    """Return what work on a request finds; a large one is read beside the event loop.
+
+    For one of a megabyte it takes up to two seconds.
+    """
+    return await read_large(request.call.agent_id or "", request.call.arguments, work)
 
 
 def _shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:

@@ -335,15 +335,17 @@ class Egress:
         Raises:
             RefusedError: On entering: it is not admitted.
         """
-        if http is not None and self._credentials is not None:
-            http.use(self._credentials)
-        if self._network.mode != "guarded":
-            yield
-            return
+        is_guarded = self._network.mode == "guarded"
         name: ActName = "net.connect"
         facts: dict[str, JsonValue] = {"host": attempt.host, "port": attempt.port}
-        if http is not None:
+        if http is not None and is_guarded:
             name, facts = http.act, http.exactly()
+        if http is not None and self._credentials is not None:
+            # The exact spelling may show a placeholder that another one hid.
+            http.use(self._credentials)
+        if not is_guarded:
+            yield
+            return
         act = NetworkAct(
             name=name,
             arguments=facts,

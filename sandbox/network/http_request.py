@@ -108,10 +108,6 @@ class HTTPRequest:
         except ValueError as error:
             why = f"{error}; what servers may read in two ways is not sent"
             raise RefusedError(why, headers={REFUSAL: "not_exact"}) from None
-        if self._credentials is not None:
-            # The one spelling may show a placeholder that the other hid.
-            with _misplaced_is_refused():
-                self.head()
         if self.act == "http.upgrade":
             facts["protocol"] = "websocket"
         return facts

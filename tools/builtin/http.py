@@ -111,7 +111,7 @@ def _left(context: ToolContext) -> float:
     """Return the seconds that are left.
 
     Raises:
-        ToolTimeoutError: No such place is.
+        ToolTimeoutError: There are none.
     """
     context.check_cancelled()
     remaining = context.remaining()

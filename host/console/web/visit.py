@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from time import time
 from typing import Any
 
 import anyio.to_thread
@@ -118,8 +117,7 @@ class Visit:
     async def count_waiting(self) -> None:
         """Count the calls that wait; where they cannot be read there is no count."""
         with suppress(StoreUnavailableError):
-            pending, now = await self.sources.approvals.pending(), time()
-            self.waiting = sum(each.is_waited_for(now) for each in pending)
+            self.waiting = await self.sources.approvals.count_waited_for()
 
     def require(self, role: Role) -> None:
         """Check that the person has a role.

@@ -54,6 +54,9 @@ async def test_a_call_that_gave_up_waits_no_more(asking: Asking) -> None:
 
     assert request.is_waited_for(asking.now)
     assert not request.is_waited_for(asking.now + 0.01)
+    assert await asking.approvals.count_waited_for() == 1
+    asking.now += 0.01
+    assert await asking.approvals.count_waited_for() == 0
 
 
 async def test_a_call_that_was_cancelled_waits_no_more(asking: Asking) -> None:
@@ -65,6 +68,7 @@ async def test_a_call_that_was_cancelled_waits_no_more(asking: Asking) -> None:
 
     assert (before.waits_until, before.is_waited_for(asking.now)) == (1_300.25, True)
     assert not after.is_waited_for(asking.now)
+    assert await asking.approvals.count_waited_for() == 0
     assert after.digest == before.digest
 
 
@@ -93,3 +97,4 @@ async def test_a_parked_call_waits_as_long_as_its_request(
     request = await asking.request()
 
     assert request.waits_until == request.expires_at
+    assert await asking.approvals.count_waited_for() == 1
