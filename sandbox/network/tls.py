@@ -12,6 +12,11 @@ from ..cell.wire.contract import PIECE_BYTES
 from .types import ByteStream
 
 _RECORD_BYTES = 16_384
+# Python before 3.11.4 has OpenSSL 3 take a connection that was cut for one that was
+# ended, and has no error of its own for it
+# (https://github.com/python/cpython/issues/95494).
+_CUT = "UNEXPECTED_EOF_WHILE_READING"
+_TAKE_CUTS_FOR_ENDS = getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
 
 T = TypeVar("T")
 
@@ -37,6 +42,7 @@ class TLSStream:
         first: bytes = b"",
     ) -> None:
         self._wire = wire
+        context.options &= ~_TAKE_CUTS_FOR_ENDS
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._in.write(first)
         self._tls = context.wrap_bio(
@@ -78,7 +84,9 @@ class TLSStream:
                     # Nothing more for now, or an error, which the next call raises.
                     break
                 size += len(parts[-1])
-        except ssl.SSLEOFError:
+        except ssl.SSLError as error:
+            if not isinstance(error, ssl.SSLEOFError) and error.reason != _CUT:
+                raise
             # Many servers end so; h11 knows if a counted body is not whole.
             self.was_cut = True
             return b""

@@ -16,6 +16,7 @@ from toolcell.sandbox.client.cell import Cell
 from toolcell.sandbox.spi import Connection
 
 from ..conftest import SUBPROCESS, BackendRow
+from ..support.cells.stopped_cell import signal_cell
 from ..support.polling import until
 
 pytestmark = pytest.mark.anyio
@@ -64,8 +65,7 @@ async def test_a_cell_that_reads_nothing_does_not_hold_up_the_close(
         async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
             session = await opened.enter_async_context(manager.session())
             await session.run("1")
-            process: Any = session._shared.cell._process
-            signal.pidfd_send_signal(process._handle, signal.SIGSTOP)
+            signal_cell(session, signal.SIGSTOP)
             tasks.start_soon(write, session)
             await anyio.wait_all_tasks_blocked()
 

@@ -13,6 +13,7 @@ from toolcell.core import PackageError
 from toolcell.sandbox import PackageRules, SandboxManager
 
 from ...conftest import SUBPROCESS
+from ...support.cells.package_index import open_to_cells
 
 pytestmark = pytest.mark.anyio
 
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.anyio
 async def test_an_index_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    open_to_cells(tmp_path / "layers")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
@@ -53,6 +55,7 @@ async def test_an_index_that_refuses_is_no_misspelt_package(
         def do_GET(self) -> None:
             self.send_error(status)
 
+    open_to_cells(tmp_path / "store")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
     threading.Thread(target=server.serve_forever).start()
     try:

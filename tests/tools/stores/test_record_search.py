@@ -194,6 +194,19 @@ def test_a_record_that_cannot_be_read_costs_no_other_one(tmp_path: Path) -> None
     assert len(found) == TAKEN_AT_ONCE
 
 
+def test_an_old_file_of_large_records_is_taken_in_by_parts(tmp_path: Path) -> None:
+    store = SQLiteRecords(tmp_path / "records.db")
+    for number in range(TAKEN_AT_ONCE):
+        store.add(record(str(number), result="x" * 20_000))
+    with store._file.transaction() as database:
+        database.execute("DELETE FROM tool_search")
+        take_in(database, TAKEN_AT_ONCE)
+        rest = left_out(database)
+    store.close()
+
+    assert (TAKEN_AT_ONCE - rest - 1) * 20_000 <= BYTES_AT_ONCE
+
+
 def test_the_index_takes_in_a_bounded_part_of_large_records(tmp_path: Path) -> None:
     store = SQLiteRecords(tmp_path / "records.db")
     for number in range(TAKEN_AT_ONCE):
