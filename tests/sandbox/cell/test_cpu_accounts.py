@@ -65,7 +65,8 @@ async def test_children_that_nobody_waits_for_are_charged(
 
 
 async def test_children_that_are_waited_for_are_charged_once(no_cgroups: None) -> None:
-    limits = Limits(cpu_seconds=2, wall_seconds=200)
+    # Where cells have the host's user, others take from the room for processes.
+    limits = Limits(cpu_seconds=2, wall_seconds=200, pids=512)
     code = (
         BURN.format(setting="", seconds=0, each=0, after="")
         + """
