@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,7 +53,9 @@ def _remarks(condition: Condition) -> Iterator[str]:
 
 
 _log = logging.getLogger("toolcell.guard")
-_MAX_TOOL_POLICIES = 4096
+_MAX_TOOL_POLICIES = 32_768
+"""Tools of agents whose policy is kept compiled: ten each of 3,000, 2 to 4 KB each."""
+
 _STRICTNESS: dict[GuardVerdict, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
@@ -229,7 +232,9 @@ class PolicySet:
         written = [each.written for each in self._by_agent.values()]
         self.version = canonical_digest(written)[:12]
         self._chains = {agent: self._chain(agent) for agent in self._by_agent}
-        self._tool_policies: dict[tuple[str | None, str], ToolPolicy] = {}
+        self._tool_policies: OrderedDict[tuple[str | None, str], ToolPolicy] = (
+            OrderedDict()
+        )
 
     def _chain(self, agent_id: str) -> tuple[CompiledPolicy, ...]:
         chain: list[CompiledPolicy] = []
@@ -284,15 +289,16 @@ class PolicySet:
         """Return the policy of an agent for one tool, compiled at its first call.
 
         To compile it for each call would more than double the time of a guarded call.
+        32,768 are kept; a further one takes the place of the oldest.
         """
-        name = (call.agent_id, call.name)
-        found = self._tool_policies.get(name)
+        kept, name = self._tool_policies, (call.agent_id, call.name)
+        found = kept.get(name)
         if found is None:
             found = ToolPolicy(self.of(call.agent_id or ""), call)
-            if len(self._tool_policies) >= _MAX_TOOL_POLICIES:
-                self._tool_policies.clear()
             if found.chain:
-                self._tool_policies[name] = found
+                kept[name] = found
+                if len(kept) > _MAX_TOOL_POLICIES:
+                    kept.popitem(last=False)
         return found
 
     def may_allow(self, agent_id: str, tool: str, facts: CallFacts) -> bool:
