@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -68,14 +69,19 @@ class Handshake:
     async def send(self, *parts: bytes | memoryview) -> None:
         """Send to a cell that may not have started.
 
+        Where nothing can be sent what the cell has said may still be received.
+
         Raises:
-            CellLostError: It had started, and is gone; or this host has ended it.
+            CellLostError: It was known to have started, and is gone; or this host has
+                ended it.
             SandboxUnavailableError: It ended before it had started.
         """
-        if self.started:
+        try:
             await self._channel.send(*parts)
-        else:
-            await send_first(self._channel, *parts)
+        except CellLostError:
+            if self.started or self._channel.is_closed:
+                raise
+            await self.complete()
 
     async def complete(self) -> None:
         """Wait until the supervisor has prepared a process, unless it has.
@@ -96,7 +102,11 @@ class Handshake:
                     raise
 
     async def _take_answer(self) -> None:
-        await self.send(self.hello())
+        hello = self.hello()
+        if hello:
+            # What it said before it ended is its answer.
+            with contextlib.suppress(CellLostError):
+                await self._channel.send(hello)
         try:
             with anyio.fail_after(_START_SECONDS):
                 frame = await self._channel.receive()
@@ -107,6 +117,8 @@ class Handshake:
                 hint="free CPU or memory here; `toolcell doctor` tries a cell",
             ) from None
         except CellLostError as error:
+            if self._channel.is_closed:
+                raise
             why = f"{error.message}, and it had not answered its greeting "
             raise _not_started(self._channel, why + self._waited()) from None
         self._check(frame)
