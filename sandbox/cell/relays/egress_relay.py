@@ -107,7 +107,8 @@ class EgressRelay(StreamRelay):
         for fd, (port, number) in list(self._ports.items()):
             if number >= 0:
                 del self._ports[fd]
-                # Closing also removes it from the epoll.
+                if self._listens:
+                    self.epoll.unregister(fd)
                 port.close()
 
     def serve_other(self, fd: int) -> None:

@@ -145,6 +145,7 @@ class PortRelay(StreamRelay):
         for fd, attempt in list(self._attempts.items()):
             if attempt.number == number:
                 del self._attempts[fd]
+                self.epoll.unregister(fd)
                 attempt.close()
 
     def close(self, stream: RelayedStream) -> None:

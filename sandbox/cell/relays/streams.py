@@ -218,7 +218,9 @@ class StreamRelay:
         """Forget a stream and close its socket."""
         del self._streams[stream.number]
         del self._by_fd[stream.sock.fileno()]
-        # Closing also removes it from the epoll.
+        # It would be reported for as long as another process has it open.
+        if stream.mask:
+            self.epoll.unregister(stream.sock.fileno())
         stream.sock.close()
 
     def close_streams(self) -> None:
