@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NoReturn, Required, TypedDict
 
 from toolcell.core import (
@@ -26,6 +27,7 @@ from ..definition.tool import Tool
 from ..hooks.hook import Hook
 from ..hooks.watcher import CallWatcher
 from ..registry.registry import ToolRegistry
+from ..stores.folder_artifacts import FolderArtifacts
 from ..stores.idempotency import Idempotency, length_prefixed
 from ..stores.records import HeldRecords, Records
 from .attempt import Attempt
@@ -73,7 +75,9 @@ class RunContext:
     """Awaited once for each call that is not refused at once, after it has waited for
     its turn, and before anything is known or done about it."""
 
-    artifacts: ArtifactSink | None = None
+    artifacts: ArtifactSink | Path | str | None = None
+    """Takes the artifacts of its calls: a sink, or a folder of the host, made if it is
+    missing. Files in a folder are not replaced: a name that is taken gets a number."""
 
     def __post_init__(self) -> None:
         seconds = self.approval_seconds
@@ -101,6 +105,10 @@ class ExecutorOptions(TypedDict, total=False):
     raise_on_error: bool
     tell_remaining: bool
     clock: Callable[[], datetime] | None
+
+
+def _sink(given: ArtifactSink | Path | str | None) -> ArtifactSink | None:
+    return FolderArtifacts(given) if isinstance(given, str | Path) else given
 
 
 def check_executor(
@@ -226,7 +234,7 @@ class ExecutorComponents:
             config=config,
             on_progress=run.on_progress,
             on_cost=attempt.state.add_reported_cost,
-            artifacts=run.artifacts,
+            artifacts=_sink(run.artifacts),
             parts=parts,
         )
         if self.clock is not None:

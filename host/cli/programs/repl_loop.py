@@ -19,9 +19,9 @@ from anyio.from_thread import BlockingPortal
 from toolcell.core import CellLostError, InvalidInputError, ToolcellError
 from toolcell.core.text.printable import escaped_line
 from toolcell.sandbox import Artifact, ExecutionResult, Sandbox, SandboxSession
+from toolcell.sandbox.spi import save_artifact
 
 from ...terminal.output import print_value
-from ..base.artifact_folder import FolderArtifacts
 from .program_view import ProgramView
 from .run_program import summary
 from .shown_outputs import picture_files
@@ -51,7 +51,7 @@ class Repl:
     ) -> None:
         self._manager = manager
         self._portal = portal
-        self._sink = None if out is None else FolderArtifacts(out)
+        self._out = out
         self._artifacts: set[tuple[str, str]] = set()
         self._forks: list[str] = []
         self._inputs = 0
@@ -173,7 +173,7 @@ class Repl:
         # Files stay in a session, so each run returns its artifacts again.
         before, self._artifacts = self._artifacts, set()
         # Without a folder they are named where they were displayed.
-        pictures = picture_files(result).values() if self._sink else ()
+        pictures = picture_files(result).values() if self._out else ()
         for artifact in dict.fromkeys((*result.artifacts, *pictures)):
             key = artifact.name, artifact.sha256
             self._artifacts.add(key)
@@ -186,13 +186,13 @@ class Repl:
 
     def _save(self, artifact: Artifact) -> None:
         line = f"artifact {artifact.name}, {artifact.mime}, {artifact.size} bytes"
-        if self._sink is None:
+        if self._out is None:
             _complain(f"{line}; --out FOLDER saves them")
             return
         # The same name may come again with other content.
-        name = f"{self._inputs}/{artifact.name}"
+        folder = self._out / str(self._inputs)
         try:
-            place = self._sink.save(name, artifact.data, artifact.mime)
+            place = save_artifact(artifact, folder)
         except InvalidInputError as error:
             _complain(f"{line}; not saved: {error.message}")
         else:

@@ -85,10 +85,9 @@ async def _call(
 ) -> ToolResult:
     from toolcell.tools import RunContext
 
-    from ..base.artifact_folder import FolderArtifacts, drop_if_empty, new_folder
+    from ..base.artifact_folder import drop_if_empty, new_folder
 
-    sink = None if out is None else FolderArtifacts(out)
-    run = RunContext(run_id=run_id, approval_seconds=wait, artifacts=sink)
+    run = RunContext(run_id=run_id, approval_seconds=wait, artifacts=out)
     with new_folder(out):
         result = await _outcome(path, tool_call, run, as_json)
     if out is not None and not result.ok:

@@ -26,6 +26,7 @@ from toolcell.sandbox import (
     Stderr,
     Stdout,
 )
+from toolcell.sandbox.client import artifact_file
 from toolcell.sandbox.spi import ArtifactMade, save_artifact
 
 from ...conftest import BackendRow
@@ -44,10 +45,46 @@ def test_an_artifact_is_saved_below_its_folder_or_refused(tmp_path: Path) -> Non
 
     assert save_artifact(_artifact("./a//b"), folder) == folder / "a" / "b"
     assert (folder / "a" / "b").read_bytes() == b"of it"
-    for name in ("../x", "/x", "", "a/../../x", "a\0b", "x" * 300, "a/b", "a/b/c"):
+    for name in ("../x", "/x", "", "a/../../x", "a\0b", "x" * 300, "a/b/c"):
         with pytest.raises(InvalidInputError):
             save_artifact(_artifact(name), folder)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "out"]
+
+
+@pytest.mark.promise("P-19")
+def test_a_saved_artifact_replaces_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a/b.png", "a/b.png", "a/b.png", "c"]
+    saved = [save_artifact(_artifact(name), tmp_path) for name in names]
+
+    assert [str(path.relative_to(tmp_path)) for path in saved] == [
+        "a/b.png",
+        "a/b-2.png",
+        "a/b-3.png",
+        "c",
+    ]
+    assert all(path.read_bytes() == b"of it" for path in saved)
+    monkeypatch.setattr(artifact_file, "MAX_SAME_NAMES", 3)
+    with pytest.raises(InvalidInputError, match="exists"):
+        save_artifact(_artifact("a/b.png"), tmp_path)
+
+
+@pytest.mark.promise("E-96", "P-19")
+def test_a_saved_artifact_follows_no_link(tmp_path: Path) -> None:
+    """A program may have put links there, where its folder is a mount."""
+    folder, outside = tmp_path / "out", tmp_path / "outside"
+    for path in (folder, outside):
+        path.mkdir()
+    (folder / "away").symlink_to(outside)
+    (folder / "file").symlink_to(outside / "made")
+
+    with pytest.raises(InvalidInputError) as refused:
+        save_artifact(_artifact("away/x"), folder)
+
+    assert refused.value.details["reason"] in ("link", "not_folder")
+    assert save_artifact(_artifact("file"), folder) == folder / "file-2"
+    assert list(outside.iterdir()) == []
 
 
 @pytest.mark.promise("P-19", "R27")
