@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _OF_THE_SUPERVISOR = ("file", "usage")
+_MAX_REASON = 1000
 
 
 class FrameTable(Protocol):
@@ -33,7 +34,7 @@ class FrameTable(Protocol):
             FrameError, KeyError, TypeError, ValueError: No cell of ours sends it.
         """
 
-    def end_all(self) -> None:
+    def end_all(self, why: str, /) -> None:
         """End everything: the cell, or its process host, is gone."""
 
 
@@ -98,7 +99,7 @@ class FramesBesideRuns:
                 await self._channel.read_more()
         except CellLostError:
             self._on_lost()
-            self._end_all()
+            self._end_all("the cell is gone")
         finally:
             self._follows = False
 
@@ -106,15 +107,16 @@ class FramesBesideRuns:
         self.used = time.monotonic()
         kind = frame.header["type"]
         if kind == "exec_lost":
-            # Its process host is gone; the supervisor answers as before.
-            self._end_all(but=_OF_THE_SUPERVISOR)
+            # The supervisor answers as before.
+            why = str(frame.header["why"])[:_MAX_REASON]
+            self._end_all(f"its process host is gone: {why}", _OF_THE_SUPERVISOR)
             return
         try:
             self._tables[kind.partition("_")[0]].handle_frame(frame)
         except (FrameError, KeyError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell sent a bad frame: {error}") from None
 
-    def _end_all(self, but: tuple[str, ...] = ()) -> None:
+    def _end_all(self, why: str, but: tuple[str, ...] = ()) -> None:
         for family, table in self._tables.items():
             if family not in but:
-                table.end_all()
+                table.end_all(why)

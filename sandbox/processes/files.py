@@ -76,7 +76,7 @@ class FileTable:
         elif number in self._answers:
             self._answers[number] = frame
 
-    def end_all(self) -> None:
+    def end_all(self, _: str) -> None:
         """Fail all pending requests: the cell is gone."""
         self._answers.clear()
         self._given_up.clear()

@@ -19,7 +19,6 @@ from .beside import FramesBesideRuns
 
 _CONNECT_SECONDS = 10.0
 _HIGHEST_PORT = 65_535
-_GONE = "the cell is gone"
 
 
 class PortStream(ByteStream):
@@ -202,12 +201,12 @@ class PortTable:
         why, reason = str(header["why"])[:200], known(header["reason"])
         opening.answer(_refused(opening.port, why, reason))
 
-    def end_all(self) -> None:
-        """Break all connections: the cell is gone."""
+    def end_all(self, why: str) -> None:
+        """Break all connections: what makes them is gone."""
         for stream in self._streams.values():
-            stream.break_off(_GONE)
+            stream.break_off(why)
         for opening in self._openings.values():
-            opening.answer(CellLostError(_GONE, hint="open a new session"))
+            opening.answer(CellLostError(why, hint="open a new session"))
         self._streams.clear()
 
 

@@ -69,6 +69,9 @@ class Process:
         self.pid = 0
         """Its process id inside the cell."""
 
+        self.lost = ""
+        """Why it ended without a result; empty unless it did."""
+
         self.network: CommandNetwork | None = None
         self._send_frame = send_frame
         self._number = number
@@ -108,7 +111,7 @@ class Process:
         await self._ended.wait()
         if self._result is None:
             raise CellLostError(
-                "the command was lost with its cell", hint="open a new session"
+                f"the command was lost: {self.lost}", hint="open a new session"
             )
         return self._result
 

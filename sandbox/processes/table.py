@@ -178,7 +178,7 @@ class ProcessTable:
         if number in self._failures:
             raise self._failures.pop(number)
         if not process.running and not process.pid:
-            raise CellLostError("the cell ended before the command started")
+            raise CellLostError(f"the command did not start: {process.lost}")
         await self._send_input(process, command.stdin)
         return process
 
@@ -219,12 +219,13 @@ class ProcessTable:
             # The task that reads ends the commands.
             return
 
-    def end_all(self) -> None:
-        """End all commands without a result: the cell is gone."""
+    def end_all(self, why: str) -> None:
+        """End all commands without a result: what runs them is gone."""
         for number in [*self._living]:
             process = self._living.pop(number)
             if process.network is not None:
                 process.network.egress.stop()
+            process.lost = why
             process.end()
         for started in self._starting.values():
             started.set()

@@ -85,7 +85,7 @@ class UsageTable:
         question.usage = CellUsage.model_validate({n: told[n] for n in names})
         question.answered.set()
 
-    def end_all(self) -> None:
+    def end_all(self, _: str) -> None:
         """Leave all questions unanswered: the cell is gone."""
         for question in self._questions.values():
             question.answered.set()

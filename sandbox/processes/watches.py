@@ -16,8 +16,6 @@ from ..cell.wire.frames import Frame, strict_json
 from ..client.file_errors import file_error, known
 from .beside import FramesBesideRuns
 
-_GONE = "the cell is gone"
-
 
 class FileChange(BaseModel):
     """One thing that happened below a watched folder."""
@@ -254,9 +252,9 @@ class WatchTable:
         else:
             self._watches[number].take(frame)
 
-    def end_all(self) -> None:
-        """End all watches: the cell is gone."""
+    def end_all(self, why: str) -> None:
+        """End all watches: what looks for them is gone."""
         for watch in self._watches.values():
-            watch.fail(CellLostError(_GONE, hint="open a new session"))
+            watch.fail(CellLostError(why, hint="open a new session"))
         self._watches.clear()
         self._closing.clear()

@@ -194,7 +194,7 @@ async def test_a_cell_that_goes_away_while_it_is_asked() -> None:
 
     async def go_away() -> None:
         await cell.said.wait()
-        table.end_all()
+        table.end_all("the cell is gone")
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(go_away)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _READ_BYTES = 262_144
 # More than a socket holds.
 _READS_BEFORE_AN_END = 16
+_MAX_ERROR = 200
 MAX_PROCESSES = 64
 """Commands of one cell at once. When it is reached the next one is refused."""
 
@@ -52,11 +53,19 @@ def main(sock_fd: int, settings: dict[str, Any], oom: int) -> NoReturn:
         # The channel is not for it.
         keep_only({sock_fd, oom, settings["rules"], settings["notifier"]})
         _adopt_orphans()
-        ProcessHost(socket.socket(fileno=sock_fd), settings, oom).serve()
-    except BaseException:
-        traceback.print_exc()
+        sock = socket.socket(fileno=sock_fd)
+        try:
+            ProcessHost(sock, settings, oom).serve()
+        except Exception as error:
+            sock.sendall(encode({"type": "exec_lost", "why": _described(error)}))
     finally:
         os._exit(0)
+
+
+def _described(error: Exception) -> str:
+    """Return an error as text of one line, and where it was raised."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{ascii(error)[:_MAX_ERROR]} in {place.filename}:{place.lineno}"
 
 
 def _adopt_orphans() -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..wire.channel import SupervisorChannel
 
 _READ_BYTES = 262_144
+_KILLED = {"type": "exec_lost", "why": "it was killed"}
 
 
 class ProcessRelay:
@@ -22,9 +23,9 @@ class ProcessRelay:
     Commands run below their own process, the process host, so that what they leave
     behind becomes its child and not the supervisor's, which kills its strays after
     each run. The process host is forked at the first command or connection; a cell
-    without them pays nothing. If a program kills it (where both have the same user),
-    commands and connections end with it, the host gets `exec_lost`, and the next one
-    gets a new one.
+    without them pays nothing. If it fails, or a program kills it (where both have the
+    same user), commands and connections end with it, the host gets `exec_lost`, and the
+    next one gets a new one.
 
     Args:
         channel: Leads to the host.
@@ -38,6 +39,7 @@ class ProcessRelay:
         self._decoder = FrameDecoder()
         # Bounded by the credit that each command's input has.
         self._unsent = bytearray()
+        self._lost = _KILLED
         self.pid = 0
         """The process host; 0 if there is none."""
 
@@ -107,8 +109,12 @@ class ProcessRelay:
             self._sock.close()
             self._sock, self.pid = None, 0
             self._unsent.clear()
-            self._channel.send(encode({"type": "exec_lost"}))
+            self._channel.send(encode(self._lost))
+            self._lost = _KILLED
             return
         for frame in self._decoder.feed(data):
-            self._channel.send(encode(frame.header, frame.payload))
+            if frame.header["type"] == "exec_lost":
+                self._lost = frame.header
+            else:
+                self._channel.send(encode(frame.header, frame.payload))
         self.watch(poller)

@@ -11,9 +11,11 @@ import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager, Session
+from toolcell.sandbox.backends import launcher_start
 from toolcell.sandbox.processes.output import KeptOutput
 
 from ...conftest import SUBPROCESS, BackendRow
+from ...support.cells.changed_bundle import changed_bundle
 from ...support.polling import until
 
 pytestmark = pytest.mark.anyio
@@ -234,3 +236,24 @@ async def test_no_process_of_a_session_is_left(backend: BackendRow) -> None:
         return False
 
     await until(lambda: not there())
+
+
+async def test_a_process_host_that_fails_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resize = 'elif kind == "exec_resize":'
+    change = ("processes.host", resize, f"{resize}\n            {{}}[process.number]")
+    code = changed_bundle([change])
+    for name in ("bundle", "compiled_bundle"):
+        monkeypatch.setattr(launcher_start, name, lambda: code)
+    async with (
+        SandboxManager(SUBPROCESS.config()) as manager,
+        manager.session() as session,
+    ):
+        process = await session.exec(["sleep", "600"], pty=(24, 80))
+        await process.resize(25, 80)
+        lost = r"process host is gone: KeyError\(1\) in .*processes.host.*:\d+"
+        with anyio.fail_after(60), pytest.raises(CellLostError, match=lost):
+            await process.wait()
+
+        assert (await (await session.exec(["true"])).wait()).ok
