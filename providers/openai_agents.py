@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
+from agents import FunctionTool, Tool, ToolOutputImage, ToolOutputText
 from agents.sandbox.manifest import Manifest
 from agents.sandbox.session.manager import Instrumentation
 from agents.sandbox.session.sandbox_client import (
@@ -19,8 +20,9 @@ from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec, resolve_snapshot
 
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxConfig
-from toolcell.tools import Records
+from toolcell.tools import Records, RunContext, ToolExecutor, to_openai
 
+from .cells.code_mode import NO_RUN, CodeMode, pictures_of
 from .cells.guarded_session import default_config
 from .cells.thread_session import ThreadSession
 from .openai_agents_session import ToolcellSandboxSession, ToolcellSessionState
@@ -30,6 +32,7 @@ __all__ = [
     "ToolcellSandboxClient",
     "ToolcellSandboxSession",
     "ToolcellSessionState",
+    "code_mode_toolset",
 ]
 
 
@@ -108,3 +111,44 @@ class ToolcellSandboxClient(BaseSandboxClient[ToolcellClientOptions | None]):
         self, payload: dict[str, object]
     ) -> SandboxSessionState:
         return self._deserialize_session_state_payload(payload, ToolcellSessionState)
+
+
+def code_mode_toolset(
+    executor: ToolExecutor,
+    *,
+    agent_id: str = "openai-agents",
+    run: RunContext = NO_RUN,
+) -> list[Tool]:
+    """Return the tools of code mode, for agents that run in the executor's event loop.
+
+    A call that is refused or fails is a JSON object with its error, which the model
+    reads.
+
+    Args:
+        executor, agent_id, run: As in `CodeMode`.
+
+    Raises:
+        ConfigError: The executor's registry has not the tools of `code_mode_tools`.
+    """
+    code_mode = CodeMode(executor, agent_id, run)
+    shown = [to_openai(tool)["function"] for tool in code_mode.tools()]
+    return [
+        FunctionTool(
+            name=each["name"],
+            description=each["description"],
+            params_json_schema=each["parameters"],
+            on_invoke_tool=partial(_call, code_mode, each["name"]),
+            strict_json_schema=False,
+        )
+        for each in shown
+    ]
+
+
+async def _call(code_mode: CodeMode, name: str, context: object, given: str) -> Any:
+    result = await code_mode.call(name, given)
+    pictures = [
+        ToolOutputImage(image_url=f"data:{each.mime};base64,{each.data}")
+        for each in pictures_of(result)
+    ]
+    text = result.to_text()
+    return [ToolOutputText(text=text), *pictures] if pictures else text

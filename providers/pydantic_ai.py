@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from pydantic_ai import ApprovalRequired, BinaryContent, RunContext
 from pydantic_ai.exceptions import ToolFailed
-from pydantic_ai.toolsets import FunctionToolset, ToolsetTool
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool
+from pydantic_core import SchemaValidator, core_schema
 
-from toolcell.core import GuardDeniedError, GuardError, InvalidInputError
+from toolcell.core import (
+    GuardDeniedError,
+    GuardError,
+    ImagePart,
+    InvalidInputError,
+    ToolcellError,
+)
 from toolcell.guard import ActionGuard, ApprovalRequest, Approvals, Approve
 from toolcell.sandbox import ExecutionResult, SandboxConfig
-from toolcell.tools import Records
+from toolcell.tools import Records, ToolExecutor, to_openai
+from toolcell.tools import RunContext as ToolcellRun
 
+from .cells.code_mode import NO_RUN, CodeMode, pictures_of
 from .cells.guarded_session import exit_code
 from .cells.shown_outputs import texts_and_pictures
 from .cells.thread_session import ThreadSession
@@ -22,21 +34,45 @@ from .cells.thread_session import ThreadSession
 _APPROVER = "user-of-pydantic-ai"
 _WAIT_SECONDS = 0.05
 _OPEN = ("approval_required", "approval_unavailable")
-_approved: ContextVar[bool] = ContextVar("approved", default=False)
-"""True while a call is made that somebody approved in pydantic-ai."""
+_ANY_ARGUMENTS = SchemaValidator(core_schema.any_schema())
+"""Arguments are checked once, by the executor that makes the call."""
+
+_approved: ContextVar[str | None] = ContextVar("approved", default=None)
+"""The tool whose call was approved in pydantic-ai, while that call is made."""
 
 
 def deferred_approvals() -> Approvals:
     """Return approvals for a guard whose questions pydantic-ai asks.
 
     A call that a rule wants asked becomes an ApprovalRequired, with the agent's
-    `DeferredToolRequests`; once it is approved there, it runs.
+    `DeferredToolRequests`; once it is approved there, it runs. What a program asks for
+    inside an approved call is not approved by it.
     """
     return Approvals(handler=_answer, wait_seconds=_WAIT_SECONDS)
 
 
 async def _answer(request: ApprovalRequest) -> Approve | None:
-    return Approve(approver=_APPROVER) if _approved.get() else None
+    call = request.call
+    is_approved = call.parent_id is None and call.name == _approved.get()
+    return Approve(approver=_APPROVER) if is_approved else None
+
+
+@contextmanager
+def _call_of(
+    name: str, ctx: RunContext[Any], *told: type[ToolcellError]
+) -> Iterator[None]:
+    """Make a call of the agent; what is `told` becomes what its model reads."""
+    token = _approved.set(name if ctx.tool_call_approved else None)
+    try:
+        yield
+    except GuardDeniedError as error:
+        if error.details.get("reason") in _OPEN and not ctx.tool_call_approved:
+            raise ApprovalRequired(metadata=error.details) from error
+        raise ToolFailed(str(error)) from error
+    except told as error:
+        raise ToolFailed(str(error)) from error
+    finally:
+        _approved.reset(token)
 
 
 class ToolcellToolset(FunctionToolset[Any]):
@@ -84,17 +120,8 @@ class ToolcellToolset(FunctionToolset[Any]):
             ToolFailed: It is denied, or cannot be run.
             CellLostError: The cell is gone.
         """
-        token = _approved.set(ctx.tool_call_approved)
-        try:
+        with _call_of(name, ctx, GuardError, InvalidInputError):
             return await super().call_tool(name, tool_args, ctx, tool)
-        except GuardDeniedError as error:
-            if error.details.get("reason") in _OPEN and not ctx.tool_call_approved:
-                raise ApprovalRequired(metadata=error.details) from error
-            raise ToolFailed(str(error)) from error
-        except (GuardError, InvalidInputError) as error:
-            raise ToolFailed(str(error)) from error
-        finally:
-            _approved.reset(token)
 
     async def exec(self, command: str, cwd: str = "") -> dict[str, Any]:
         """Run a script of bash in the sandbox; return its output and exit code."""
@@ -114,11 +141,7 @@ class ToolcellToolset(FunctionToolset[Any]):
         texts, pictures = texts_and_pictures(result)
         if texts:
             facts["outputs"] = texts
-        shown = [
-            BinaryContent(base64.b64decode(each.data), media_type=each.mime)
-            for each in pictures
-        ]
-        return [facts, *shown] if shown else facts
+        return [facts, *_shown(pictures)] if pictures else facts
 
     async def read_file(self, path: str) -> str:
         """Return the text of a file of the sandbox."""
@@ -137,3 +160,72 @@ def _printed(result: ExecutionResult) -> dict[str, Any]:
         "stdout": result.stdout,
         "stderr": result.stderr,
     }
+
+
+class CodeModeToolset(AbstractToolset[Any]):
+    """The tools of code mode, for agents that run in the executor's event loop.
+
+    What the guard denies, and what fails, is a ToolFailed, which the model reads; with
+    `deferred_approvals` a call of the three that it asks is an ApprovalRequired. A call
+    that a program makes and nobody else approves is a ToolError in the program.
+
+    Args:
+        executor, agent_id, run: As in `CodeMode`.
+
+    Raises:
+        ConfigError: The executor's registry has not the tools of `code_mode_tools`.
+    """
+
+    def __init__(
+        self,
+        executor: ToolExecutor,
+        *,
+        agent_id: str = "pydantic-ai",
+        run: ToolcellRun = NO_RUN,
+    ) -> None:
+        self._code_mode = CodeMode(executor, agent_id, run)
+
+    @property
+    def id(self) -> str:
+        return "toolcell-code-mode"
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        shown = [to_openai(tool)["function"] for tool in self._code_mode.tools()]
+        return {
+            each["name"]: ToolsetTool(
+                toolset=self,
+                tool_def=ToolDefinition(
+                    name=each["name"],
+                    description=each["description"],
+                    parameters_json_schema=each["parameters"],
+                ),
+                max_retries=0,
+                args_validator=_ANY_ARGUMENTS,
+            )
+            for each in shown
+        }
+
+    async def call_tool(
+        self,
+        name: str,
+        tool_args: dict[str, Any],
+        ctx: RunContext[Any],
+        tool: ToolsetTool[Any],
+    ) -> Any:
+        """Make a call.
+
+        Raises:
+            ApprovalRequired: A rule wants it asked, and nobody has approved it yet.
+            ToolFailed: It is denied, or failed.
+        """
+        with _call_of(name, ctx, ToolcellError):
+            result = await self._code_mode.call(name, tool_args, raise_on_error=True)
+        pictures = pictures_of(result)
+        return [result.content, *_shown(pictures)] if pictures else result.content
+
+
+def _shown(pictures: Sequence[ImagePart]) -> list[BinaryContent]:
+    return [
+        BinaryContent(base64.b64decode(each.data), media_type=each.mime)
+        for each in pictures
+    ]

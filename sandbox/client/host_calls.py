@@ -42,8 +42,9 @@ class HostCalls:
     names: tuple[str, ...]
     handler: Callable[[str, list[Any], dict[str, Any]], Awaitable[dict[str, Any]]]
     """Called with name, positional and named arguments, all of them untrusted. Returns
-    `{"value": ...}` or `{"error": {"code": ..., "message": ...}}`. An exception of it
-    ends the run and is raised by `run`."""
+    `{"value": ...}` or `{"error": {"code": ..., "message": ...}}`; `retry_after` in
+    an error is the seconds to wait. An exception of it ends the run and is raised by
+    `run`."""
 
     max_calls: int = 100
     """Calls of one run, with 1,000 values each on average. When it is reached the cell

@@ -127,7 +127,7 @@ class ProgramCallHandler:
         if error is None:
             return {"value": made.result.content}
         text = f"{error.message} ({error.hint})" if error.hint else error.message
-        return _error(error.kind, text)
+        return _error(error.kind, text, error.details.get("retry_after"))
 
     def made(self) -> list[ProgramCall]:
         """Return the calls in the order in which they came in."""
@@ -200,5 +200,8 @@ def _named(tool: Tool, arguments: list[Any], options: dict[str, Any]) -> dict[st
     return {**placed, **options}
 
 
-def _error(code: str, message: str) -> dict[str, Any]:
-    return {"error": {"code": code, "message": message}}
+def _error(code: str, message: str, retry_after: Any = None) -> dict[str, Any]:
+    error: dict[str, Any] = {"code": code, "message": message}
+    if isinstance(retry_after, int | float):
+        error["retry_after"] = retry_after
+    return {"error": error}

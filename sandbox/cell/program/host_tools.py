@@ -25,11 +25,18 @@ _LOOK_SECONDS = 0.2
 
 
 class ToolError(Exception):
-    """A tool was refused or failed; `code` says why, as one identifier."""
+    """A tool was refused or failed.
 
-    def __init__(self, message: str, code: str) -> None:
+    `kind`, which is `code` too, says why, as one identifier; `retry_after` in how many
+    seconds the same call may succeed, or None.
+    """
+
+    def __init__(
+        self, message: str, kind: str, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
-        self.code = code
+        self.kind = self.code = kind
+        self.retry_after = retry_after
 
 
 class HostTools:
@@ -112,7 +119,8 @@ class Bridge:
         finally:
             answer = self._take_answer(number)
         if "error" in answer:
-            raise ToolError(answer["error"]["message"], answer["error"]["code"])
+            error = answer["error"]
+            raise ToolError(error["message"], error["code"], error.get("retry_after"))
         return answer["value"]
 
     def _take_answer(self, number: int) -> Any:

@@ -10,6 +10,7 @@ import pytest
 
 from toolcell.core import ToolCall
 from toolcell.guard import ActionGuard, AgentPolicy
+from toolcell.guard.spi import RateLimit
 from toolcell.sandbox import SandboxManager
 from toolcell.tools import (
     CodeExecutor,
@@ -125,6 +126,26 @@ async def test_a_program_calls_none_of_the_three(sandbox: SandboxManager) -> Non
     assert ran["value"] == [False, False, True]
     model = [each.name for each in executor.tools("a")]
     assert model[-3:] == ["search_tools", "describe_tools", "run_code"]
+
+
+async def test_a_refusal_says_when_to_try_again(sandbox: SandboxManager) -> None:
+    policy = POLICY.model_copy(
+        update={"rate_limits": (RateLimit(calls=1, seconds=60),)}
+    )
+    registry = ToolRegistry([refund, secret_refund])
+    code = CodeExecutor(sandbox, registry, guard=ActionGuard([policy]))
+    program = """
+def said(tool):
+    try: return tool("7")
+    except ToolError as error: return [error.kind, error.retry_after]
+[said(tools.refund), said(tools.secret_refund), said(tools.refund)]
+"""
+    result = await code.execute(program, agent_id="a")
+
+    value: Any = result.value
+    paid, denied, limited = value
+    assert (paid, denied) == ("7 is paid back", ["guard.denied", None])
+    assert limited[0] == "guard.denied" and 0 < limited[1] <= 60
 
 
 async def test_a_tool_that_comes_later_is_found(sandbox: SandboxManager) -> None:
