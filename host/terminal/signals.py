@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FINALIZER_SECONDS = 0.01
 
 
 class SignalExit(SystemExit):
@@ -22,14 +29,14 @@ class SignalExit(SystemExit):
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
-        self._number = number
+        self.number = number
 
     def print_error(self, *, as_json: bool) -> None:
         """Print the signal's name, as one line on standard error.
 
         The signal may come before anything of toolcell can be imported.
         """
-        message = f"ended by {signal.Signals(self._number).name}"
+        message = f"ended by {signal.Signals(self.number).name}"
         error: dict[str, Any] = {
             "kind": "interrupted",
             "message": message,
@@ -42,11 +49,35 @@ class SignalExit(SystemExit):
 
 
 def end_on_signals() -> None:
-    """Raise SignalExit at a signal to end, so that open resources are closed."""
+    """Raise SignalExit at a signal to end, so that open resources are closed.
+
+    Python drops what is raised while it finalizes an object; the signal comes again
+    then.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
+    sys.unraisablehook = partial(_repeat_signal, sys.unraisablehook)
     for number in _ending_signals():
         signal.signal(number, _end)
+
+
+def _repeat_signal(
+    usual: Callable[[UnraisableHookArgs], object], dropped: UnraisableHookArgs
+) -> None:
+    if isinstance(dropped.exc_value, SignalExit):
+        # Not `threading`, whose lock may be held by what the finalizer interrupts.
+        _thread.start_new_thread(_send_again, (dropped.exc_value.number,))
+    else:
+        usual(dropped)
+
+
+def _send_again(number: int) -> None:
+    """Send a signal to the main thread once the finalizer has ended, as they do soon.
+
+    If it comes too early it is dropped, and repeated, again.
+    """
+    time.sleep(_FINALIZER_SECONDS)
+    signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 def _ending_signals() -> list[signal.Signals]:

@@ -136,3 +136,27 @@ def test_ctrl_c_at_the_start_is_told_like_any() -> None:
     done = ran(EARLY)
 
     assert (done.returncode, done.stderr) == (130, "toolcell: ended by SIGINT\n")
+
+
+FINALIZER = """
+import os, signal, time
+import anyio
+from toolcell.host.terminal.signals import end_on_signals, run_async
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+end_on_signals()
+Finalized()
+{}
+"""
+
+
+@pytest.mark.parametrize("rest", ["time.sleep(60)", "run_async(anyio.sleep, 60)"])
+def test_a_signal_that_comes_while_an_object_is_finalized_is_not_lost(
+    rest: str,
+) -> None:
+    done = ran(FINALIZER.format(rest))
+
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
