@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from itertools import accumulate
 from typing import Any
 
 MAX_DEPTH = 128
@@ -30,13 +31,13 @@ def read_json(text: str | bytes) -> Any:
             out of range or half a surrogate pair, or is nested too deeply.
     """
     if isinstance(text, bytes):
-        text = text.decode()
+        data, text = text, text.decode()
     else:
-        text.encode()
+        data = text.encode()
     try:
-        value = _decoder.decode(text)
-        if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
+        if _is_deep(data):
             raise RecursionError
+        value = _decoder.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if "\\u" in text:
@@ -69,20 +70,20 @@ def _finite(text: str) -> float:
     return number
 
 
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for each in level
-            for inner in (each.values() if type(each) is dict else each)
-            if type(inner) in (dict, list)
-        ]
-        if not level:
-            return False
-    return True
+def _is_deep(text: bytes) -> bool:
+    """Return True if a text is nested too deeply to be parsed.
+
+    At the parser's own limit Python may finalize other objects, and fails at that.
+    """
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+        return False
+    text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside = b"".join(text.split(b'"')[::2]).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, outside)), default=0) > MAX_DEPTH
 
 
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS = bytes(each for each in range(256) if each not in _STEPS)
 _encoder = json.JSONEncoder(ensure_ascii=False)
 _decoder = json.JSONDecoder(
     object_pairs_hook=_unique_keys,

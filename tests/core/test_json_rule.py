@@ -111,6 +111,10 @@ WHOLE = {
     b'{"a":' * 127 + b"[]" + b"}" * 127: "{'a': " * 127 + "[]" + "}" * 127,
     b'{"a":' * 128 + b"[]" + b"}" * 128: REFUSED,
     b"[" + b"[]," * 300 + b"0]": "[" + "[], " * 300 + "0]",
+    b'"\\"' + nested(200) + b'"': repr('"' + nested(200).decode()),
+    b'["' + b"]" * 200 + b'",' + nested(128) + b"]": REFUSED,
+    b'["\\\\",' + nested(127) + b"]": "['\\\\', " + nested(127).decode() + "]",
+    b'["\\\\",' + nested(128) + b"]": REFUSED,
 }
 """The same of whole texts."""
 
@@ -168,6 +172,40 @@ def test_how_deep_the_caller_is_does_not_count(reader: str) -> None:
 
     assert below(500, nested(128)) == nested(128).decode()
     assert below(500, nested(129)) == REFUSED
+
+
+def test_nothing_is_finalized_where_there_is_no_room_for_calls() -> None:
+    """A text of untrusted origin chooses how deep its parser is when that happens."""
+    code = """
+import gc, sys
+from toolcell.core.text.strict_json import read_json
+from toolcell.sandbox.cell.wire.frames import strict_json
+
+gc.freeze()
+failures = []
+sys.unraisablehook = failures.append
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        self.call()
+    def call(self):
+        pass
+
+for read in (read_json, strict_json):
+    for objects in range(950, 1000):
+        gc.collect()
+        gc.set_threshold(0)
+        Cycle()
+        gc.set_threshold(objects)
+        try:
+            read(b"[" * 2_000)
+        except ValueError:
+            pass
+print(len(failures))
+"""
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "0\n"
 
 
 @pytest.mark.parametrize("limit", ["0", "640", "100000"])

@@ -11,6 +11,7 @@ import json
 import math
 import struct
 import sys
+from itertools import accumulate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ _LARGE_BYTES = 128 * 1024
 
 _LENGTHS = struct.Struct(">II")
 
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS = bytes(each for each in range(256) if each not in _STEPS)
+
 
 class FrameError(ValueError):
     """The bytes on the channel are not a frame of this protocol."""
@@ -154,13 +158,13 @@ def strict_json(text: bytes) -> Any:
         FrameError: The text is not such JSON.
     """
     try:
+        if _is_deep(text):
+            raise ValueError("nested too deeply")
         # Not `decode`, which looks for spaces by regular expressions.
         decoded = text.decode("utf-8").strip(" \t\n\r")
         value, end = _decoder.raw_decode(decoded)
         if end != len(decoded):
             raise ValueError("more than one value")
-        if text.count(b"[") + text.count(b"{") > MAX_JSON_DEPTH and _is_deep(value):
-            raise ValueError("nested too deeply")
         if b"\\u" in text:
             # A lone surrogate decodes from its escape but can be written nowhere.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -194,18 +198,16 @@ def _finite(text: str) -> float:
     return number
 
 
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_JSON_DEPTH):
-        level = [
-            inner
-            for each in level
-            for inner in (each.values() if type(each) is dict else each)
-            if type(inner) in (dict, list)
-        ]
-        if not level:
-            return False
-    return True
+def _is_deep(text: bytes) -> bool:
+    """Return True if a text is nested too deeply to be parsed.
+
+    At the parser's own limit Python may finalize other objects, and fails at that.
+    """
+    if text.count(b"[") + text.count(b"{") <= MAX_JSON_DEPTH:
+        return False
+    text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside = b"".join(text.split(b'"')[::2]).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, outside)), default=0) > MAX_JSON_DEPTH
 
 
 # Python's own limit can be configured, and older versions have none.
