@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -25,14 +24,8 @@ from toolcell.sandbox.credentials.masking import Mask, spellings
 
 from ...conftest import BackendRow
 from ...support.cells.gates import Gate
-from ...support.cells.web_server import (
-    NAME,
-    Server,
-    resolve_here,
-    running,
-    secure,
-    self_signed,
-)
+from ...support.cells.mirror import Mirror, mirroring
+from ...support.cells.web_server import NAME, resolve_here, self_signed
 from ...support.process_tree import below
 
 pytestmark = pytest.mark.anyio
@@ -42,49 +35,6 @@ VALUE = f"ghp_{secrets.token_hex(4)}/of+the=host{secrets.token_hex(4)}"
 OTHER = "other.example.test"
 
 
-class Mirror(BaseHTTPRequestHandler):
-    """Keeps the requests that come, and shows them in its answers in many ways."""
-
-    protocol_version = "HTTP/1.1"
-    heads: list[str]
-
-    def do_GET(self) -> None:
-        length = int(self.headers.get("Content-Length", 0))
-        body = self.rfile.read(length)
-        if len(body) < length:
-            self.close_connection = True
-            return
-        self.heads.append(f"{self.command} {self.path}\n{self.headers}{body!r}")
-        sent = self.headers.get("Authorization", "none").rpartition(" ")[2]
-        show = self.path.strip("/").partition("?")[0]
-        text = sent.encode()
-        ways = {
-            "base64": base64.b64encode(b"ab" + text),
-            "hex": text.hex().encode(),
-            "value": VALUE.encode(),
-        }
-        text = ways.get(show, text)
-        self.send_response(206 if show == "piece" else 200, f"OK {sent}")
-        self.send_header("X-Shown", f"you sent {sent}")
-        if show == "gzip":
-            self.send_header("Content-Encoding", "gzip")
-        if show == "pieces":
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for each in text:
-                self.wfile.write(b"1\r\n%c\r\n" % each)
-            self.wfile.write(b"0\r\n\r\n")
-            return
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    do_POST = do_GET
-
-    def log_message(self, *_: Any) -> None:
-        """Be quiet."""
-
-
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return self_signed(tmp_path_factory.mktemp("certificate"))
@@ -92,11 +42,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mirror(certificate: Path) -> Iterator[type[Mirror]]:
-    handler: Any = type("Bound", (Mirror,), {"heads": []})
-    server = Server(("127.0.0.1", 0), handler)
-    handler.port = server.server_port
-    secure(server, certificate)
-    with running(server):
+    with mirroring(certificate, VALUE) as handler:
         yield handler
 
 
@@ -320,7 +266,7 @@ def in_containers() -> Iterator[int]:
 
 def is_in_memory(text: str) -> bool:
     """Return True if a process of a cell has a text in its memory."""
-    for pid in {*below(os.getpid()), *in_containers()}:
+    for pid in {*below(os.getpid()), *in_containers()} - {os.getpid()}:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
             areas = [line.split()[0].split("-") for line in maps]
             with open(f"/proc/{pid}/mem", "rb", 0) as memory:
@@ -362,6 +308,10 @@ sys.stdin.read()
         ({"hosts": ["b.test:443"]}, "`network.inspect` does not name"),
         ({"where": ["json:/token"]}, "not served"),
         ({"where": ["header:Host"]}, "not served"),
+        ({"variable": "https_proxy"}, "leads programs to the proxy"),
+        ({"variable": "NODE_USE_ENV_PROXY"}, "leads programs to the proxy"),
+        ({"variable": "SSL_CERT_FILE"}, "leads programs to the proxy"),
+        ({"variable": "WGETRC"}, "leads programs to the proxy"),
         ({"value": "written-here"}, "named, never written"),
         ({"value": "env:NO_SUCH_VARIABLE"}, "the credential github: .*NO_SUCH"),
         ({"value": "file:/no/such"}, "the credential github: .*/no/such"),

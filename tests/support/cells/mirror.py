@@ -1,0 +1,68 @@
+"""A server over TLS that keeps the requests that come, and shows what they sent."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+from .web_server import Server, running, secure
+
+
+class Mirror(BaseHTTPRequestHandler):
+    """Keeps the requests that come, and shows them in its answers in many ways."""
+
+    protocol_version = "HTTP/1.1"
+    heads: list[str]
+    port: int
+    value: str
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True
+            return
+        self.heads.append(f"{self.command} {self.path}\n{self.headers}{body!r}")
+        sent = self.headers.get("Authorization", "none").rpartition(" ")[2]
+        show = self.path.strip("/").partition("?")[0]
+        text = sent.encode()
+        ways = {
+            "base64": base64.b64encode(b"ab" + text),
+            "hex": text.hex().encode(),
+            "value": self.value.encode(),
+        }
+        text = ways.get(show, text)
+        self.send_response(206 if show == "piece" else 200, f"OK {sent}")
+        self.send_header("X-Shown", f"you sent {sent}")
+        if show == "gzip":
+            self.send_header("Content-Encoding", "gzip")
+        if show == "pieces":
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for each in text:
+                self.wfile.write(b"1\r\n%c\r\n" % each)
+            self.wfile.write(b"0\r\n\r\n")
+            return
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Be quiet."""
+
+
+@contextmanager
+def mirroring(certificate: Path, value: str) -> Iterator[type[Mirror]]:
+    """Serve on a free port of 127.0.0.1; `/value` shows the value."""
+    handler: Any = type("Bound", (Mirror,), {"heads": [], "value": value})
+    server = Server(("127.0.0.1", 0), handler)
+    handler.port = server.server_port
+    secure(server, certificate)
+    with running(server):
+        yield handler
