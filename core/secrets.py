@@ -39,7 +39,7 @@ def read_secret(reference: str, environ: Mapping[str, str] | None = None) -> Sec
         environ: The environment; default that of this process.
 
     Raises:
-        ConfigError: It is not there, empty, no UTF-8 or too large.
+        ConfigError: It is not there, empty, no text in UTF-8 or too large.
     """
     kind, _, name = reference.partition(":")
     if kind == "env":
@@ -62,6 +62,10 @@ def _read(name: str, reference: str) -> str:
             raise ConfigError(
                 f"the secret {reference} is larger than 64 KiB",
                 hint="name the file of the secret itself",
+            )
+        if b"\0" in data:
+            raise ConfigError(
+                f"the secret {reference} has a zero byte", hint="write it as text"
             )
         return data.decode().rstrip("\r\n")
     except OSError as error:

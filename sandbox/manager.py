@@ -11,6 +11,7 @@ import anyio
 
 from toolcell.core import InvalidInputError
 from toolcell.core.detached import Detachable
+from toolcell.core.secrets import read_secret
 
 from .backends.selection import check_strength, open_backend
 from .client.backend import Backend
@@ -29,6 +30,8 @@ from .scheduling.cell_supply import CellSupply
 from .scheduling.pool import PoolStats
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
+
     from .credentials.agents import Credentials
     from .network.inspector import Inspector
     from .network.types import Resolver
@@ -76,6 +79,7 @@ class SandboxManager(Sandbox, Detachable):
         self._supply: CellSupply | None = None
         self._active = ActiveCells()
         self._factory: ProgramFactory | None = None
+        self._index_password: SecretStr | None = None
         self._entered = False
         self.cell_listeners: list[CellListener] = []
         """Told that a cell is `lost` or `discarded`, or that cells are `unavailable` or
@@ -136,6 +140,7 @@ class SandboxManager(Sandbox, Detachable):
     async def _open(self) -> None:
         inspector = _inspector(self.config)
         credentials = _credentials(self.config)
+        self._index_password = self._index_password or _index_password(self.config)
         backend, self._notices = await open_backend(self.config)
         try:
             check_strength(self.config, backend.traits)
@@ -155,6 +160,7 @@ class SandboxManager(Sandbox, Detachable):
             open_build_session=self._open_build_session,
             inspector=inspector,
             credentials=credentials,
+            index_password=self._index_password,
         )
         if self.config.packages:
             try:
@@ -261,7 +267,10 @@ class SandboxManager(Sandbox, Detachable):
     async def _open_build_session(
         self, config: SandboxConfig
     ) -> AsyncIterator[Session]:
-        async with SandboxManager(config) as sandbox, sandbox.session() as session:
+        builder = SandboxManager(config)
+        # It may be gone from where it was read.
+        builder._index_password = self._index_password
+        async with builder, builder.session() as session:
             yield session
 
 
@@ -281,3 +290,9 @@ def _credentials(config: SandboxConfig) -> Credentials | None:
     from .credentials.agents import Credentials
 
     return Credentials(config.credentials)
+
+
+def _index_password(config: SandboxConfig) -> SecretStr | None:
+    """Return that of the index of packages, if it has one. Raises ConfigError."""
+    reference = config.package_rules.index_password
+    return None if reference is None else read_secret(reference)

@@ -1,11 +1,15 @@
 """Rules for packages: how one is named, and which may be installed."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from toolcell.core.secrets import SecretReference
 
 from .base import SettingsModel
+from .host_rules import LOOPBACK_NAMES
 
 _VERSION = r"(===?|~=|!=|<=?|>=?) ?[A-Za-z0-9.*+!_-]{1,64}"
 _REQUIREMENT = re.compile(
@@ -56,7 +60,14 @@ class PackageRules(SettingsModel):
     wheel is refused."""
 
     index_url: Annotated[str, Field(pattern=r"^(https?|file)://")] | None = None
-    """The package index; None takes uv's own settings, by default the public one."""
+    """The package index, in which a user may be, such as
+    `https://reader@packages.example.org/simple`; None takes uv's own settings, by
+    default the public one."""
+
+    index_password: SecretReference | None = None
+    """The place of the password of `index_url`: `env:NAME` or `file:/path`, read once,
+    when the sandbox opens. It goes to the scheme, host and port of `index_url` alone,
+    which is `https://` or on this machine."""
 
     seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
     """Seconds for finding, and again for fetching, a set of packages, and for building
@@ -72,3 +83,18 @@ class PackageRules(SettingsModel):
     folder: Annotated[str, Field(pattern=r"^/")] | None = None
     """The folder of installed sets, an absolute path; None takes the folder
     `toolcell/packages` of the user's cache."""
+
+    @field_validator("index_url")
+    @classmethod
+    def _without_password(cls, value: str | None) -> str | None:
+        if value and urlsplit(value).password is not None:
+            raise ValueError("a password is named in index_password, never written")
+        return value
+
+    @model_validator(mode="after")
+    def _password_goes_to_one_host(self) -> Self:
+        url = urlsplit(self.index_url or "")
+        is_here = url.scheme == "http" and url.hostname in LOOPBACK_NAMES
+        if self.index_password and not (url.scheme == "https" or is_here):
+            raise ValueError("index_password needs an index_url of https://")
+        return self

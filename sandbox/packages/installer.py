@@ -16,7 +16,7 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-from pydantic import TypeAdapter, ValidationError
+from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from toolcell.core import InvalidInputError, PackageError
 
@@ -31,6 +31,7 @@ from .distributions import (
     built_file,
     canonical,
 )
+from .index import PackageIndex
 from .layer_files import remove_tree
 from .layer_store import TARGET, LayerStore
 from .source_builder import SourceBuilder
@@ -48,6 +49,7 @@ class PackageInstaller:
         backend: Makes its cells.
         open_build_session: Opens a session in which a package is built; None if
             `package_rules.build` is empty.
+        index_password: That of the index of packages, if it wants one.
     """
 
     def __init__(
@@ -55,11 +57,13 @@ class PackageInstaller:
         config: SandboxConfig,
         backend: Backend,
         open_build_session: OpenBuildSession | None = None,
+        index_password: SecretStr | None = None,
     ) -> None:
         self._config = config
         self._backend = backend
         self._open_build_session = open_build_session
         self._rules = config.package_rules
+        self._index = PackageIndex(self._rules.index_url, index_password)
         self._always = _sorted(config.packages)
         self._store = LayerStore(self._rules.folder) if config.wants_packages else None
         self._target: Interpreter | None = None
@@ -192,6 +196,7 @@ class PackageInstaller:
                 self._config,
                 self._backend.traits,
                 self._store,
+                self._index,
                 target,
                 self._open_build_session,
                 on_step,
@@ -206,7 +211,7 @@ class PackageInstaller:
         assert self._store is not None
         rules = self._rules
         limit = rules.layer_mib << 20
-        return Uv(self._store.wheels, rules.index_url, rules.seconds, limit, on_step)
+        return Uv(self._store.wheels, self._index, rules.seconds, limit, on_step)
 
     async def _build(
         self, key: str, lock: str, target: Interpreter, on_step: OnStep | None

@@ -12,9 +12,9 @@ import re
 import secrets
 import time
 import tomllib
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.error import HTTPError
 
 import anyio.to_thread
 from pydantic import BaseModel, Field
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
     from ..results.result import ExecutionResult
+    from .index import PackageIndex
     from .layer_store import LayerStore
     from .target_interpreter import Interpreter
 
@@ -112,6 +113,7 @@ class SourceBuilder:
         config: The configuration of the manager whose programs get the packages.
         traits: The traits of its cells; those that build are made in the same way.
         store: Keeps the wheels.
+        index: Has the sources.
         target: The interpreter of the cells.
         open_session: Opens the session in which a source is built.
         on_step: Called when a build begins and ends.
@@ -122,6 +124,7 @@ class SourceBuilder:
         config: SandboxConfig,
         traits: CellTraits,
         store: LayerStore,
+        index: PackageIndex,
         target: Interpreter,
         open_session: OpenBuildSession,
         on_step: OnStep | None,
@@ -144,6 +147,7 @@ class SourceBuilder:
         )
         self._max_bytes = min(rules.layer_mib << 20, _MAX_BYTES)
         self._store = store
+        self._index = index
         self._target = target
         self._open_session = open_session
         self._on_step = on_step or (lambda line: None)
@@ -181,14 +185,13 @@ class SourceBuilder:
     def _fetch(self, source: SourceDistribution) -> bytes:
         """Return the bytes of a source, its hash checked. Raises PackageError."""
         deadline = time.monotonic() + self._config.package_rules.seconds
-        index = self._config.package_rules.index_url or ""
-        if source.url.startswith("file:") and not index.startswith("file:"):
+        if source.url.startswith("file:") and not self._index.is_folder:
             raise _not_fetched(source, "the index names a file of this machine")
         data = bytearray()
         try:
             seconds = min(30.0, self._config.package_rules.seconds)
             # The pattern of `url` allows http, https and file alone.
-            with urllib.request.urlopen(source.url, timeout=seconds) as answer:  # noqa: S310
+            with self._index.opener.open(source.url, timeout=seconds) as answer:
                 while piece := answer.read(_CHUNK_BYTES):
                     data += piece
                     if len(data) > self._max_bytes:
@@ -197,7 +200,10 @@ class SourceBuilder:
                     if time.monotonic() > deadline:
                         raise _not_fetched(source, "it takes too long", "timeout")
         except OSError as error:
-            raise _not_fetched(source, str(error), "unreachable") from None
+            if isinstance(error, HTTPError):
+                error.close()
+            why = self._index.without_password(str(error))
+            raise _not_fetched(source, why, "unreachable") from None
         if hashlib.sha256(data).hexdigest() != source.sha256:
             raise _not_fetched(source, "its hash is not the one that the index says")
         return bytes(data)

@@ -23,6 +23,7 @@ from toolcell.core import PackageError, SandboxUnavailableError
 from toolcell.core.text.install_hint import install_hint
 
 from .distributions import BuiltWheel, OnStep, SourceDistribution
+from .index import PackageIndex
 from .layer_files import too_large
 from .target_interpreter import Interpreter
 
@@ -44,8 +45,8 @@ _CAUSES = (
 # Lines that the raised error repeats.
 _OF_FAILURES = ("error: ", "cause: ", "hint: ", "And because ")
 _HINTS = {
-    "refused": "give package_rules.index_url, or uv's own settings, credentials that "
-    "the index takes",
+    "refused": "name a password that the index takes in package_rules.index_password, "
+    "and its user in index_url; or give uv's own settings credentials",
     "not_found": "check the spelling and the version",
     "no_wheel": "packages are installed from wheels only; name those that are to be "
     "built from their source, in a cell, in package_rules.build of SandboxConfig",
@@ -61,7 +62,7 @@ class Uv:
 
     Args:
         cache: The folder where it keeps wheels.
-        index_url: The index to ask; None takes uv's own.
+        index: The index to ask.
         seconds: The longest time of one call. When it is reached uv is stopped.
         max_bytes: The largest size of a set on disk.
         on_step: Called with each line that it prints.
@@ -73,7 +74,7 @@ class Uv:
     def __init__(
         self,
         cache: Path,
-        index_url: str | None,
+        index: PackageIndex,
         seconds: float,
         max_bytes: int,
         on_step: OnStep | None = None,
@@ -84,7 +85,7 @@ class Uv:
         self._on_step = on_step
         self._options = ["--cache-dir", str(cache), "--no-python-downloads"]
         self._options += ["--no-progress", "--color", "never"]
-        self._index = ["--default-index", index_url] if index_url else []
+        self._index = index
 
     async def resolve(
         self,
@@ -170,7 +171,7 @@ class Uv:
         where += ["--python-platform", target.platform, "--only-binary", ":all:"]
         for each in from_source:
             where += ["--no-binary", each]
-        argv = [self._program, "pip", command, *self._options, *self._index]
+        argv = [self._program, "pip", command, *self._options]
         environment = {k: v for k, v in os.environ.items() if k not in _DROPPED}
         with anyio.move_on_after(self._seconds) as time:
             process = await anyio.open_process(
@@ -179,7 +180,7 @@ class Uv:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 cwd=folder,
-                env=environment,
+                env={**environment, **self._index.environment},
                 umask=0o022,
             )
             async with process:
@@ -191,7 +192,7 @@ class Uv:
                 details={"reason": "timeout"},
             )
         if process.returncode:
-            raise _failure(stderr)
+            raise _failure(self._index.without_password(stderr))
 
     async def _read_until_end(self, process: anyio.abc.Process) -> str:
         """Return the end of its standard error. Raises PackageError."""
@@ -223,7 +224,7 @@ class Uv:
         if self._on_step is not None:
             for line in map(str.strip, lines):
                 if line and not line.startswith(_OF_FAILURES):
-                    self._on_step(line)
+                    self._on_step(self._index.without_password(line))
 
 
 def _write_dependencies(

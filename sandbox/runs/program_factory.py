@@ -18,6 +18,8 @@ from ..network.look_ups import LookUps
 from ..programs.program import RunRequest, make_program
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
+
     from ..credentials.agents import Credentials
     from ..network.egress import Egress
     from ..network.gate import RequestGate
@@ -49,6 +51,7 @@ class ProgramFactory:
         open_build_session: Opens a session in which a package is built.
         inspector: Says whose HTTPS is inspected; None: no one's.
         credentials: Those that programs use and never have; None: there are none.
+        index_password: That of the index of packages, if it wants one.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class ProgramFactory:
         open_build_session: OpenBuildSession,
         inspector: Inspector | None = None,
         credentials: Credentials | None = None,
+        index_password: SecretStr | None = None,
     ) -> None:
         self.config = config
         self._backend = backend
@@ -69,6 +73,7 @@ class ProgramFactory:
         self._resolver = resolver
         self._inspector = inspector
         self._credentials = credentials
+        self._index_password = index_password
         self._look_ups = LookUps()
         self._open_build_session = open_build_session
         self._packages: PackageInstaller | None = None
@@ -123,7 +128,10 @@ class ProgramFactory:
             from ..packages.installer import PackageInstaller
 
             self._packages = PackageInstaller(
-                self.config, self._backend, self._open_build_session
+                self.config,
+                self._backend,
+                self._open_build_session,
+                self._index_password,
             )
         return await self._packages.layer(packages, on_step)
 

@@ -49,19 +49,23 @@ async def test_an_index_that_does_not_answer(
 @pytest.mark.promise("QP13")
 @pytest.mark.parametrize("status", [401, 403])
 async def test_an_index_that_refuses_is_no_misspelt_package(
-    tmp_path: Path, status: int
+    tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refuses(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_error(status)
 
+    monkeypatch.setenv("INDEX_PASSWORD", "swordfish")
     open_to_cells(tmp_path / "store")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
     threading.Thread(target=server.serve_forever).start()
     try:
-        address = f"http://user:swordfish@127.0.0.1:{server.server_port}/"
+        address = f"http://user@127.0.0.1:{server.server_port}/"
         rules = PackageRules(
-            allow=("kind",), index_url=address, folder=str(tmp_path / "store")
+            allow=("kind",),
+            index_url=address,
+            index_password="env:INDEX_PASSWORD",
+            folder=str(tmp_path / "store"),
         )
         async with SandboxManager(SUBPROCESS.config(package_rules=rules)) as manager:
             with pytest.raises(PackageError, match=str(status)) as caught:
