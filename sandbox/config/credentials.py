@@ -1,13 +1,14 @@
 """Credentials that programs use and never have."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
 from toolcell.core.secrets import SecretReference
 
+from ..cell.wire import trust
 from .base import SettingsModel
 from .host_rules import LOOPBACK_NAMES, HostRules, is_address, read_rule
 
@@ -42,7 +43,8 @@ class Credential(SettingsModel):
     """The agents whose programs have it; `*` is every program, also one of no agent."""
 
     variable: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$")]
-    """The environment variable in which programs find the placeholder."""
+    """The environment variable in which programs find the placeholder; none of those
+    that lead to the proxy, such as `HTTPS_PROXY` and `SSL_CERT_FILE`."""
 
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,32}$")] = ""
     """The beginning of the placeholder, such as `ghp_`, where a client checks it."""
@@ -64,6 +66,13 @@ class Credential(SettingsModel):
                 raise ValueError(f"{rule!r}: credentials go to names, by HTTPS alone")
         return value
 
+    @field_validator("variable")
+    @classmethod
+    def _free(cls, value: str) -> str:
+        if value.lower().endswith("_proxy") or value in trust.VARIABLES:
+            raise ValueError(f"{value!r} leads programs to the proxy, and to its trust")
+        return value
+
     @field_validator("where")
     @classmethod
     def _places(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -80,6 +89,14 @@ class Credential(SettingsModel):
     def is_of(self, agent_id: str | None) -> bool:
         """Return True if programs of an agent have it."""
         return "*" in self.agents or agent_id in self.agents
+
+    def within(self, hosts: Collection[str]) -> "Credential | None":
+        """Return it for those of its hosts that rules name; None if they name none."""
+        theirs, named = HostRules(hosts), HostRules(self.hosts)
+        both = [each for each in self.hosts if theirs.names(*read_rule(each))]
+        both += [each for each in hosts if named.names(*read_rule(each))]
+        found = tuple(dict.fromkeys(both))
+        return self.model_copy(update={"hosts": found}) if found else None
 
 
 def why_not_together(credentials: Iterable[Credential], inspect: Iterable[str]) -> str:

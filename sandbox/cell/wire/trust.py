@@ -8,6 +8,7 @@ FOLDER = "/python/trust"
 """The folder of the file, in cells with their own file systems."""
 
 _BUNDLE, _WGET = "ca.pem", "wgetrc"
+_WGETRC = "WGETRC"
 _STORES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -15,7 +16,7 @@ _STORES = (
     "/etc/ssl/cert.pem",
 )
 # No one of these is enough: most clients look at one of them alone.
-_VARIABLES = (
+VARIABLES = (
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
@@ -25,6 +26,7 @@ _VARIABLES = (
     "AWS_CA_BUNDLE",
     "CARGO_HTTP_CAINFO",
     "DENO_CERT",
+    _WGETRC,
 )
 
 
@@ -53,8 +55,8 @@ def variables(folder: str) -> dict[str, str]:
     named = os.path.join(folder, _BUNDLE)
     if not folder or not os.path.exists(named):
         return {}
-    found = dict.fromkeys(_VARIABLES, named)
-    found["WGETRC"] = os.path.join(folder, _WGET)
+    found = dict.fromkeys(VARIABLES, named)
+    found[_WGETRC] = os.path.join(folder, _WGET)
     return found
 
 
