@@ -88,7 +88,7 @@ def _toolset(
     settings = config.tools.mcp[name]
     return MCPToolset(
         name,
-        _server(settings, config.sandbox, secrets),
+        _server(name, settings, config.sandbox, secrets),
         pins=pins,
         prefix=settings.prefix,
         idempotent=settings.idempotent,
@@ -102,7 +102,10 @@ def _toolset(
 
 
 def _server(
-    settings: MCPServerConfig, sandbox: SandboxConfig, secrets: Mapping[str, str]
+    name: str,
+    settings: MCPServerConfig,
+    sandbox: SandboxConfig,
+    secrets: Mapping[str, str],
 ) -> MCPCommand | MCPEndpoint:
     if settings.command is not None:
         hidden = {key: secrets[each] for key, each in settings.secret_env.items()}
@@ -111,7 +114,9 @@ def _server(
             args=settings.args,
             env={**settings.env, **hidden},
             where=settings.where,
-            cell=_cell(settings.cell, sandbox) if settings.where == "cell" else None,
+            cell=_cell(name, settings.cell, sandbox)
+            if settings.where == "cell"
+            else None,
             folder=settings.folder,
         )
     headers = {key: secrets[each] for key, each in settings.headers.items()}
@@ -120,14 +125,31 @@ def _server(
     return MCPEndpoint(url=settings.url or "", headers=headers)
 
 
-def _cell(cell: MCPCellConfig, sandbox: SandboxConfig) -> SandboxConfig:
+def _cell(name: str, cell: MCPCellConfig, sandbox: SandboxConfig) -> SandboxConfig:
     """Return the host's kind of cell, with what is a server's own."""
+    owned = [each for each in sandbox.credentials if each.is_of(f"mcp:{name}")]
+    reachable = [each.within(cell.network) for each in owned]
+    credentials = [
+        # All of that sandbox is the server's.
+        each.model_copy(update={"agents": ("*",)})
+        for each in reachable
+        if each is not None
+    ]
     usual = {name: getattr(sandbox, name) for name in sandbox.model_fields_set}
+    inspect = [host for each in credentials for host in each.hosts]
     own = {
-        "network": Network.none.to(cell.network),
+        "network": _network(cell.network, inspect, sandbox.network.server_ca),
+        "credentials": credentials,
         "mounts": cell.mounts,
         "packages": cell.packages,
         "limits": cell.limits,
         "env": {},
     }
     return SandboxConfig(**(usual | own))
+
+
+def _network(hosts: tuple[str, ...], inspect: list[str], ca: str | None) -> Network:
+    if not inspect:
+        return Network.none.to(hosts)
+    once = tuple(dict.fromkeys(inspect))
+    return Network(mode="allow", hosts=hosts, inspect=once, server_ca=ca)
