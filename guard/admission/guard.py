@@ -119,11 +119,17 @@ class ActionGuard:
         """Seconds that a call waits for a person, unless its facts say otherwise."""
         return 0.0 if self.approvals is None else self.approvals.wait_seconds
 
-    def replace_policies(self, policies: Iterable[AgentPolicy]) -> str:
+    def replace_policies(
+        self, policies: Iterable[AgentPolicy], *, files: Sequence[str] = ()
+    ) -> str:
         """Put new policies in force, all at once; return their version.
 
         Open calls keep their reservations. Thousands of policies take a second to
         compile: beside an event loop, call this in a thread.
+
+        Args:
+            policies: All of them; those that are not among them end.
+            files: The files that changed, for the audit log.
 
         Raises:
             PolicyError: They contradict each other; the old ones stay in force.
@@ -131,7 +137,9 @@ class ActionGuard:
         """
         fresh = PolicySet(policies, self._policies)
         if self._records.audit is not None:
-            self._records.audit.append("policies", version=fresh.version)
+            self._records.audit.append(
+                "policies", version=fresh.version, files=[*files]
+            )
         self._policies = fresh
         self._records.publish("policies", {"version": fresh.version})
         return fresh.version

@@ -48,7 +48,7 @@ async def watch_policies(
 
 
 def _put_in_force(guard: ActionGuard, path: str | os.PathLike[str]) -> str:
-    return guard.replace_policies(load_policies(path))
+    return guard.replace_policies(load_policies(path), files=[os.fspath(path)])
 
 
 def _stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:

@@ -2,8 +2,9 @@
 
 A server started with `open_watched` looks at `toolcell.toml` and its policy files once
 a second, and also reads them at SIGHUP. Either all policies are replaced, in one step
-and recorded, or none: a file that cannot be used is logged, and the policies in force
-stay. Calls that are running keep what they were admitted with.
+and recorded, or none: a file that cannot be used is logged, recorded and shown by a
+metric, and the policies in force stay. Calls that are running keep what they were
+admitted with.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
-from toolcell.core import ToolcellError
-from toolcell.guard import ActionGuard
+from toolcell.core import AuditError, ToolcellError
+from toolcell.core.gauges import Gauges
+from toolcell.guard import ActionGuard, AuditLog
 
 from ..config.host_config import HostConfig
 from .host import Host
@@ -27,6 +29,9 @@ from .host import Host
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the files. A changed file is read when the next look
 finds it unchanged again, so that no half-written file is read."""
+
+MAX_FILES = 20
+"""Changed files that a record names. When it is reached the others are left out."""
 
 _log = logging.getLogger("toolcell.host")
 _Stamps = Mapping[Path, tuple[int, ...] | None]
@@ -41,6 +46,7 @@ class PolicyReloader:
         guard: The guard whose policies are replaced; it records the change.
         config: The configuration as it was read at the start.
         path: Its file.
+        audit: Records that files cannot be used; None: another process does.
         look_seconds: Seconds between two looks at the files.
     """
 
@@ -50,24 +56,32 @@ class PolicyReloader:
         config: HostConfig,
         path: Path,
         *,
+        audit: AuditLog | None = None,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
+        self.stale = False
+        """True while other policies are in force than files have, as one cannot be
+        used."""
+
         self._guard = guard
+        self._audit = audit
         self._config = config
         self._path = path
         self._look_seconds = look_seconds
         self._reloading = anyio.Lock()
         self._read = self._stamps(config)
+        self._changed: set[Path] = set()
 
     async def watch(self) -> None:
         """Read the files whenever one of them has changed, until cancelled."""
         before = self._read
-        while True:
-            await anyio.sleep(self._look_seconds)
-            now = await anyio.to_thread.run_sync(self._stamps, self._config)
-            if now == before and now != self._read:
-                await self.reload()
-            before = now
+        with _reloaders.watched(self):
+            while True:
+                await anyio.sleep(self._look_seconds)
+                now = await anyio.to_thread.run_sync(self._stamps, self._config)
+                if now == before and now != self._read:
+                    await self.reload()
+                before = now
 
     async def reload_at(self, hangups: AsyncIterator[signal.Signals]) -> None:
         """Read the files at each SIGHUP."""
@@ -77,17 +91,38 @@ class PolicyReloader:
     async def reload(self) -> None:
         """Read the files now."""
         async with self._reloading:
+            before = self._read
             self._read = await anyio.to_thread.run_sync(self._stamps, self._config)
+            self._changed |= {path for path, _ in before.items() ^ self._read.items()}
             try:
                 version = await anyio.to_thread.run_sync(self._replace)
             except ToolcellError as error:
+                self.stale = True
                 _log.error("policies stay as they are: %s", error)
+                await anyio.to_thread.run_sync(self._record_stale, error)
             else:
+                self.stale = False
+                self._changed.clear()
                 _log.warning("policies of version %s are in force", version)
+
+    def _record_stale(self, error: ToolcellError) -> None:
+        if self._audit is not None:
+            with suppress(AuditError):  # it may be the reason
+                self._audit.append(
+                    "policies_stale",
+                    version=self._guard.policy_version,
+                    problem=error.message,
+                    files=self._changed_files(),
+                )
+
+    def _changed_files(self) -> list[str]:
+        return sorted(map(str, self._changed))[:MAX_FILES]
 
     def _replace(self) -> str:
         fresh = HostConfig.from_file(self._path)
-        version = self._guard.replace_policies(fresh.all_policies())
+        version = self._guard.replace_policies(
+            fresh.all_policies(), files=self._changed_files()
+        )
         if _others(fresh) != _others(self._config):
             _log.warning("changes of %s other than policies need a restart", self._path)
         if fresh.policy_files != self._config.policy_files:
@@ -98,6 +133,14 @@ class PolicyReloader:
     def _stamps(self, config: HostConfig) -> _Stamps:
         """Return facts of the files that change when a file does."""
         return {path: _stamp(path) for path in (self._path, *config.policy_files)}
+
+
+_reloaders = Gauges[PolicyReloader]("toolcell.host")
+_reloaders.add_sum(
+    "toolcell.policies.stale",
+    lambda reloader: reloader.stale,
+    description="1 while a file of policies has changed and cannot be used.",
+)
 
 
 def _others(config: HostConfig) -> HostConfig:
@@ -122,7 +165,7 @@ async def open_watched(config: HostConfig, path: Path) -> AsyncIterator[Host]:
     """
     with anyio.open_signal_receiver(signal.SIGHUP) as hangups:
         async with Host(config) as host:
-            reload = PolicyReloader(host.guard, config, path)
+            reload = PolicyReloader(host.guard, config, path, audit=host.audit)
             tasks = await anyio.create_task_group().__aenter__()
             tasks.start_soon(reload.watch)
             tasks.start_soon(reload.reload_at, hangups)

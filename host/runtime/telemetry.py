@@ -58,6 +58,11 @@ class HostMetrics:
             0 if self._components.sessions is None else len(self._components.sessions)
         )
 
+    def policies(self) -> Observation:
+        """1 for the version of the policies in force."""
+        version = self._components.guard.policy_version
+        return Observation(1, {"toolcell.policy_version": version})
+
     def left(self) -> Iterator[Observation]:
         """Amounts that limits left at the last measurement."""
         self._was_read = True
@@ -103,6 +108,11 @@ _hosts.add_sum(
     HostMetrics.sessions,
     unit="{session}",
     description="Sessions of code that are open.",
+)
+_hosts.add(
+    "toolcell.policies.version",
+    lambda hosts: map(HostMetrics.policies, hosts),
+    description="1 for the version of the policies in force.",
 )
 _hosts.add(
     "toolcell.budget.left",

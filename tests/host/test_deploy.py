@@ -63,6 +63,14 @@ def test_prometheus_accepts_the_queries(tmp_path: Path) -> None:
     assert f"{len(queries)} rules found" in ran(promtool, "check", "rules", str(file))
 
 
+def check_rules(folder: Path, test: dict[str, Any]) -> None:
+    """Check what alerts say of a series."""
+    file = folder / "tests.json"
+    rules = str(DEPLOY / "alerts.yml")
+    file.write_text(json.dumps({"rule_files": [rules], "tests": [test]}))
+    ran(program("promtool"), "test", "rules", str(file))
+
+
 @pytest.mark.promise("JM3")
 def test_the_first_refusals_of_a_guard_raise_the_alert(tmp_path: Path) -> None:
     series = 'toolcell_denials_total{toolcell_reason="store_unavailable"}'
@@ -85,10 +93,32 @@ def test_the_first_refusals_of_a_guard_raise_the_alert(tmp_path: Path) -> None:
         "input_series": [{"series": series, "values": "_ _ 1x30"}],
         "alert_rule_test": [alerts(1), alerts(3, told), alerts(20)],
     }
-    file = tmp_path / "tests.json"
-    rules = str(DEPLOY / "alerts.yml")
-    file.write_text(json.dumps({"rule_files": [rules], "tests": [test]}))
-    ran(program("promtool"), "test", "rules", str(file))
+    check_rules(tmp_path, test)
+
+
+@pytest.mark.promise("JC8")
+def test_policies_that_stay_stale_raise_an_alert(tmp_path: Path) -> None:
+    series = 'toolcell_policies_stale{instance="one"}'
+    summary = "one keeps older policies, because a changed file cannot be used."
+    told = {
+        "exp_labels": {"severity": "ticket", "instance": "one"},
+        "exp_annotations": {"summary": summary},
+    }
+    expected: dict[int, list[Any]] = {3: [], 10: [told], 20: []}
+    test = {
+        "interval": "1m",
+        # One file is mended before anybody is called, the other is not.
+        "input_series": [{"series": series, "values": "0 1 1 0 1x10 0x10"}],
+        "alert_rule_test": [
+            {
+                "eval_time": f"{minute}m",
+                "alertname": "ToolcellPoliciesStale",
+                "exp_alerts": alerts,
+            }
+            for minute, alerts in expected.items()
+        ],
+    }
+    check_rules(tmp_path, test)
 
 
 def test_systemd_accepts_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:

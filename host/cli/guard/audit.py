@@ -177,6 +177,9 @@ def _outcome(record: dict[str, Any]) -> str:
     if record.get("event") == "approval_answered":
         parts = ["approved" if record.get("approved") else "rejected"]
     parts.append(f"by {by}" if by else None)
+    if version := record.get("version"):
+        parts.append(f"version {version}")
+    parts.append(record.get("problem"))
     return " ".join(str(part) for part in parts if part)
 
 

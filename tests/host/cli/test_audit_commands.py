@@ -116,3 +116,19 @@ def test_a_restore_is_in_the_log_and_says_what_it_revives(
     assert "revoked since counts again" in done.err
     [restored] = records(tmp_path, "restored")
     assert restored["by"] == account_name()
+
+
+@pytest.mark.promise("JC8")
+def test_the_last_records_say_which_policies_are_in_force(
+    command: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    with AuditLog(path) as log:
+        log.append("policies", version="a1", files=["more.toml"])
+        log.append("policies_stale", version="a1", problem="more.toml: line 2")
+    shown = command("audit", "tail", "--file", str(path)).out.splitlines()
+
+    assert [line.split("\t")[-1] for line in shown] == [
+        "version a1",
+        "version a1 more.toml: line 2",
+    ]

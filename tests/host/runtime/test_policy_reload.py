@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import subprocess
 import threading
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from mcp import Client
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from toolcell.core import GuardDeniedError
 from toolcell.guard import ActionGuard, AgentPolicy, watch_policies
@@ -41,9 +44,62 @@ async def names(client: Client) -> list[str]:
     return [each.name for each in (await client.list_tools(cache_mode="refresh")).tools]
 
 
+def version_of(text: str) -> str:
+    """Return the version of the policies of a configuration."""
+    config = HostConfig.model_validate(tomllib.loads(text))
+    return ActionGuard(config.all_policies()).policy_version
+
+
 async def sums(host: Host) -> str:
     result = await host.call("calculate", SUM, agent_id="a")
     return result.status
+
+
+@pytest.mark.promise("JC8")
+async def test_stale_policies_are_recorded_and_measured(
+    audited: Path, metric_reader: InMemoryMetricReader
+) -> None:
+    """Also when a broken file is mended by what it had before."""
+    config, good = HostConfig.from_file(audited, environ={}), audited.read_text()
+
+    def measured() -> tuple[Any, Any]:
+        data = metric_reader.get_metrics_data()
+        assert data is not None
+        points = {
+            metric.name: metric.data.data_points
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+        [version] = points["toolcell.policies.version"]
+        [stale] = points["toolcell.policies.stale"]
+        facts = dict(version.attributes or {})
+        return getattr(stale, "value", None), facts["toolcell.policy_version"]
+
+    async with Host(config) as host, anyio.create_task_group() as tasks:
+        reload = PolicyReloader(
+            host.guard, config, audited, audit=host.audit, look_seconds=3600
+        )
+        tasks.start_soon(reload.watch)
+        await anyio.wait_all_tasks_blocked()
+        seen = [measured()]
+        for text in (good.replace("allow", "alow"), good, DENIED):
+            audited.write_text(text)
+            await reload.reload()
+            seen.append(measured())
+        tasks.cancel_scope.cancel()
+    log = audited.parent / "audit.jsonl"
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+
+    first, other = seen[0][1], version_of(DENIED)
+    assert seen == [(0, first), (1, first), (0, first), (0, other)]
+    assert [(each["event"], each["version"]) for each in records] == [
+        ("policies_stale", first),
+        ("policies", first),
+        ("policies", other),
+    ]
+    assert all(each["files"] == [str(audited)] for each in records)
+    assert "alow" in records[0]["problem"]
 
 
 @pytest.mark.promise("N5")
