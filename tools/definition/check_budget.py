@@ -1,7 +1,8 @@
 """A bound on the work of checking one value against a schema.
 
 A schema may come from another program. Thirty schemas, each of two references to the
-next one, would be tried a thousand million times; one that refers to itself, for ever.
+next one, would be tried a thousand million times; one that refers to itself, for ever;
+and a thousand that repeat a large value in their messages take minutes.
 """
 
 from __future__ import annotations
@@ -14,13 +15,21 @@ from typing import Any
 from jsonschema.exceptions import ValidationError
 
 MAX_STEPS = 20_000
-"""Keywords that are tried for one value. When it is reached the value is refused."""
+"""Steps for one value: keywords that are tried, and what they read. When it is reached
+the size of the value is counted."""
 
-STEPS_PER_VALUE = 250
-"""Keywords that may be tried besides for each text, number, list or object in it."""
+STEPS_PER_SIZE = 50
+"""Steps for each text, number, list or object of a large value, and for each 64
+characters. When it is reached the value is refused."""
+
+MOST_STEPS = 1_000_000
+"""Steps for the largest value. When it is reached the value is refused."""
 
 MAX_LEVELS = 150
 """Keywords inside each other. When it is reached the value is refused."""
+
+_CHARACTERS, _PARTS = 64, 16
+"""Characters of a text, and parts of a list or object, that one step reads."""
 
 _Keyword = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
 
@@ -36,14 +45,19 @@ class _Budget:
         self._is_last = False
         self._levels = 0
 
-    def enter(self) -> None:
-        self._left -= 1
-        self._levels += 1
-        if self._levels > MAX_LEVELS or (self._left < 0 and self._is_last):
-            raise TooMuchToCheckError
-        if self._left < 0:
+    def spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0 and not self._is_last:
             # Counted late: most values need few steps.
-            self._left, self._is_last = STEPS_PER_VALUE * _size(self._value), True
+            more = min(STEPS_PER_SIZE * _size(self._value), MOST_STEPS)
+            self._left, self._is_last = self._left + more, True
+        if self._left < 0:
+            raise TooMuchToCheckError
+
+    def enter(self) -> None:
+        self._levels += 1
+        if self._levels > MAX_LEVELS:
+            raise TooMuchToCheckError
 
     def leave(self) -> None:
         self._levels -= 1
@@ -66,14 +80,34 @@ def bounded(value: Any) -> Iterator[None]:
         _budget.reset(token)
 
 
+def spend(steps: int, *read: Any) -> None:
+    """Count steps, and those that it takes to read values; not what is inside of them.
+
+    Raises:
+        TooMuchToCheckError: They reached the bound.
+    """
+    budget = _budget.get()
+    budget.spend(steps + sum(map(_steps_to_read, read)))
+
+
+def _steps_to_read(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return len(value) // _CHARACTERS
+    return len(value) // _PARTS if isinstance(value, dict | list) else 0
+
+
 def counted(keyword: _Keyword) -> _Keyword:
     """Return a keyword that counts its steps and levels."""
 
     def check(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
         budget = _budget.get()
+        spend(1, wanted, value)
         budget.enter()
         try:
-            yield from keyword(validator, wanted, value, schema) or ()
+            for error in keyword(validator, wanted, value, schema) or ():
+                # Its message repeats the value.
+                spend(0, error.message)
+                yield error
         finally:
             budget.leave()
 
@@ -86,7 +120,10 @@ def _size(value: Any) -> int:
         each = left.pop()
         size += 1
         if isinstance(each, dict):
+            size += sum(map(len, each)) // _CHARACTERS
             left += each.values()
         elif isinstance(each, list):
             left += each
+        elif isinstance(each, str):
+            size += len(each) // _CHARACTERS
     return size

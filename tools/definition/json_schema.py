@@ -13,26 +13,23 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from jsonschema import Draft202012Validator, FormatChecker
-from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema import (
+    Draft4Validator,
+    Draft6Validator,
+    Draft7Validator,
+    Draft201909Validator,
+    Draft202012Validator,
+)
+from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
-from jsonschema_specifications import REGISTRY as META_SCHEMAS  # type: ignore[import-untyped]
 from pydantic import JsonValue
-from referencing import Resource
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import specification_with
 
 from toolcell.core import ConfigError
 from toolcell.core.text.canonical_json import canonical_json
 
 from .check_budget import TooMuchToCheckError, bounded
-from .linear_keywords import (
-    check_patterns,
-    linear_validator_class,
-    parse_json,
-    unnamed_keys,
-)
+from .linear_keywords import linear_validator_class, parse_json, unnamed_keys
+from .schema_parts import check_parts, check_valid
 from .signature import resolve_annotations, wants_context
 from .validation import (
     Arguments,
@@ -45,6 +42,18 @@ from .validation import (
     path_of,
     refusal,
 )
+
+_DEFAULT = Draft202012Validator.META_SCHEMA["$schema"]
+_DRAFTS = {
+    str(each.META_SCHEMA["$schema"]).rstrip("#"): each
+    for each in (
+        Draft202012Validator,
+        Draft201909Validator,
+        Draft7Validator,
+        Draft6Validator,
+        Draft4Validator,
+    )
+}
 
 MAX_ERRORS = 50
 """Errors that are collected from one call. When it is reached the search ends."""
@@ -189,62 +198,47 @@ def build_validator(tool: str, schema: Any) -> Validator:
 
 def _draft_of(tool: str, schema: Any) -> Any:
     """Return the validator class of a schema that is valid itself."""
-    known: Any = validator_for(schema, default=Draft202012Validator)
-    named = str(schema.get("$schema", "")) if isinstance(schema, dict) else ""
-    if named and named.rstrip("#") != known.META_SCHEMA["$schema"].rstrip("#"):
+    named = schema.get("$schema", _DEFAULT) if isinstance(schema, dict) else _DEFAULT
+    known = _DRAFTS.get(named.rstrip("#")) if isinstance(named, str) else None
+    if known is None:
         raise ConfigError(
             f"the schema of {tool} is of an unknown draft",
             hint="use draft 2020-12, or leave out `$schema`",
         )
+    with _costs_itself(tool), bounded(schema):
+        check_valid(tool, schema, known)
+    return known
+
+
+def _validator(tool: str, schema: Any, known: Any) -> Validator:
+    with _costs_itself(tool), bounded(schema):
+        registry = check_parts(tool, schema, known)
+    validator: Validator = linear_validator_class(known)(schema, registry=registry)
+    return validator
+
+
+@contextlib.contextmanager
+def _costs_itself(tool: str) -> Iterator[None]:
+    """Refuse a schema that the libraries stumble over, whatever they raise."""
     try:
-        # Patterns are checked later, by the engine that will run them.
-        known.check_schema(schema, format_checker=FormatChecker(()))
-    except SchemaError as error:
-        where = path_of(list(error.absolute_path)) or "the schema"
-        raise ConfigError(
-            f"the schema of {tool} is not valid: {where} fails {error.validator}",
-            hint="mend it there, as its draft says",
-        ) from None
+        yield
+    except ConfigError:
+        raise
     except RecursionError:
         raise ConfigError(
             f"the schema of {tool} is nested too deeply",
             hint="make it flatter, for example with `$defs`",
         ) from None
-    return known
-
-
-def _validator(tool: str, schema: Any, known: Any) -> Validator:
-    specification = specification_with(known.META_SCHEMA["$schema"])
-    resource = specification.create_resource(schema)
-    registry = META_SCHEMAS.with_resource(resource.id() or "", resource)
-    # referencing stumbles over lists among the `dependencies` of draft 7. Without
-    # crawling ahead, anchors are looked for when they are needed.
-    with contextlib.suppress(AttributeError):
-        registry = registry.crawl()
-    parts = list(_parts(tool, resource, registry.resolver_with_root(resource)))
-    check_patterns(tool, parts)
-    validator: Validator = linear_validator_class(known)(schema, registry=registry)
-    return validator
-
-
-def _parts(tool: str, resource: Resource[Any], resolver: Any) -> Iterator[Any]:
-    """Yield a schema and those inside it, and resolve their references."""
-    contents = resource.contents
-    yield contents
-    if isinstance(contents, dict):
-        for keyword in ("$ref", "$dynamicRef"):
-            if isinstance(contents.get(keyword), str):
-                try:
-                    resolver.lookup(contents[keyword])
-                except Unresolvable:
-                    raise ConfigError(
-                        f"the schema of {tool} refers to what is not in it",
-                        hint="schemas are not fetched: put them under $defs",
-                        details={"reference": contents[keyword]},
-                    ) from None
-    for inner in resource.subresources():
-        if isinstance(inner.contents, dict):
-            yield from _parts(tool, inner, resolver.in_subresource(inner))
+    except TooMuchToCheckError:
+        raise ConfigError(
+            f"the schema of {tool} takes too long to check",
+            hint="write it with fewer schemas inside",
+        ) from None
+    except Exception as error:
+        raise ConfigError(
+            f"the schema of {tool} cannot be read",
+            hint="look at its references and ids, or leave them out",
+        ) from error
 
 
 def problems_of(validator: Validator, values: Any) -> list[Problem]:
@@ -253,13 +247,16 @@ def problems_of(validator: Validator, values: Any) -> list[Problem]:
         with bounded(values):
             if validator.is_valid(values):
                 return []
-            errors = list(itertools.islice(validator.iter_errors(values), MAX_ERRORS))
+            errors = itertools.islice(validator.iter_errors(values), MAX_ERRORS)
+            found = (problem for error in errors for problem in _problems(error))
+            return list(dict.fromkeys(found))
     except RecursionError:
         return [Problem("", "value", "fewer levels")]
     except TooMuchToCheckError:
         return [Problem("", "value", "less for its schema to check")]
-    found = (problem for error in errors for problem in _problems(error))
-    return list(dict.fromkeys(found))
+    except ArithmeticError:
+        # jsonschema divides large numbers as floats.
+        return [Problem("", "value", "smaller numbers")]
 
 
 def _problems(error: ValidationError) -> Iterator[Problem]:

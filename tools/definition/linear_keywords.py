@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend
-from pydantic_core import SchemaError as PatternError
-from pydantic_core import SchemaValidator, core_schema
 
-from toolcell.core import ConfigError
 from toolcell.core.text.canonical_json import canonical_json
 
-from .check_budget import counted
+from .check_budget import counted, spend
+from .linear_patterns import matches
+from .unevaluated import unevaluated_items, unevaluated_properties
 
 _LARGEST_EXACT = 2**53
-# Without groups and with one repetition at most, no engine takes exponential time.
-_PLAIN_PATTERN = re.compile(r"[^(){}*+?\\]*[*+?]?[^(){}*+?\\]*")
 _Errors = Iterator[ValidationError]
 
 
@@ -43,45 +39,8 @@ def _number(text: str) -> int | float:
     return int(number) if exact else number
 
 
-def check_patterns(tool: str, parts: list[Any]) -> None:
-    """Refuse patterns that no engine of linear time can run."""
-    schemas = [each for each in parts if isinstance(each, dict)]
-    of_names = [
-        pattern for each in schemas for pattern in each.get("patternProperties", ())
-    ]
-    of_values = [each["pattern"] for each in schemas if "pattern" in each]
-    for pattern in (*of_names, *of_values):
-        try:
-            _linear_pattern(pattern)
-        except PatternError:
-            raise ConfigError(
-                f"the schema of {tool} has a pattern that cannot run in linear time",
-                hint="write it without look-around and back-references",
-                details={"pattern": pattern},
-            ) from None
-    # Here jsonschema searches with an engine that goes back and forth.
-    if any("unevaluatedProperties" in each for each in schemas):
-        for pattern in of_names:
-            if not _PLAIN_PATTERN.fullmatch(pattern):
-                raise ConfigError(
-                    f"the schema of {tool} has a pattern that may take too long",
-                    hint="write patternProperties beside unevaluatedProperties"
-                    " without groups, and with one repetition",
-                    details={"pattern": pattern},
-                )
-
-
-@functools.lru_cache(maxsize=1024)
-def _linear_pattern(pattern: str) -> SchemaValidator:
-    return SchemaValidator(core_schema.str_schema(pattern=pattern))
-
-
-def _matches(pattern: str, text: str) -> bool:
-    return _linear_pattern(pattern).isinstance_python(text)
-
-
 def _pattern(validator: Validator, pattern: str, instance: Any, schema: Any) -> _Errors:
-    if isinstance(instance, str) and not _matches(pattern, instance):
+    if isinstance(instance, str) and not matches(pattern, instance):
         yield ValidationError("does not match")
 
 
@@ -90,7 +49,7 @@ def _pattern_properties(
 ) -> _Errors:
     if isinstance(instance, dict):
         for pattern, inner in patterns.items():
-            for name in [name for name in instance if _matches(pattern, name)]:
+            for name in [name for name in instance if matches(pattern, name)]:
                 yield from validator.descend(
                     instance[name], inner, path=name, schema_path=pattern
                 )
@@ -116,7 +75,7 @@ def unnamed_keys(instance: Any, schema: dict[str, Any]) -> list[str]:
     return [
         name
         for name in instance
-        if name not in named and not any(_matches(each, name) for each in patterns)
+        if name not in named and not any(matches(each, name) for each in patterns)
     ]
 
 
@@ -125,9 +84,20 @@ def _unique_items(
 ) -> _Errors:
     # jsonschema compares each item with each other one.
     if unique and isinstance(instance, list):
-        items = parse_json(canonical_json(instance))
-        if len({canonical_json(each) for each in items}) < len(items):
+        text = canonical_json(instance)
+        spend(len(instance), text)
+        if len({canonical_json(each) for each in parse_json(text)}) < len(instance):
             yield ValidationError("not unique")
+
+
+_OURS = {
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "uniqueItems": _unique_items,
+    "unevaluatedProperties": unevaluated_properties,
+    "unevaluatedItems": unevaluated_items,
+}
 
 
 @functools.cache
@@ -136,12 +106,19 @@ def linear_validator_class(known: Any) -> Any:
 
     Its validators are used inside `bounded`.
     """
-    keywords = {
-        **known.VALIDATORS,
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional_properties,
-        "uniqueItems": _unique_items,
+    every = {
+        name: counted(_OURS.get(name, theirs))
+        for name, theirs in known.VALIDATORS.items()
     }
-    every = {name: counted(keyword) for name, keyword in keywords.items()}
-    return extend(known, validators=every)  # type: ignore[no-untyped-call]
+    made: Any = extend(known, validators=every)  # type: ignore[no-untyped-call]
+    made.evolve = _evolve
+    return made
+
+
+def _evolve(validator: Any, **changes: Any) -> Any:
+    # That of jsonschema takes its own class for a schema with `$schema`.
+    return type(validator)(
+        changes.get("schema", validator.schema),
+        registry=validator._registry,
+        _resolver=changes.get("_resolver", validator._resolver),
+    )

@@ -1,0 +1,196 @@
+"""Schemas of strangers that are odd: each costs its own tool at most."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from toolcell.core import ConfigError, ToolValidationError
+from toolcell.tools import JSONSchemaTool
+from toolcell.tools.definition.json_schema import build_validator, problems_of
+
+JSON_SCHEMA = "json-schema.org/draft"
+DRAFT_2019 = f"https://{JSON_SCHEMA}/2019-09/schema"
+DRAFT_7 = f"http://{JSON_SCHEMA}-07/schema#"
+DRAFT_4 = f"http://{JSON_SCHEMA}-04/schema#"
+SECONDS = 60
+"""jsonschema takes minutes."""
+
+
+def with_x(schema: Any, **others: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"x": schema}, **others}
+
+
+def aside(schema: Any) -> dict[str, Any]:
+    """Return a schema that refers to one where no schema is looked for."""
+    return with_x({"$ref": "#/components/a"}, components={"a": schema})
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a number as draft": (with_x({}, **{"$schema": 5}), "unknown draft"),
+    "a list as draft": (with_x({}, **{"$schema": []}), "unknown draft"),
+    "an object as draft": (with_x({}, **{"$schema": {}}), "unknown draft"),
+    "null as draft": (with_x({}, **{"$schema": None}), "unknown draft"),
+    "draft 3": (
+        with_x({}, **{"$schema": f"http://{JSON_SCHEMA}-03/schema#"}),
+        "unknown draft",
+    ),
+    "draft 7 by https": (
+        with_x({}, **{"$schema": DRAFT_7.replace("http:", "https:")}),
+        "unknown draft",
+    ),
+    "another draft inside": (with_x({"$schema": DRAFT_7}), "part of another draft"),
+    "another draft in $defs": (
+        with_x({"$ref": "#/$defs/a"}, **{"$defs": {"a": {"$schema": DRAFT_4}}}),
+        "part of another draft",
+    ),
+    "an unknown draft inside": (
+        with_x({"$schema": "https://example.org/"}),
+        "part of another draft",
+    ),
+    "another draft aside": (aside({"$schema": DRAFT_7}), "part of another draft"),
+    "the draft of another one": (with_x({"$ref": DRAFT_7}), "part of another draft"),
+    "a wrong type aside": (aside({"type": "strin"}), "not valid: type fails"),
+    "a zero aside": (aside({"multipleOf": 0}), "not valid: multipleOf fails"),
+    "a pattern aside": (aside({"pattern": "(?=a)"}), "linear time"),
+    "a pattern below aside": (aside({"items": {"pattern": "(?=a)"}}), "linear time"),
+    "a reference aside": (aside({"$ref": "#/nothing"}), "what is not in it"),
+    "a text": (with_x({"$ref": "#/title"}, title="a"), "not valid"),
+    "a letter of a text": (with_x({"$ref": "#/title/0"}, title="a"), "not valid"),
+    "a list": (with_x({"$ref": "#/required"}, required=["x"]), "not valid"),
+    "a default": (
+        with_x({"$ref": "#/properties/x/default", "default": {"type": 5}}),
+        "not valid",
+    ),
+    "no index": (with_x({"$ref": "#/allOf/x"}, allOf=[{}]), "what is not in it"),
+    "no URL": (with_x({"$ref": "http://[::1"}), "what is not in it"),
+    "no dynamic anchor": (with_x({"$dynamicRef": "#no"}), "what is not in it"),
+    "an id that is no URL": (with_x({}, **{"$id": "http://[::1"}), "cannot be read"),
+    "a pattern beside lists": (
+        with_x(
+            {},
+            **{"$schema": DRAFT_7},
+            dependencies={"a": ["x"], "x": {"items": {"pattern": "(?=a)"}}},
+        ),
+        "linear time",
+    ),
+}
+
+
+@pytest.mark.promise("E-122")
+@pytest.mark.parametrize(("schema", "reason"), REFUSED.values(), ids=REFUSED)
+def test_an_odd_schema_is_refused_where_its_tool_is_made(
+    schema: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        JSONSchemaTool(lambda arguments: arguments, name="t", parameters=schema)
+
+
+NUMBER = {"type": "integer"}
+FOLLOWED: dict[str, dict[str, Any]] = {
+    "aside": aside(NUMBER),
+    "percent": with_x({"$ref": "#/$defs/a%20b"}, **{"$defs": {"a b": NUMBER}}),
+    "dynamic": with_x(
+        {"$dynamicRef": "#n"}, **{"$defs": {"a": {"$dynamicAnchor": "n", **NUMBER}}}
+    ),
+    "relative": with_x(
+        {"$ref": "b"},
+        **{"$id": "https://example.org/a", "$defs": {"a": {"$id": "b", **NUMBER}}},
+    ),
+    "draft 4": with_x(
+        {"$ref": "#foo"},
+        **{"$schema": DRAFT_4, "definitions": {"a": {"id": "#foo", **NUMBER}}},
+    ),
+    "its draft, twice": with_x(
+        {"$schema": DRAFT_2019, **NUMBER}, **{"$schema": DRAFT_2019}
+    ),
+}
+
+
+@pytest.mark.promise("E-122")
+@pytest.mark.parametrize("schema", FOLLOWED.values(), ids=FOLLOWED)
+def test_an_odd_schema_that_says_something_is_followed(schema: dict[str, Any]) -> None:
+    made = JSONSchemaTool(lambda arguments: arguments, name="t", parameters=schema)
+
+    made.validate({"x": 1})
+    with pytest.raises(ToolValidationError, match="wrong type, expected"):
+        made.validate({"x": "1"})
+
+
+def test_a_field_may_have_the_name_of_a_keyword() -> None:
+    schema = {"type": "object", "properties": {"$schema": NUMBER, "$ref": NUMBER}}
+
+    assert problems_of(build_validator("t", with_x(schema)), {"x": {"$ref": 1}}) == []
+
+
+def test_a_division_that_fails_refuses_the_number() -> None:
+    [problem] = problems_of(build_validator("t", {"multipleOf": 0.5}), 10**400)
+
+    assert problem.expected == "smaller numbers"
+
+
+MANY = 150_000
+NAMES = {f"n{number}": 1 for number in range(MANY)}
+SLOW: dict[str, tuple[dict[str, Any], Any]] = {
+    "messages": (
+        {"anyOf": [{"type": "string", "title": str(n)} for n in range(3_000)]},
+        list(range(MANY)),
+    ),
+    "values": (
+        {"items": {"not": {"enum": list(range(-9_000, 0))}}},
+        list(range(MANY)),
+    ),
+    "names": ({"patternProperties": {f"^{n}$": {} for n in range(3_000)}}, NAMES),
+    "texts": (
+        {"allOf": [{"pattern": f"{n}$"} for n in range(3_000)]},
+        "a" * 1_000_000,
+    ),
+    "unique": ({"allOf": [{"uniqueItems": True}] * 2_000}, list(range(MANY))),
+}
+
+
+@pytest.mark.promise("R58")
+@pytest.mark.parametrize(("schema", "value"), SLOW.values(), ids=SLOW)
+def test_a_schema_that_reads_a_large_value_often_ends(
+    schema: dict[str, Any], value: Any
+) -> None:
+    [problem] = problems_of(build_validator("t", schema), value)
+
+    assert problem.expected == "less for its schema to check"
+
+
+@pytest.mark.promise("R58")
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (
+            {"allOf": [{"additionalProperties": True}], "unevaluatedProperties": False},
+            NAMES,
+        ),
+        (
+            {"contains": {}, "minContains": 0, "unevaluatedItems": False},
+            list(range(MANY)),
+        ),
+    ],
+    ids=["properties", "items"],
+)
+def test_what_others_looked_at_is_found_at_once(
+    schema: dict[str, Any], value: Any
+) -> None:
+    validator = build_validator("t", schema)
+
+    start = time.thread_time()
+    assert problems_of(validator, value) == []
+    assert time.thread_time() - start < SECONDS
+
+
+@pytest.mark.promise("R58")
+def test_a_schema_of_mixed_values_is_refused_at_once() -> None:
+    mixed = [[number] if number % 2 else number for number in range(12_000)]
+
+    start = time.thread_time()
+    with pytest.raises(ConfigError, match="not valid: type fails"):
+        build_validator("t", {"type": mixed})
+    assert time.thread_time() - start < SECONDS
