@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
@@ -38,7 +38,7 @@ from .protocol.access import (
     named_user,
 )
 from .protocol.connect_rpc import answer_streaming, answer_unary, connect_error
-from .protocol.errors import APIError, as_api_error, gone
+from .protocol.errors import RETRY_SECONDS, APIError, as_api_error, gone
 from .services.control import Control
 from .services.files import Files
 from .services.filesystem_service import FilesystemService
@@ -142,7 +142,9 @@ class SandboxAPI:
                 try:
                     place.enter_context(self._shares.request(token.agent_id))
                 except TooManyError as error:
-                    raise APIError(429, str(error)) from None
+                    raise APIError(
+                        429, str(error), reason="busy", retry_after=RETRY_SECONDS
+                    ) from None
 
             # Whoever finds the token of the request tells.
             scope["belongs_to"] = belongs_to
@@ -164,7 +166,7 @@ class SandboxAPI:
             response = await self._answer(request)
         except Exception as error:  # noqa: BLE001 - each error is an answer
             problem = as_api_error(error)
-            response = JSONResponse(problem.to_json(), status_code=problem.status)
+            response = problem.answer(problem.to_json())
         await response(scope, receive, send)
 
     async def _answer_socket(self, socket: WebSocket) -> None:
@@ -178,7 +180,7 @@ class SandboxAPI:
         except Exception as error:  # noqa: BLE001 - each error is an answer
             problem = as_api_error(error)
             if socket.application_state is WebSocketState.CONNECTING:
-                refusal = JSONResponse(problem.to_json(), status_code=problem.status)
+                refusal = problem.answer(problem.to_json())
                 await socket.send_denial_response(refusal)
             elif socket.application_state is WebSocketState.CONNECTED:
                 await socket.close(1011, problem.message)

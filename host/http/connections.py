@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 import h11
+from starlette.responses import JSONResponse
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -29,6 +30,18 @@ _RESET = struct.pack("ii", 1, 0)
 """No lingering: what closes a socket then is a reset."""
 
 
+_FULL = JSONResponse(
+    {
+        "code": 503,
+        "message": "there are too many connections",
+        "reason": "too_many_connections",
+        "retry_after": 1.0,
+    },
+    503,
+    {"Retry-After": "1", "Connection": "close"},
+)
+
+
 class ConnectionLimiter:
     """The connections of one server.
 
@@ -38,8 +51,8 @@ class ConnectionLimiter:
 
     Args:
         max_connections: Connections at once. When it is reached the one that has
-            waited longest for a request is closed; if none waits, uvicorn's own limit
-            refuses requests.
+            waited longest for a request is closed; if none waits, the requests of new
+            ones are answered 503.
     """
 
     def __init__(self, max_connections: int) -> None:
@@ -58,9 +71,13 @@ class ConnectionLimiter:
         """Unregister a connection that has a request, or is closed."""
         self._waiting.pop(connection, None)
 
+    def is_full(self, connection: _LimitedConnection) -> bool:
+        """Return True if there are too many with this one."""
+        return len(connection.connections) > self._max_connections
+
     def make_room(self, connection: _LimitedConnection) -> None:
         """Close another connection if there are too many with this one."""
-        if len(connection.connections) <= self._max_connections:
+        if not self.is_full(connection):
             return
         for each in self._waiting:
             if each is not connection:
@@ -77,6 +94,7 @@ class _LimitedConnection(H11Protocol):
         self.app_state = {**self.app_state, "abort": self.reset}
         self.timeout_keep_alive = IDLE_SECONDS
         self._limiter = limiter
+        self._app = self.app
         self._is_idle = False
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -96,6 +114,7 @@ class _LimitedConnection(H11Protocol):
         super().data_received(data)
 
     def handle_events(self) -> None:
+        self.app = _FULL if self._limiter.is_full(self) else self._app
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()

@@ -60,8 +60,7 @@ def uvicorn_server(
 
     Args:
         app: The application.
-        max_connections: Connections at once. When it is reached the one that has
-            waited longest for a request is closed.
+        max_connections: As `ConnectionLimiter` has it.
         max_message_bytes: Bytes of one message of a WebSocket. When it is reached the
             WebSocket is closed. None: there are no WebSockets.
         trusted_proxies: Addresses and networks whose `X-Forwarded-For` says where a
@@ -83,8 +82,6 @@ def uvicorn_server(
         # By default uvicorn believes every program on the loopback address.
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=[*trusted_proxies],
-        # uvicorn refuses the connection that reaches this number.
-        limit_concurrency=max_connections + 1,
         timeout_graceful_shutdown=CLOSE_SECONDS,
     )
     return uvicorn.Server(config)

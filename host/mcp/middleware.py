@@ -7,7 +7,6 @@ bodies and limits them and each agent's share.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import anyio
@@ -15,19 +14,21 @@ import mcp_types as types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..http.agent_shares import AgentShares, TooManyError
 from ..http.bodies import BodyError, Bounds, whole
 from ..http.connections import OpenRequests
-from .json_rpc import is_request
+from .json_rpc import is_request, refused
 from .responses import JSONResponder, is_plain_call
 
 LINGER_SECONDS = 0.5
 """Seconds without a request after which a stopping server closes. Until then it
 answers: a client with a result may ask for the list of tools to validate it by."""
 
+RETRY_SECONDS = 1.0
+"""Seconds after which a client may try again where the server had no room."""
 
 PROBES = frozenset({"/healthz", "/readyz"})
 """Paths for those who look after the server. They come by its address in a network,
@@ -59,7 +60,7 @@ class HostOriginMiddleware:
         known = len(hosts) == 1 and hosts[0].lower() in self._hosts
         known = known or scope["path"] in PROBES
         if not known or not {each.lower() for each in origins} <= self._origins:
-            refusal = PlainTextResponse("unknown Host or Origin", status_code=403)
+            refusal = refused(403, "unknown_host", "unknown Host or Origin")
             await refusal(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -102,7 +103,7 @@ class BodyMiddleware:
         bounds: Bounds,
         shares: AgentShares,
     ) -> None:
-        self._app = app
+        self._app = _telling_full(app)
         self._plain = JSONResponder(plain)
         self._bounds = bounds
         self._shares = shares
@@ -127,13 +128,15 @@ class BodyMiddleware:
             if not self._closed:
                 raise
         if self._closed and not began:
-            await _busy("the server stops")(scope, receive, send)
+            refusal = _busy("stopping", "the server stops")
+            await refusal(scope, receive, send)
 
     async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
         agent_id = _agent_of(scope)
         seconds = self._shares.seconds_to_wait(agent_id)
         if seconds:
-            await _busy("too much of this agent at once", seconds)(scope, receive, send)
+            refusal = _too_much(seconds)
+            await refusal(scope, receive, send)
         elif scope["method"] == "POST":
             await self._post(agent_id, scope, receive, send)
         else:
@@ -156,7 +159,7 @@ class BodyMiddleware:
             if not self._closed:
                 await self._handle(agent_id, body, scope, receive, send)
         except BodyError as error:
-            await _refused(error)(scope, receive, send)
+            await _unread(error)(scope, receive, send)
 
     async def _handle(
         self, agent_id: str, body: bytes, scope: Scope, receive: Receive, send: Send
@@ -172,7 +175,8 @@ class BodyMiddleware:
             with self._shares.request(agent_id):
                 await app(scope, receive, send)
         except TooManyError as error:
-            await _busy(str(error))(scope, receive, send)
+            refusal = _busy("busy", str(error), message["id"])
+            await refusal(scope, receive, send)
         finally:
             self._answered = anyio.current_time()
             if not self._shares:
@@ -197,6 +201,29 @@ class BodyMiddleware:
             each.cancel()
 
 
+def _telling_full(app: ASGIApp) -> ASGIApp:
+    """Return an application whose 503 says when the client may try again.
+
+    The library answers so where it has as many sessions as it may have.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        is_full = False
+
+        async def sending(message: Message) -> None:
+            nonlocal is_full
+            is_full = is_full or message.get("status") == 503
+            if not is_full:
+                await send(message)
+
+        await app(scope, receive, sending)
+        if is_full:
+            refusal = _busy("too_many_sessions", "there are too many sessions")
+            await refusal(scope, receive, send)
+
+    return answer
+
+
 def _replaying(body: bytes, receive: Receive) -> Receive:
     given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -213,17 +240,24 @@ def _agent_of(scope: Scope) -> str:
     return ""
 
 
-def _busy(reason: str, seconds: float = 0.0) -> Response:
-    """Return the answer to an agent whose share, or the server's limit, is used up."""
-    headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
-    if seconds:
-        # Nothing else that it sends is read.
-        headers["Connection"] = "close"
-    return PlainTextResponse(reason, 429 if seconds else 503, headers)
+def _too_much(seconds: float) -> Response:
+    """Return the answer to an agent that has sent its share of bytes."""
+    message = "too much of this agent at once"
+    refusal = refused(429, "too_many_bytes", message, retry_after=seconds)
+    # Nothing else that it sends is read.
+    refusal.headers["Connection"] = "close"
+    return refusal
 
 
-def _refused(error: BodyError) -> Response:
-    if error.status != 400:
-        return PlainTextResponse(error.message, error.status)
-    answer = {"code": types.PARSE_ERROR, "message": "Parse error"}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": answer}, 400)
+def _busy(reason: str, message: str, request_id: str | int | None = None) -> Response:
+    """Return the answer where the server has no room, for this agent or for all."""
+    return refused(
+        503, reason, message, request_id=request_id, retry_after=RETRY_SECONDS
+    )
+
+
+def _unread(error: BodyError) -> Response:
+    if error.status == 400:
+        return refused(400, "not_json", "Parse error", code=types.PARSE_ERROR)
+    reason = str(error.details["reason"])
+    return refused(error.status, reason, error.message, code=types.INVALID_REQUEST)

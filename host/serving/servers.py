@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
-from starlette.responses import PlainTextResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolcell.core import ConfigError
@@ -21,6 +21,9 @@ from ..runtime.sources import Sources, sources_of
 
 if TYPE_CHECKING:
     from ..e2b.app import SandboxAPI
+
+
+_REST = "/v1/"
 
 
 class Front:
@@ -44,7 +47,7 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = next((self.apps[api] for api in self._choice(scope)), None)
         if app is None:
-            app = PlainTextResponse("the server starts", 503, {"Retry-After": "1"})
+            app = _starting(scope["path"])
         await app(scope, receive, send)
 
     def _choice(self, scope: Scope) -> list[API]:
@@ -54,12 +57,24 @@ class Front:
         if self._sandboxes is None or not self._sandboxes.names_sandbox(
             HTTPConnection(scope)
         ):
-            if path.startswith("/v1/"):
+            if path.startswith(_REST):
                 api = "rest"
             elif path.startswith(("/mcp", "/.well-known/", "/healthz", "/readyz")):
                 api = "mcp"
         order: tuple[API, ...] = (api, "mcp", "rest", "e2b")
         return [each for each in order if each in self.apps]
+
+
+def _starting(path: str) -> Response:
+    """Return the answer of an API that is not open yet, in its own form."""
+    status, reason, message = 503, "starting", "the server starts"
+    if path.startswith(_REST):
+        from ..rest.errors import RefusedError, answer_of
+
+        return answer_of(RefusedError(status, reason, message, retry_after=1.0))
+    from ..mcp.json_rpc import refused
+
+    return refused(status, reason, message, retry_after=1.0)
 
 
 OnURL = Callable[[API, str], None]

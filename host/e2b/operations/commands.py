@@ -71,7 +71,11 @@ async def _command(scene: Scene, arguments: CommandArguments) -> AsyncIterator[C
     """Yield the command that runs; then wait for its end."""
     sandbox = scene.sandbox(arguments)
     if len(sandbox.commands) >= scene.settings.max_processes:
-        raise APIError(429, f"{scene.settings.max_processes} commands run already")
+        raise APIError(
+            429,
+            f"{scene.settings.max_processes} commands run already",
+            reason="too_many_commands",
+        )
     words, cwd = arguments.words, resolved(arguments.cwd, sandbox.home)
     process = await sandbox.session.exec(
         words,

@@ -76,8 +76,8 @@ def connect_error(error: APIError) -> Response:
     """Return the answer to a failed call that is no stream."""
     if error.status == 502:
         # As a gateway says it, which clients take for the end of the sandbox.
-        return JSONResponse(error.to_json(), status_code=502)
-    return JSONResponse(error.to_connect(), status_code=error.status)
+        return error.answer(error.to_json())
+    return error.answer(error.to_connect())
 
 
 async def answer_streaming(request: Request, method: Streaming) -> Response:

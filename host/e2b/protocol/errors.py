@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
+
+from starlette.responses import JSONResponse
 
 from toolcell.core import (
     CellLostError,
@@ -38,6 +41,9 @@ CODES = {
 }
 """The code of the Connect protocol for each status that is answered."""
 
+RETRY_SECONDS = 1.0
+"""Seconds after which a client may try again where the server had no room."""
+
 _LIMITS = {"rate_limited", "concurrency", "turn_limit", "budget_exceeded"}
 _FILES = {
     "missing": 404,
@@ -56,13 +62,26 @@ class APIError(Exception):
         status: The HTTP status.
         message: What went wrong, for people.
         sandbox_id: The sandbox that it is about, if answers name it.
+        reason: Why, as one word for machines.
+        retry_after: Seconds after which the same request may succeed; default never.
     """
 
-    def __init__(self, status: int, message: str, sandbox_id: str = "") -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        sandbox_id: str = "",
+        *,
+        reason: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.sandbox_id = sandbox_id
+        self.retry_after = retry_after
+        facts = {"reason": reason, "retry_after": retry_after}
+        self._facts = {key: fact for key, fact in facts.items() if fact is not None}
 
     @property
     def code(self) -> str:
@@ -77,11 +96,18 @@ class APIError(Exception):
     def to_json(self) -> dict[str, Any]:
         """Return the body of an answer to a request of the control plane."""
         about = {"sandboxId": self.sandbox_id} if self.sandbox_id else {}
-        return {**about, "code": self.status, "message": self.message}
+        return {**about, "code": self.status, "message": self.message, **self._facts}
 
     def to_connect(self) -> dict[str, Any]:
         """Return the body of an answer to a remote procedure call."""
-        return {"code": self.code, "message": self.message}
+        return {"code": self.code, "message": self.message, **self._facts}
+
+    def answer(self, body: dict[str, Any]) -> JSONResponse:
+        """Return the answer to a request, with one of the two bodies."""
+        headers = {}
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
+        return JSONResponse(body, self.status, headers)
 
 
 def gone(sandbox_id: str = "") -> APIError:
@@ -95,17 +121,26 @@ def as_api_error(error: Exception) -> APIError:
         case APIError():
             return error
         case BodyError():
-            return APIError(error.status, error.message)
+            reason = str(error.details["reason"])
+            return APIError(error.status, error.message, reason=reason)
         case CellLostError():
             return gone()
         case GuardDeniedError():
             reason = str(error.details.get("reason", ""))
-            return APIError(429 if reason in _LIMITS else 403, _words(error))
+            return APIError(
+                429 if reason in _LIMITS else 403,
+                _words(error),
+                reason=reason or None,
+                retry_after=error.details.get("retry_after"),
+            )
         case InvalidInputError():
             reason = str(error.details.get("reason", ""))
-            return APIError(_FILES.get(reason, 400), _words(error))
+            status = _FILES.get(reason, 400)
+            return APIError(status, _words(error), reason=reason or None)
         case SandboxUnavailableError() | StoreUnavailableError():
-            return APIError(503, _words(error))
+            return APIError(
+                503, _words(error), reason="unavailable", retry_after=RETRY_SECONDS
+            )
         case CallCancelledError():
             return APIError(499, _words(error))
         case ToolcellError():

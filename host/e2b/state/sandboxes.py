@@ -29,7 +29,7 @@ from ...operator.events import (
     SessionResumed,
 )
 from ...runtime.cluster import open_sandbox
-from ..protocol.errors import APIError, gone
+from ..protocol.errors import RETRY_SECONDS, APIError, gone
 from .sandbox import Lifecycle, Sandbox
 
 _ID_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -165,7 +165,12 @@ class Sandboxes:
         """
         self._check(token)
         if self._manager.active_cells >= self._manager.config.max_concurrency:
-            raise APIError(429, "the cluster has no cell left")
+            raise APIError(
+                429,
+                "the cluster has no cell left",
+                reason="busy",
+                retry_after=RETRY_SECONDS,
+            )
         sandbox = Sandbox(
             id=new_id("i"),
             token=token,
@@ -192,6 +197,7 @@ class Sandboxes:
                 429,
                 f"you have {counted(owners.count(token.id), 'sandbox', 'sandboxes')}; "
                 f"{left} left",
+                reason="too_many_sandboxes",
             )
 
     async def _hold(

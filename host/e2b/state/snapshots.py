@@ -107,7 +107,9 @@ class Snapshots:
             self._drop_old()
             if len(self.all_of(sandbox.token)) >= self._settings.max_snapshots:
                 raise APIError(
-                    429, f"you have {self._settings.max_snapshots} snapshots already"
+                    429,
+                    f"you have {self._settings.max_snapshots} snapshots already",
+                    reason="too_many_snapshots",
                 )
             archive = self.archive(snapshot)
             await sandbox.session.save(

@@ -113,9 +113,13 @@ async def test_streams_of_an_agent_leave_places_for_others(tmp_path: Path) -> No
                     while (await listed(service, "a")) == 200:
                         await anyio.sleep(0.01)
                 statuses = [await listed(service, each) for each in ("a", "b")]
+                refused = await service.http.get("/sandboxes", headers=service.key())
                 tasks.cancel_scope.cancel()
 
     assert statuses == [429, 200]
+    busy = {"code": 429, "reason": "busy", "retry_after": 1.0}
+    assert refused.json().items() >= busy.items()
+    assert refused.headers["retry-after"] == "1"
 
 
 async def held(sandbox: Sandbox) -> None:

@@ -135,6 +135,7 @@ async def test_a_token_leaves_places_to_others(tmp_path: Path) -> None:
         other = await service.create("b")
 
     assert refused.status_code == 429
+    assert refused.json()["reason"] == "too_many_sandboxes"
     assert other.id
 
 

@@ -86,7 +86,7 @@ async def test_a_person_is_asked(tmp_path: Path) -> None:
 async def test_rates_and_budgets_are_limits(tmp_path: Path) -> None:
     async with served(tmp_path, policies=LIMITS) as service:
         sandbox = await service.create(timeout=300)
-        reads = [(await sandbox.read("x")).status_code for _ in range(3)]
+        reads = [await sandbox.read("x") for _ in range(3)]
         config = {"cmd": "bash", "args": ["-c", "exit"]}
         fits = await sandbox.events(
             "process.Process/Start", timeout_ms=300_000, process=config
@@ -100,7 +100,10 @@ async def test_rates_and_budgets_are_limits(tmp_path: Path) -> None:
             "process.Process/Start", timeout_ms=3_600_000, process=config
         )
 
-    assert reads == [404, 404, 429]
+    assert [each.status_code for each in reads] == [404, 404, 429]
+    refusal = reads[-1].json()
+    assert refusal["reason"] == "rate_limited"
+    assert 0 < refusal["retry_after"] <= int(reads[-1].headers["retry-after"])
     assert fits[-1] == {}
     assert too_long[-1]["error"]["code"] == "resource_exhausted"
 

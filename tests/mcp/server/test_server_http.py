@@ -318,6 +318,10 @@ async def test_clients_are_limited_and_leave_by_themselves(
             later = await http.post(server.url, json=INITIALIZE, headers=bearer(secret))
 
     assert later.status_code == (200 if idle_seconds < 1 else 503)
+    if idle_seconds > 1:
+        data = {"reason": "too_many_sessions", "retry_after": 1.0}
+        assert later.json()["error"]["data"] == data
+        assert later.headers["retry-after"] == "1"
 
 
 async def test_health_and_readiness(tmp_path: Path) -> None:

@@ -72,10 +72,14 @@ def head(secret: str, length: int) -> str:
 
 async def answered(server: ServedMCP, text: str) -> int:
     """Return the status that a request gets, though it is not all there."""
+    return int((await head_of_answer(server, text)).split()[1])
+
+
+async def head_of_answer(server: ServedMCP, text: str) -> bytes:
     port = server.url.removesuffix("/mcp").rpartition(":")[2]
     async with await spoken(server, text.replace("{port}", port)) as stream:
         with anyio.fail_after(60):
-            return int((await stream.receive()).split()[1])
+            return await stream.receive()
 
 
 @pytest.mark.promise("E-129")
@@ -147,7 +151,10 @@ async def test_requests_at_once_are_limited(tmp_path: Path) -> None:
         done.set()
 
     assert (second.status_code, second.headers["retry-after"]) == (503, "1")
-    assert "1 requests are in flight" in second.text
+    refusal = second.json()
+    assert refusal["id"] == INITIALIZE["id"]
+    assert refusal["error"]["message"] == "1 requests are in flight"
+    assert refusal["error"]["data"] == {"reason": "busy", "retry_after": 1.0}
 
 
 async def test_connections_are_limited(tmp_path: Path) -> None:
@@ -157,9 +164,10 @@ async def test_connections_are_limited(tmp_path: Path) -> None:
         port = server.url.removesuffix("/mcp").rpartition(":")[2]
         text = begun.replace("{port}", port)
         async with await spoken(server, text), await spoken(server, text):
-            refused = await answered(server, begun + PING)
+            refused = await head_of_answer(server, begun + PING)
 
-    assert refused == 503
+    assert refused.startswith(b"HTTP/1.1 503")
+    assert b"retry-after: 1\r\n" in refused
 
 
 @pytest.mark.promise("A23")
@@ -213,6 +221,9 @@ async def test_an_agent_that_sends_too_much_is_told_to_wait_and_others_are_not(
     assert large.status_code not in (413, 429)
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) > 1
+    data = refused.json()["error"]["data"]
+    assert data["reason"] == "too_many_bytes"
+    assert data["retry_after"] > 1
     assert allowed.status_code != 429
     assert health.status_code == 200
 
