@@ -29,6 +29,9 @@ CREATE TABLE IF NOT EXISTS approval_votes (
     at REAL NOT NULL,
     UNIQUE (request_id, person)
 ) STRICT;
+CREATE TRIGGER IF NOT EXISTS approvals_forgotten AFTER DELETE ON approvals BEGIN
+    DELETE FROM approval_votes WHERE request_id = OLD.id;
+END;
 """
 
 APPROVED_BY = """
@@ -92,13 +95,6 @@ def add_vote(
             (approver, request.id),
         )
     return [name for (name,) in rows]
-
-
-def forget_votes(db: sqlite3.Connection) -> None:
-    """Delete the votes of requests that are forgotten."""
-    db.execute(
-        "DELETE FROM approval_votes WHERE request_id NOT IN (SELECT id FROM approvals)"
-    )
 
 
 class ApprovalRecord(NamedTuple):

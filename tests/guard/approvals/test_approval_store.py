@@ -5,7 +5,10 @@ from __future__ import annotations
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import get_args
 
 import anyio
 import pytest
@@ -19,6 +22,7 @@ from toolcell.guard import (
     CallFacts,
     Decision,
 )
+from toolcell.guard.approvals.records import ApprovalState
 from toolcell.guard.spi import ApprovalOutcome
 
 from ...conftest import run_apart
@@ -134,3 +138,50 @@ def test_threads_with_loops_of_their_own_share_approvals(
 
     store.close()
     assert [answer.approved for answer in answers] == [True] * 3
+
+
+def ask_and_use(store: ApprovalStore, number: int, now: float) -> None:
+    request = replace(
+        REQUEST,
+        id=f"r{number}",
+        call=ToolCall(id="c", name=f"pay{number}", agent_id="a"),
+        asked_at=now,
+        expires_at=now + 60,
+    )
+    store.open(request, max_pending=1, record=list)
+    store.answer(
+        request.id,
+        "approved",
+        now=now,
+        approver="anna",
+        reason="",
+        arguments=None,
+        grant=None,
+        record=list,
+    )
+    assert store.use(request.id, now, list)
+
+
+def look(store: ApprovalStore, now: float) -> None:
+    store.pending(now)
+    store.waiting(now)
+    store.count_waited_for(now)
+    for state in get_args(ApprovalState):
+        store.recent(now, state=state, limit=5)
+
+
+def test_requests_that_are_over_cost_later_ones_nothing() -> None:
+    store, counted = ApprovalStore(), count()
+    for number in range(10):
+        ask_and_use(store, number, now=number)
+    store._db.set_progress_handler(lambda: bool(next(counted) < 0), 10)
+    taken = []
+    for number in (10, 500):
+        before = next(counted)
+        ask_and_use(store, number, now=number)
+        look(store, number)
+        taken.append(next(counted) - before)
+        for old in range(number + 1, 500):
+            ask_and_use(store, old, now=old)
+
+    assert taken[1] < 1.5 * taken[0]
