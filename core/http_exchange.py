@@ -22,6 +22,10 @@ from .egress import EgressRules, Target
 
 _T = TypeVar("_T")
 
+TAKE_CUTS_FOR_ENDS = getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
+"""An option of TLS by which a connection that was cut seems to have ended. Python
+before 3.11.4 sets it (https://github.com/python/cpython/issues/95494)."""
+
 _HEADERS = {
     # What is compressed would be counted before it grows.
     "Accept-Encoding": "identity",
@@ -65,7 +69,7 @@ def exchange(
         rules: Checks the addresses.
         request: The request; `Host`, `User-Agent` and such are added.
         seconds: Seconds for all of it but the lookup of the host. When it is reached
-            the connection is cut: what was read so far looks like an end.
+            the connection is cut: without TLS what was read so far looks like an end.
         read: Reads the answer.
 
     Raises:
@@ -144,8 +148,17 @@ def _connect(target: Target, addresses: list[str], deadline: float) -> socket.so
             continue
         if not target.secure:
             return plain
-        tls = ssl.create_default_context()
-        return tls.wrap_socket(
-            plain, server_hostname=target.host, do_handshake_on_connect=False
-        )
+        return _secured(plain, target.host)
     raise problem
+
+
+def _secured(plain: socket.socket, host: str) -> ssl.SSLSocket:
+    """Return TLS over a connection, whose end counts only if the host says it."""
+    context = ssl.create_default_context()
+    context.options &= ~TAKE_CUTS_FOR_ENDS
+    return context.wrap_socket(
+        plain,
+        server_hostname=host,
+        do_handshake_on_connect=False,
+        suppress_ragged_eofs=False,
+    )

@@ -8,15 +8,14 @@ from typing import TypeVar
 
 import anyio
 
+from toolcell.core.http_exchange import TAKE_CUTS_FOR_ENDS
+
 from ..cell.wire.contract import PIECE_BYTES
 from .types import ByteStream
 
 _RECORD_BYTES = 16_384
-# Python before 3.11.4 has OpenSSL 3 take a connection that was cut for one that was
-# ended, and has no error of its own for it
-# (https://github.com/python/cpython/issues/95494).
+# Python before 3.11.4 has no error of its own for it.
 _CUT = "UNEXPECTED_EOF_WHILE_READING"
-_TAKE_CUTS_FOR_ENDS = getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
 
 T = TypeVar("T")
 
@@ -42,7 +41,7 @@ class TLSStream:
         first: bytes = b"",
     ) -> None:
         self._wire = wire
-        context.options &= ~_TAKE_CUTS_FOR_ENDS
+        context.options &= ~TAKE_CUTS_FOR_ENDS
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._in.write(first)
         self._tls = context.wrap_bio(

@@ -6,7 +6,9 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from toolcell.core import ConfigError, ToolCall, ToolResult
 from toolcell.core.addresses import is_public_address
+from toolcell.sandbox.network.authority import CertificateAuthority
 from toolcell.tools import ConcurrentExecutor, Tool, ToolRegistry
 from toolcell.tools.builtin import http_get_tool
 
@@ -392,3 +395,38 @@ async def test_a_handshake_that_drips_ends_at_the_deadline() -> None:
         over.set()
         thread.join()
         listener.close()
+
+
+@pytest.mark.parametrize(("says_end", "status"), [(True, "ok"), (False, "error")])
+async def test_a_secure_answer_of_no_known_length_ends_where_its_host_says_so(
+    says_end: bool, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, trusted = "api.example.test", tmp_path / "ca.pem"
+    authority = CertificateAuthority([name])
+    trusted.write_text(authority.pem)
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(60)
+    place = (socket.AF_INET, socket.SOCK_STREAM, 0, "", listener.getsockname())
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [place])
+
+    def answer() -> None:
+        # It goes away before it has read the client's own end.
+        with suppress(OSError), listener.accept()[0] as peer:
+            tls = authority.context(name).wrap_socket(peer, server_side=True)
+            with tls:
+                tls.recv(65_536)
+                tls.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nhalf")
+                if says_end:
+                    tls.unwrap()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with listener:
+        port = listener.getsockname()[1]
+        made = http_get_tool([name], ports=[port], networks=LOCAL)
+        result = await get(made, f"https://{name}:{port}/")
+        thread.join()
+
+    assert result.status == status, told(result)
+    assert ("half" in str(result.content)) == says_end
