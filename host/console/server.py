@@ -8,19 +8,19 @@ from contextlib import asynccontextmanager
 from toolcell.core import ConfigError
 
 from ..config.host_config import HostConfig
-from ..http.serving import listen, serving
+from ..http.serving import host_and_port, listen, serving
 from ..operator.event_bus import Events
 from ..runtime.sources import Sources
 from .accounts.people import FIRST_LINK_SECONDS, People
 from .accounts.people_file import open_people
 from .app import open_app
 
-_LOOPBACK = ("127.0.0.1", "::1")
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @asynccontextmanager
 async def serve_console(
-    sources: Sources, address: str, events: Events, *, new_admin: bool = False
+    sources: Sources, address: str, events: Events
 ) -> AsyncIterator[tuple[str, str | None]]:
     """Serve the console while the block runs.
 
@@ -28,7 +28,6 @@ async def serve_console(
         sources: The state that pages show.
         address: `HOST:PORT`; port 0 chooses a free one.
         events: The events of the host.
-        new_admin: True makes a one-time link for a new admin also where there is one.
 
     Yields:
         The address that people open, and the one-time link of the first admin; None
@@ -41,12 +40,7 @@ async def serve_console(
     with open_people(config) as file, listen(address) as socket:
         origin = _origin(config, *socket.getsockname()[:2])
         people = People(file)
-        link = None
-        if new_admin or not people.has_admin():
-            code = people.make_link(
-                role="admin", seconds=FIRST_LINK_SECONDS, local=True
-            )
-            link = f"{origin}/join/{code}"
+        link = None if people.has_admin() else _link(people, origin)
         async with (
             open_app(sources, file, origin, events) as app,
             serving(
@@ -57,6 +51,32 @@ async def serve_console(
             ),
         ):
             yield origin, link
+
+
+def link_of_new_admin(config: HostConfig, address: str) -> str:
+    """Return a one-time link for a new admin; it is good on this machine.
+
+    Args:
+        config: The configuration of the console, which may run.
+        address: Where it is or will be served, `HOST:PORT`.
+
+    Raises:
+        ConfigError: Nobody reaches the address, or there is no place for people.
+    """
+    name, port = host_and_port(address)
+    if not port and config.console.public_url is None:
+        raise ConfigError(
+            "a link needs the port of the console",
+            hint="give --address as the console that runs has it",
+        )
+    origin = _origin(config, name, port)
+    with open_people(config) as file:
+        return _link(People(file), origin)
+
+
+def _link(people: People, origin: str) -> str:
+    code = people.make_link(role="admin", seconds=FIRST_LINK_SECONDS, local=True)
+    return f"{origin}/join/{code}"
 
 
 def _origin(config: HostConfig, name: str, port: int) -> str:

@@ -20,6 +20,21 @@ CLOSE_SECONDS = 3
 connections are closed."""
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of `HOST:PORT` or `[HOST]:PORT`.
+
+    Raises:
+        ConfigError: The address cannot be read.
+    """
+    name, colon, port = address.rpartition(":")
+    name = name.removeprefix("[").removesuffix("]")
+    if not colon or not name or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(
+            f"{address!r} is no address", hint="write it as 127.0.0.1:8931"
+        )
+    return name, int(port)
+
+
 def listen(address: str) -> socket.socket:
     """Return a socket that listens at an address.
 
@@ -29,15 +44,10 @@ def listen(address: str) -> socket.socket:
     Raises:
         ConfigError: The address cannot be read or used.
     """
-    name, colon, port = address.rpartition(":")
-    name = name.removeprefix("[").removesuffix("]")
-    if not colon or not name or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(
-            f"{address!r} is no address", hint="write it as 127.0.0.1:8931"
-        )
+    name, port = host_and_port(address)
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
     try:
-        listening = socket.create_server((name, int(port)), family=family, backlog=512)
+        listening = socket.create_server((name, port), family=family, backlog=512)
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {address}: {error.strerror}",

@@ -138,7 +138,7 @@ async def serve_host(
 
 
 async def serve_console_alone(
-    sources: Sources, address: str, on_console: OnConsole, *, new_admin: bool
+    sources: Sources, address: str, on_console: OnConsole
 ) -> None:
     """Serve the console of files, which no host has open, until SIGTERM or SIGINT.
 
@@ -146,7 +146,6 @@ async def serve_console_alone(
         sources: The state that pages show.
         address: `HOST:PORT`; port 0 chooses a free one.
         on_console: Called when people can open the console.
-        new_admin: True makes a one-time link for a new admin.
 
     Raises:
         ConfigError: The address cannot be used, or there is no place for people.
@@ -155,7 +154,7 @@ async def serve_console_alone(
 
     async with (
         open_events(sources.event_bus, sources.approvals) as events,
-        serve_console(sources, address, events, new_admin=new_admin) as told,
+        serve_console(sources, address, events) as told,
     ):
         on_console(*told)
         await until_signal(_nothing_runs, 0.0)

@@ -14,6 +14,7 @@ from toolcell.core import ConfigError
 from toolcell.core.text.install_hint import install_hint
 
 from ...terminal.output import print_json
+from ...terminal.signals import run_async
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def console(
     ] = "127.0.0.1:8932",
     new_admin: Annotated[
         bool,
-        typer.Option(help="Print a one-time link for a further admin."),
+        typer.Option(help="Print a one-time link for a further admin, and end."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -46,18 +47,33 @@ def console(
     from ...config.host_config import HostConfig
 
     settings = HostConfig.from_file(config)
-    anyio.run(_serve, settings, config, address, new_admin, as_json)
+    if new_admin:
+        run_async(_invite, settings, address, as_json)
+    else:
+        anyio.run(_serve, settings, config, address, as_json)
 
 
-async def _serve(
-    settings: HostConfig, path: Path, address: str, new_admin: bool, as_json: bool
-) -> None:
+async def _invite(settings: HostConfig, address: str, as_json: bool) -> None:
+    """Print a link for an admin of the console at an address, which may run."""
+    from ...console.server import link_of_new_admin
+    from ..base.audit_event import record_event
+
+    link = link_of_new_admin(settings, address)
+    # Nobody has seen it: a link that the log does not know is not used.
+    await record_event(settings, "admin_invited")
+    if as_json:
+        print_json({"link": link})
+    else:
+        print(f"a further admin signs in once, within 10 minutes: {link}")
+
+
+async def _serve(settings: HostConfig, path: Path, address: str, as_json: bool) -> None:
     from ...runtime.sources import open_sources
     from ...serving.servers import serve_console_alone
 
     tell = partial(print_console, as_json)
     async with open_sources(settings, path, os.environ) as sources:
-        await serve_console_alone(sources, address, tell, new_admin=new_admin)
+        await serve_console_alone(sources, address, tell)
 
 
 def print_console(as_json: bool, origin: str, link: str | None) -> None:
