@@ -70,7 +70,7 @@ class Process:
         """Its process id inside the cell."""
 
         self.lost = ""
-        """Why it ended without a result; empty unless it did."""
+        """The reason that it ended without a result; empty unless it did."""
 
         self.network: CommandNetwork | None = None
         self._send_frame = send_frame

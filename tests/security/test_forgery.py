@@ -67,6 +67,28 @@ async def test_a_second_result_drops_the_value(cell: Session, forged: str) -> No
     assert len(result.warnings) == 1 and "result channel" in result.warnings[0]
 
 
+@pytest.mark.promise("JB5")
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "class Yes(int):\n    __eq__ = lambda *_: True\n[Yes(), Yes()]",
+        "class Yes(list):\n    __eq__ = __ne__ = lambda *_: True\nYes()",
+        "class Yes:\n    __repr__ = __str__ = lambda _: '[1, 2]'\nYes()",
+        "[1.0, 2.0]",
+        "'[1, 2]'",
+        "import json\njson.dumps = lambda *a, **k: '[1, 2]'\n[0, 0]",
+        "print('[1, 2]')\nraise SystemExit(0)",
+        "import os; os.write(1, b'[1, 2]'); os._exit(0)",
+    ],
+)
+async def test_a_host_that_compares_is_not_lied_to(cell: Session, lie: str) -> None:
+    """As docs/howto/reward_programs.md compares: plain data, type by type."""
+    result = await run(cell, lie)
+
+    assert isinstance(result.value, OpaqueValue | list | str | None)
+    assert (result.status, json.dumps(result.value, default=str)) != ("ok", "[1, 2]")
+
+
 @pytest.mark.promise("E-73")
 async def test_a_late_result_of_a_child_is_dropped(cell: Session) -> None:
     code = f"""

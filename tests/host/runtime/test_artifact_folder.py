@@ -26,7 +26,7 @@ def program(text: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.promise("P-19")
+@pytest.mark.promise("JA2", "P-19")
 async def test_artifacts_go_to_a_folder(tmp_path: Path) -> None:
     """A name that cannot be is a problem of its file alone."""
     folder = tmp_path / "out"
