@@ -39,8 +39,9 @@ class TooMuchToCheckError(Exception):
 
 
 class _Budget:
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, max_levels: float) -> None:
         self._value = value
+        self._max_levels = max_levels
         self._left = MAX_STEPS
         self._is_last = False
         self._levels = 0
@@ -56,7 +57,7 @@ class _Budget:
 
     def enter(self) -> None:
         self._levels += 1
-        if self._levels > MAX_LEVELS:
+        if self._levels > self._max_levels:
             raise TooMuchToCheckError
 
     def leave(self) -> None:
@@ -67,13 +68,17 @@ _budget: ContextVar[_Budget] = ContextVar("budget")
 
 
 @contextmanager
-def bounded(value: Any) -> Iterator[None]:
+def bounded(value: Any, *, max_levels: float = MAX_LEVELS) -> Iterator[None]:
     """Bound what `counted` keywords do inside, to check a value.
+
+    Args:
+        value: The value.
+        max_levels: Keywords inside each other.
 
     Raises:
         TooMuchToCheckError: They reached the bound.
     """
-    token = _budget.set(_Budget(value))
+    token = _budget.set(_Budget(value, max_levels))
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -205,23 +206,25 @@ def _draft_of(tool: str, schema: Any) -> Any:
             f"the schema of {tool} is of an unknown draft",
             hint="use draft 2020-12, or leave out `$schema`",
         )
-    with _costs_itself(tool), bounded(schema):
+    with _costs_itself(tool, schema):
         check_valid(tool, schema, known)
     return known
 
 
 def _validator(tool: str, schema: Any, known: Any) -> Validator:
-    with _costs_itself(tool), bounded(schema):
+    with _costs_itself(tool, schema):
         registry = check_parts(tool, schema, known)
     validator: Validator = linear_validator_class(known)(schema, registry=registry)
     return validator
 
 
 @contextlib.contextmanager
-def _costs_itself(tool: str) -> Iterator[None]:
+def _costs_itself(tool: str, schema: Any) -> Iterator[None]:
     """Refuse a schema that the libraries stumble over, whatever they raise."""
     try:
-        yield
+        # Its levels are those that Python has room for.
+        with bounded(schema, max_levels=math.inf):
+            yield
     except ConfigError:
         raise
     except RecursionError:
