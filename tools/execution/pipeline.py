@@ -18,9 +18,10 @@ from toolcell.core import (
     ToolResult,
     ToolStatus,
 )
-from toolcell.core.large_values import give_way
+from toolcell.core.large_values import beside_loop, give_way, is_large
 from toolcell.guard import ActionGuard
 
+from ..definition.json_schema_tool import JSONSchemaTool
 from ..definition.previews import preview_of
 from ..definition.tool import Tool
 from ..definition.validation import Arguments, no_arguments
@@ -181,8 +182,19 @@ class Pipeline:
         except ToolcellError as error:
             return self._components.refuse_unknown(call, error)
         self._tool = self._attempt.tool = tool
+        if isinstance(tool, JSONSchemaTool) and is_large(call.arguments):
+            return self._validate_beside()
         self._validate()
-        keys = call_keys(call, tool, self._arguments, self._run.run_id)
+        return self._claim_keys()
+
+    async def _validate_beside(self) -> ToolResult:
+        # A schema of others may take a second.
+        await beside_loop(self._call.agent_id or "", self._validate)
+        return await self._claim_keys()
+
+    def _claim_keys(self) -> Coroutine[Any, Any, ToolResult]:
+        tool, run_id = self._tool, self._run.run_id
+        keys = call_keys(self._call, tool, self._arguments, run_id)
         return self._run_once_per_key(*keys)
 
     def _validate(self) -> None:

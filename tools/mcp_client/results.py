@@ -6,11 +6,13 @@ import base64
 import binascii
 import math
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
 
 from toolcell.core import ImagePart, InvalidInputError, ToolExecutionError
+from toolcell.core.large_values import read_large
 from toolcell.core.text.picture_type import picture_type
 from toolcell.core.text.printable import escaped
 
@@ -35,9 +37,24 @@ _UNNAMED = "application/octet-stream"
 _Block = dict[str, JsonValue]
 
 
-def content_of(
-    tool: str, result: CallToolResult, output: Validator | None, context: ToolContext
-) -> JsonValue:
+async def check_output(
+    tool: str, result: CallToolResult, output: Validator, context: ToolContext
+) -> None:
+    """Check the structured content of an answer that is no error.
+
+    Raises:
+        ToolExecutionError: It does not fit the tool's definition.
+    """
+    if result.is_error:
+        return
+    value = result.structured_content
+    check = partial(problems_of, output, value)
+    problems = await read_large(context.agent_id or "", value, check)
+    if value is None or problems:
+        raise unknown_outcome(f"{tool} answered what does not fit its output schema")
+
+
+def content_of(tool: str, result: CallToolResult, context: ToolContext) -> JsonValue:
     """Return the content of an answer.
 
     A single text is returned as it is. A structured answer replaces the texts beside
@@ -46,7 +63,7 @@ def content_of(
     Models see PNG and JPEG as pictures.
 
     Raises:
-        ToolExecutionError: The tool failed, or its answer does not fit its definition.
+        ToolExecutionError: The tool failed, or its answer is not JSON.
     """
     if result.is_error:
         texts = [each.text for each in result.content if each.type == "text"]
@@ -56,8 +73,6 @@ def content_of(
             hint="change the arguments as it says, or use another tool",
         )
     structured = result.structured_content
-    if output is not None and (structured is None or problems_of(output, structured)):
-        raise unknown_outcome(f"{tool} answered what does not fit its output schema")
     blocks = [
         _block(f"{tool}-{number}", each, context)
         for number, each in enumerate(result.content)

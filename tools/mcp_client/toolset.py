@@ -25,7 +25,7 @@ from .command import MCPCommand
 from .connections import ServerConnections
 from .definition import MCPDefinition, MCPPins
 from .http import MCPEndpoint
-from .results import MCPProgressRelay, content_of
+from .results import MCPProgressRelay, check_output, content_of
 
 
 class MCPTool(JSONSchemaTool):
@@ -212,4 +212,6 @@ class MCPToolset:
                 )
             progress = MCPProgressRelay(context)
             result = await connection.call(tool.definition.name, arguments, progress)
-        return content_of(tool.name, result, tool.output, context)
+        if tool.output is not None:
+            await check_output(tool.name, result, tool.output, context)
+        return content_of(tool.name, result, context)

@@ -405,6 +405,10 @@ async def test_schemas_without_end_are_refused_or_harmless(tmp_path: Path) -> No
         "huge": {"description": "x" * 100_000},
         "loop": {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": loop},
         "recursive": {"properties": {"a": {"$ref": "#"}}},
+        "draft": {"$schema": 5},
+        "drafts": {"properties": {"a": {"$schema": "http://example.org/"}}},
+        "id": {"$id": "http://[::1"},
+        "index": {"$ref": "#/allOf/x", "allOf": [{}]},
         "deep": {"properties": {"a": deep}},
     }
     server = Scripted(
@@ -416,7 +420,8 @@ async def test_schemas_without_end_are_refused_or_harmless(tmp_path: Path) -> No
     )
     async with server.toolset() as toolset:
         usable = {each.name.removeprefix("test__") for each in toolset.tools}
-        assert {"remote", "regex", "huge"} <= toolset.unusable.keys()
+        refused = {"remote", "regex", "huge", "draft", "drafts", "id", "index"}
+        assert refused <= toolset.unusable.keys()
         results = {name: await ask(toolset, name, a={"a": {}}) for name in usable}
 
     assert "recursive" in usable

@@ -27,9 +27,7 @@ def content(*blocks: dict[str, Any], shown: list[Part] | None = None) -> Any:
 
     known = known_blocks(list(blocks))
     result = CallToolResult.model_validate({"content": known})
-    return content_of(
-        "t", result, None, ToolContext(call_id="1", tool_name="t", parts=shown)
-    )
+    return content_of("t", result, ToolContext(call_id="1", tool_name="t", parts=shown))
 
 
 def image(data: str, mime: str = "image/png") -> dict[str, Any]:
