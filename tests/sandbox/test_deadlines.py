@@ -15,10 +15,11 @@ import pytest
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 from toolcell.sandbox import HostCalls, Limits, SandboxManager
-from toolcell.sandbox.backends import launcher
+from toolcell.sandbox.backends import launcher, launcher_start
 from toolcell.sandbox.machine import host_cgroups
 
 from ..conftest import SUBPROCESS
+from ..support.cells.changed_bundle import changed_bundle
 from ..support.frozen import frozen
 from ..support.process_tree import below
 
@@ -200,3 +201,32 @@ async def test_a_manager_that_is_open_is_not_entered_again() -> None:
                 await manager.__aenter__()
             assert manager._backend is backend
             assert (await manager.run("6 * 7")).value == 42
+
+
+@pytest.mark.promise("P-04")
+async def test_a_program_that_is_interrupted_before_it_begins_keeps_its_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begins = "            signals.as_python()\n"
+    slowly = f"            time.sleep(0.2)\n{begins}"
+    code = changed_bundle([("program.stateful", begins, slowly)])
+    for name in ("bundle", "compiled_bundle"):
+        monkeypatch.setattr(launcher_start, name, lambda: code)
+    results = []
+    async with (
+        SandboxManager(SUBPROCESS.config()) as manager,
+        manager.session() as session,
+    ):
+        await session.run("x = 41")
+
+        async def run() -> None:
+            results.append(await session.run("while True: pass"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await anyio.wait_all_tasks_blocked()
+            await session.interrupt()
+        after = await session.run("x + 1")
+
+    assert [(each.status, each.state) for each in results] == [("cancelled", "kept")]
+    assert after.value == 42

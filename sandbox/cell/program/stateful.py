@@ -14,6 +14,7 @@ import time
 
 from ..kernel import signals
 from ..kernel.descriptors import move_fds, receive_fds
+from . import streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def interruptible(function: Callable[[], Any]) -> Any:
     try:
         try:
             signals.as_python()
+            streams.note_start()
             return function()
         finally:
             signals.await_program()

@@ -12,6 +12,7 @@ import os
 import sys
 
 from ..kernel import signals
+from ..wire.output_page import BEGAN
 from .paged_output import ErrorWriter, Lines, TextIOWrapper
 
 TYPE_CHECKING = False
@@ -72,6 +73,12 @@ def begin() -> None:
     """Begin a run, which prints into the page."""
     if page is not None and not _forks_unseen:
         _lines.begin(page)
+
+
+def note_start() -> None:
+    """Say that a signal may interrupt the program from now on."""
+    if page is not None:
+        page.words[BEGAN] = 1
 
 
 def end() -> None:

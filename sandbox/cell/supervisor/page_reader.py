@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 
-from ..wire.output_page import BASE, SENDING, SENT, SIZE, START, TAKEN, TAKING
+from ..wire.output_page import BASE, BEGAN, SENDING, SENT, SIZE, START, TAKEN, TAKING
 
 _PIECE = select.PIPE_BUF
 TYPE_CHECKING = False
@@ -27,7 +27,8 @@ class PageReader:
         # The end of what was there at the last look.
         self._seen = 0
         words = page.words
-        words[SENDING] = words[TAKING] = words[BASE] = words[SENT] = words[TAKEN] = 0
+        for word in (SENDING, TAKING, BASE, SENT, TAKEN, BEGAN):
+            words[word] = 0
 
     def take_old(self, drain: Callable[[], object]) -> bytes:
         """Take what was there at the last look already, so that it is whole.
@@ -50,6 +51,11 @@ class PageReader:
             return data
         finally:
             words[TAKING] = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the program says that a signal may interrupt it."""
+        return bool(self._page.words[BEGAN])
 
     @property
     def is_sent(self) -> bool:

@@ -102,6 +102,11 @@ class ProgramOutput:
         ]
 
     @property
+    def has_begun(self) -> bool:
+        """True unless the program is known not to have begun yet."""
+        return self._page is None or self._page.has_begun
+
+    @property
     def is_sent(self) -> bool:
         """True unless the program is just moving its lines into the pipe."""
         return self._page is None or self._page.is_sent

@@ -41,13 +41,16 @@ _UNPOLLED_SECONDS = 0.002
 # Output in pieces below this size is read at these intervals.
 _SMALL_BYTES = 16384
 _GATHER_SECONDS = 0.002
-# Time that a program that keeps state has to answer SIGINT.
+# Time that a program that keeps state has to begin, if it is to end at once, and then
+# to answer SIGINT.
+_BEGIN_SECONDS = 1.0
 _INTERRUPT_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 0.02
 # What takes too much would take more until it answers.
 _AT_ONCE = "out_of_memory", "killed"
 # The most of it that counts as one step.
 _STEP_SECONDS = 0.05
+_LOOK_SECONDS = 0.005
 # Interval of checks on a program whose output the host does not read.
 _UNREAD_SECONDS = 0.05
 # The wait status of a child that was already gone when its run began.
@@ -267,13 +270,22 @@ class Run:
 
     def _interrupt(self, poller: select.poll) -> None:
         """Interrupt a program by SIGINT, so that it ends and keeps its state."""
-        os.kill(self._child.pid, signal.SIGINT)
+        left = _BEGIN_SECONDS
+        # Before it has begun the signal would be lost.
+        while self._runs and left > 0 and not self._output.has_begun:
+            left -= self._step(poller, _LOOK_SECONDS)
+        if self._runs:
+            os.kill(self._child.pid, signal.SIGINT)
         left = _INTERRUPT_SECONDS
         while self._runs and left > 0:
-            began = time.monotonic()
-            self._listen(poller, _STEP_SECONDS)
-            # While the machine stood still the program had no time either.
-            left -= min(time.monotonic() - began, _STEP_SECONDS)
+            left -= self._step(poller, _STEP_SECONDS)
+
+    def _step(self, poller: select.poll, seconds: float) -> float:
+        """Wait for events and handle them; return the seconds that the program had."""
+        began = time.monotonic()
+        self._listen(poller, seconds)
+        # While the machine stood still it had no time.
+        return min(time.monotonic() - began, seconds)
 
     def _poll_seconds(self) -> float:
         seconds = self._deadline - time.monotonic()

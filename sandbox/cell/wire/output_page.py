@@ -30,6 +30,9 @@ SENT = 3
 TAKEN = 4
 """The number of bytes printed up to the last one that the supervisor took."""
 
+BEGAN = 5
+"""The word that the program's process sets when a signal may interrupt the program."""
+
 START = 64
 SIZE = 64 * 1024
 _ZEROS = bytes(SIZE)
