@@ -35,6 +35,7 @@ from rows.network import NETWORK_ROWS
 from rows.packages import PACKAGE_ROWS
 from rows.sandbox_api import SANDBOX_API_ROWS
 from rows.sessions import SESSION_ROWS
+from rows.stores import STORE_ROWS
 from rows.streams import STREAM_ROWS
 from rows.tools import TOOL_ROWS
 from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager, Session
@@ -403,6 +404,7 @@ ROWS: dict[str, RowMaker] = {
     **BRIDGE_ROWS,
     **GUARD_ROWS,
     **FLOW_ROWS,
+    **STORE_ROWS,
     **SANDBOX_API_ROWS,
     **CLUSTER_ROWS,
     **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},

@@ -139,6 +139,23 @@ def test_the_guard_rows_print_their_table(tmp_path: Path) -> None:
     assert rows["round trips of a call"]["ours"]["p50"] == 2
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["records", "approvals", "threads", "audit"])
+async def test_the_rows_on_stores_measure_a_large_file(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    stores = importlib.import_module("rows.stores")
+    options = importlib.import_module("harness.options").Options
+    monkeypatch.setattr(stores, "_LARGE", 2_048)
+
+    rows = await stores.STORE_ROWS[f"store-{name}"](options(runs=1, image=""))
+
+    assert {row.ours.name for row in rows} == {"2,048 rows"}
+    assert {row.baseline.name for row in rows} == {"1,024 rows"}
+    assert "100 appends" in rows[0].work and rows[0].gate == 2
+
+
 def test_an_unknown_row_is_refused() -> None:
     done = bench("--only", "no-such-row")
 
