@@ -15,7 +15,8 @@ import tempfile
 import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import IO, Annotated, Any, Self, cast
@@ -34,6 +35,8 @@ from toolcell.core.models import FrozenModel
 from toolcell.core.text.strict_json import read_json
 from toolcell.sandbox import Job, JobResult, Limits
 
+from .csv_programs import csv_rows, is_csv
+
 MAX_LINE_BYTES = 33_554_432
 """Bytes of a line of programs, 32 MiB. When it is reached the line is not run, and its
 result says so."""
@@ -44,6 +47,15 @@ _BEGINNING = b'{"id": '
 _JobId = Annotated[StrictStr, Field(max_length=1000)] | StrictInt
 _ID = TypeAdapter[str | int | None](_JobId | None)
 _KIND_BYTES = 65_536
+_OTHER_FORMS = {
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow",
+    b"PK\x03\x04": "an archive or a spreadsheet",
+    b"(\xb5/\xfd": "compressed by zstd",
+    b"SQLite format 3": "a database",
+}
+"""Forms that are refused by name, by their first bytes."""
+
 _MAX_UNUSED = 20
 
 
@@ -66,24 +78,25 @@ class ProgramLine(FrozenModel):
 
 
 class ProgramsFile:
-    """A file with a program in each line, read as it is needed.
+    """A file with a program in each line, or in each row of CSV, read as it is needed.
 
-    It may be compressed by gzip. What can be read only once, such as a pipe, is copied
-    to a temporary file first.
+    It is CSV if its name says so. It may be compressed by gzip. What can be read only
+    once, such as a pipe, is copied to a temporary file first.
 
     Args:
         path: The file; `-` is standard input.
 
     Raises:
-        InvalidInputError: It cannot be read, or has no JSON object in each line.
+        InvalidInputError: It cannot be read, or is neither JSON lines nor CSV.
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         with contextlib.ExitStack() as opened:
             self._file = _opened(path, opened)
             try:
                 _check_kind(path, self._file.read(_KIND_BYTES))
-                self.size = sum(1 for _ in self._lines())
+                self.size = sum(1 for _ in self._rows())
                 """Programs in it; blank lines are none."""
             except (OSError, EOFError, zlib.error) as error:
                 raise InvalidInputError(
@@ -100,11 +113,16 @@ class ProgramsFile:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    def _lines(self) -> Iterator[tuple[int, bytes | None]]:
+    def _rows(self) -> Iterator[tuple[int, Callable[[], dict[str, Any]]]]:
+        """Yield the number of each line, and a function that reads its fields."""
+        if is_csv(self._path):
+            yield from csv_rows(self._path, self._file, MAX_LINE_BYTES)
+            return
         self._file.seek(0)
         if self._file.read(len(BOM_UTF8)) != BOM_UTF8:
             self._file.seek(0)
-        return _numbered_lines(self._file)
+        for number, text in _numbered_lines(self._file):
+            yield number, partial(_read_fields, text)
 
     def without_result(self, results: ResultsFile) -> Iterator[Job]:
         """Yield what has no result yet, as jobs whose `id` is the number of the line.
@@ -112,13 +130,13 @@ class ProgramsFile:
         A line that is no program gets its result at once.
         """
         seen: set[str | int] = set()
-        for number, text in self._lines():
+        for number, read_fields in self._rows():
             if number in results.lines:
                 continue
             line: ProgramLine | InvalidInputError
             id_: str | int | None = None
             try:
-                fields = _read_fields(text)
+                fields = read_fields()
                 id_ = _id_of(fields)
                 if id_ in seen:
                     id_ = None
@@ -185,6 +203,11 @@ def _check_kind(path: Path, start: bytes) -> None:
         raise InvalidInputError(
             f"{path} is text in UTF-16", hint="write it in UTF-8, as JSON is"
         )
+    for magic, form in _OTHER_FORMS.items():
+        if start.startswith(magic):
+            raise InvalidInputError(
+                f"{path} is {form}", hint="programs are JSON lines or CSV, see --help"
+            )
     first = start.removeprefix(BOM_UTF8).lstrip().partition(b"\n")[0].strip()
     if first in (b"[", b"{") or first.startswith(b"[{"):
         raise InvalidInputError(
@@ -323,6 +346,11 @@ class ResultsFile:
     def _open(self) -> FileIO:
         if str(self._path) == "-":
             raise _not_plain(self._path)
+        if is_csv(self._path):
+            raise InvalidInputError(
+                f"{self._path} would be JSON lines, and no CSV",
+                hint="results are whole there; name it .jsonl",
+            )
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(self._path, flags, 0o600)

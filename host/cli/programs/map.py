@@ -54,7 +54,7 @@ def map(  # noqa: A001 - the command is called so
     programs: Annotated[
         Path,
         typer.Argument(
-            readable=False, help="A JSON object in each line; - is standard input."
+            readable=False, help="JSON lines, or CSV by its name; - is standard input."
         ),
     ],
     out: Annotated[
@@ -81,8 +81,9 @@ def map(  # noqa: A001 - the command is called so
 ) -> None:
     """Run a file of programs, and go on where an earlier run ended.
 
-    A program is a JSON object with `code`, and maybe `id`, `inputs`, `language`,
-    `files` and `limits`; a result has `id`, `line`, `status`, and `result` or `error`.
+    A program is a JSON object, or a row of CSV, with `code`, and maybe `id`, `inputs`,
+    `language`, `files` and `limits`; a result has `id`, `line`, `status`, and `result`
+    or `error`.
 
     Exits with 0 if all were run, well or badly, and with 1 if some could not be.
     """
