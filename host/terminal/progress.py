@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 from toolcell.core.text.printable import escaped_line
@@ -51,7 +52,9 @@ def _markup(text: str) -> str:
 
 
 @contextmanager
-def rate_bar(total: int, done: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+def rate_bar(
+    total: int, done: int, *, as_json: bool, lines: bool
+) -> Iterator[Callable[[int], None]]:
     """Show how many parts are done, on standard error if that is a terminal.
 
     Yields a function that takes the number of parts that are done now.
@@ -59,9 +62,13 @@ def rate_bar(total: int, done: int, *, quiet: bool) -> Iterator[Callable[[int], 
     Args:
         total: All parts.
         done: Parts that were done before; they do not count in the rate.
-        quiet: Shows nothing.
+        as_json: True shows no bar.
+        lines: True prints a line for each hundredth instead, wherever that goes.
     """
-    if quiet or not sys.stderr.isatty():
+    if lines:
+        yield partial(_print_hundredth, total, as_json, [done * 100 // max(total, 1)])
+        return
+    if as_json or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console
@@ -83,3 +90,10 @@ def rate_bar(total: int, done: int, *, quiet: bool) -> Iterator[Callable[[int], 
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total, completed=done)
         yield lambda now: bar.update(task, completed=now)
+
+
+def _print_hundredth(total: int, as_json: bool, shown: list[int], now: int) -> None:
+    """Print how many parts are done, if that is a hundredth more than was shown."""
+    if (hundredth := now * 100 // max(total, 1)) > shown[0]:
+        shown[0] = hundredth
+        print_notice(f"{now} of {total} have a result", as_json=as_json)

@@ -77,6 +77,9 @@ def map(  # noqa: A001 - the command is called so
         bool, typer.Option("--cluster", help="Run on the nodes of [cluster].")
     ] = False,
     config: ConfigPath = DEFAULT_CONFIG,
+    progress: Annotated[
+        bool, typer.Option(help="Print a line for each hundredth that has ended.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a file of programs, and go on where an earlier run ended.
@@ -108,7 +111,9 @@ def map(  # noqa: A001 - the command is called so
     opened = partial(_on_cluster, config) if cluster else partial(_here, cells)
     with ProgramsFile(programs) as source, ResultsFile(out) as results:
         try:
-            with rate_bar(source.size, results.size, quiet=as_json) as show:
+            with rate_bar(
+                source.size, results.size, as_json=as_json, lines=progress
+            ) as show:
                 notices = run_async(_map, opened, source, results, concurrency, show)
         except SignalExit:
             text = f"{results.size} of {source.size} have a result"

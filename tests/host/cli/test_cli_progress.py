@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from toolcell.host.terminal.progress import progress
+from toolcell.host.terminal.progress import progress, rate_bar
 
 
 class Terminal(io.StringIO):
@@ -52,3 +52,20 @@ def test_machines_get_none(
     stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert shown(stream(), monkeypatch, quiet=True) == ""
+
+
+@pytest.mark.promise("JB3")
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_a_log_gets_a_line_for_each_hundredth(
+    stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = stream()
+    monkeypatch.setattr(sys, "stderr", log)
+    with rate_bar(400, 100, as_json=False, lines=True) as show:
+        for now in range(101, 401):
+            show(now)
+    lines = log.getvalue().splitlines()
+
+    assert len(lines) == 75
+    assert lines[0] == "toolcell: 104 of 400 have a result"
+    assert lines[-1] == "toolcell: 400 of 400 have a result"

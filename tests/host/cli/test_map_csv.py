@@ -60,10 +60,12 @@ def test_a_table_goes_on_where_it_ended(command: Command, tmp_path: Path) -> Non
     write(tmp_path / "programs.csv", ["a", "1", "", "", ""], ["", "2", "", "", ""])
     packed = tmp_path / "programs.csv.gz"
     packed.write_bytes(gzip.compress((tmp_path / "programs.csv").read_bytes()))
-    first = command("map", "programs.csv", *RUN, "--json").json
+    done = command("map", "programs.csv", *RUN, "--json", "--progress")
+    first = done.json
     again = command("map", "programs.csv.gz", *RUN, "--json").json
 
     assert (first["results"], first["before"]) == (2, 0)
+    assert "1 of 2 have a result" in done.err and "2 of 2 have" in done.err
     assert (again["results"], again["before"]) == (2, 2)
 
 
