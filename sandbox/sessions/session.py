@@ -77,6 +77,7 @@ class Session(SandboxSession):
         if (refusal := refused(program)) is not None:
             return refusal
         async with self._shared as cell:
+            self._shared.runs = self
             program = _on_branch(program, self._own_branch)
             program = self._with_egress(program, request, request.on_connection)
             program = await WorkDir(cell, program.branch or "").with_inputs(program)
@@ -91,6 +92,7 @@ class Session(SandboxSession):
             return
         pending = PendingEvents()
         async with self._shared as cell:
+            self._shared.runs = self
             program = _on_branch(program, self._own_branch)
             program = self._with_egress(program, request, pending.add_connection)
             program = await WorkDir(cell, program.branch or "").with_inputs(program)
@@ -172,7 +174,8 @@ class Session(SandboxSession):
             await egress.set_network(network)
 
     async def interrupt(self) -> None:
-        await self._shared.cell.stop()
+        if self._shared.runs is self:
+            await self._shared.cell.stop()
 
     async def fork(self, *, allow_threads: bool = False) -> Session:
         async with self._shared.whole():

@@ -83,6 +83,9 @@ class SharedCell:
         self._filing = anyio.Lock(fast_acquire=True)
         self._made = 0
         self.branches = {MAIN_BRANCH}
+        self.runs: object = None
+        """The session or fork whose program runs; None while none does."""
+
         self.used = time.monotonic()
         self.over = ""
         self.paused = False
@@ -284,7 +287,7 @@ class SharedCell:
                 )
                 await self.cell.kill()
         finally:
-            self.egress = None
+            self.egress = self.runs = None
             self.used = time.monotonic()
             self.turn.release()
 

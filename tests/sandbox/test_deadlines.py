@@ -230,3 +230,26 @@ async def test_a_program_that_is_interrupted_before_it_begins_keeps_its_state(
 
     assert [(each.status, each.state) for each in results] == [("cancelled", "kept")]
     assert after.value == 42
+
+
+async def test_a_fork_interrupts_no_run_but_its_own() -> None:
+    waits = "import os\nprint('up', flush=True)\nwhile not os.path.exists('go'): pass"
+    begun, results = anyio.Event(), []
+    async with (
+        SandboxManager(SUBPROCESS.config()) as manager,
+        manager.session() as session,
+    ):
+        await session.run("x = 41")
+        fork = await session.fork()
+
+        async def run() -> None:
+            told = await session.run(waits, on_output=lambda *_: begun.set())
+            results.append(told.status)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await begun.wait()
+            await fork.interrupt()
+            await session.write_file("go", b"")
+
+    assert results == ["ok"]

@@ -10,9 +10,10 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import anyio
 from pydantic import Field, SecretStr
 
-from toolcell.sandbox import Event, Finished
+from toolcell.sandbox import Event, Finished, SandboxSession
 from toolcell.sandbox.spi import Language
 
 from ..protocol.errors import APIError
@@ -29,6 +30,8 @@ LANGUAGES: Mapping[str, Language] = {
     "ts": "node",
 }
 """The languages that clients name."""
+
+_INSIST_SECONDS = 0.1
 
 
 class CodeArguments(SandboxArguments):
@@ -55,10 +58,11 @@ class Code:
         context, operation = self.context, self.scene.operation
         sandbox = self.scene.sandbox(self.arguments)
         variables = {**sandbox.base_env, **self.arguments.env}
+        ended = anyio.Event()
         async with context.turn:
-            interrupt = context.session.interrupt
-            operation.stop_with(partial(sandbox.work.start_soon, interrupt))
             code = await _in_place(context, self.arguments.code)
+            stop = partial(_interrupt, context.session, ended)
+            operation.stop_with(partial(sandbox.work.start_soon, stop))
             context.runs += 1
             program = context.session.stream(
                 code,
@@ -66,13 +70,24 @@ class Code:
                 secrets={name: SecretStr(value) for name, value in variables.items()},
                 gate=operation.gate,
             )
-            async with aclosing(program) as events:
-                async for event in events:
-                    if isinstance(event, Finished):
-                        sandbox.accounted_ms += event.result.usage.cpu_ms
-                        context.is_in_place &= event.result.state != "lost"
-                        await operation.settle(event.result)
-                    yield event
+            try:
+                async with aclosing(program) as events:
+                    async for event in events:
+                        if isinstance(event, Finished):
+                            sandbox.accounted_ms += event.result.usage.cpu_ms
+                            context.is_in_place &= event.result.state != "lost"
+                            await operation.settle(event.result)
+                        yield event
+            finally:
+                ended.set()
+
+
+async def _interrupt(session: SandboxSession, ended: anyio.Event) -> None:
+    """Interrupt a program until it ends; it may still wait for its turn."""
+    while not ended.is_set():
+        await session.interrupt()
+        with anyio.move_on_after(_INSIST_SECONDS):
+            await ended.wait()
 
 
 @asynccontextmanager

@@ -247,6 +247,44 @@ async def test_code_is_ended_and_its_context_goes_on(tmp_path: Path) -> None:
     assert "42" in json.dumps(lines)
 
 
+async def test_code_that_waits_for_its_turn_is_ended_when_it_begins(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        headers = {**sandbox.headers, "e2b-sandbox-port": "49999"}
+        made = await sandbox.http.post("/contexts", json={}, headers=headers)
+        context = made.json()["id"]
+        # Its first run leads it into its folder.
+        await sandbox.code(code="1", context_id=context)
+        ended = dict[str, list[dict[str, Any]]]()
+
+        async def run(name: str, **message: Any) -> None:
+            ended[name] = await sandbox.code(**message)
+
+        waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n42"
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(run, "first", code=waits))
+                first = await live_call(service, "sandbox.code")
+                while first.stop is None:
+                    await anyio.sleep(0.01)
+                again = {"code": "while True: pass", "context_id": context}
+                tasks.start_soon(partial(run, "second", **again))
+                while (second := service.host.live_calls.all()[-1]) is first:
+                    await anyio.sleep(0.01)
+                while second.stop is None:
+                    await anyio.sleep(0.01)
+                cancel = partial(service.host.live_calls.cancel, by="ann")
+                tasks.start_soon(cancel, second)
+                while not second.cancelled_by:
+                    await anyio.sleep(0.01)
+                await sandbox.write("go", b"")
+
+    assert "42" in json.dumps(ended["first"])
+    assert (first.status, second.status) == ("ok", "cancelled")
+
+
 ASKS = """
 [[policies]]
 agent_id = "a"
