@@ -24,7 +24,7 @@ _SOURCE = "toolcell.sandbox.cell"
 _MARSHAL_VERSION = 2
 
 STUB = f"""\
-import sys, os, marshal
+import sys, os, marshal, builtins
 ModuleSpec = type(sys.__spec__)
 def read(size):
     data = b""
@@ -38,6 +38,8 @@ class Bundle:
     modules = marshal.loads(read(int(read(8), 16)))
     packages = {{name.rpartition(".")[0] for name in modules}}
     compiled = {{}}
+    # Programs may replace those of the module.
+    builtins = dict(vars(builtins))
     def find_spec(self, name, path=None, target=None):
         if name in self.modules:
             package = name in self.packages
@@ -49,6 +51,7 @@ class Bundle:
         if isinstance(code, str):
             code = compile(code, "<" + module.__name__ + ">", "exec")
             self.compiled[module.__name__] = code
+        module.__builtins__ = self.builtins
         exec(code, module.__dict__)
 sys.meta_path.insert(0, Bundle())
 __import__("{_PACKAGE}." + sys.argv[1])

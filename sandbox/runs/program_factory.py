@@ -155,7 +155,7 @@ class ProgramFactory:
             program: The program.
             install: Installs packages for it.
         """
-        is_cell = program.branch is not None or CELL_END in program.source
+        is_cell = program.branch is not None or program.source.endswith(CELL_END)
         if not is_cell or "install" not in program.source:
             return program
         from ..packages.pip_lines import install_lines

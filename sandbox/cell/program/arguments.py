@@ -32,7 +32,13 @@ def take(inputs: dict[str, Any]) -> None:
         os.dup2(1, 2)
     argv = inputs.pop(ARGV, None)
     if argv:
-        sys.argv = argv
+        set_argv(argv)
+
+
+def set_argv(argv: list[str]) -> None:
+    """Set the arguments, and the command line of a plain interpreter with them."""
+    sys.argv = argv
+    sys.__dict__["orig_argv"] = [sys.executable, *argv]
 
 
 def _replace_stdin(data: bytes) -> None:

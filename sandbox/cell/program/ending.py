@@ -19,6 +19,8 @@ import weakref
 from importlib.machinery import ExtensionFileLoader
 from types import ModuleType
 
+from . import streams
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
@@ -30,7 +32,8 @@ FLUSH_FAILED = 120
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _OURS = __name__.partition(".")[0] + "."
 _MAX_BLOCKS = 2_000_000
-# Modules from before the program: they are first in `sys.modules`.
+_modules = sys.modules
+# Modules from before the program: they are first among them.
 _older = 0
 _loaded_library = False
 
@@ -39,7 +42,7 @@ def begin() -> None:
     """Note, in a fork, that all objects and modules so far are not the program's."""
     global _older
     gc.freeze()
-    _older = len(sys.modules)
+    _older = len(_modules)
 
 
 def finish(code: int) -> int:
@@ -56,14 +59,15 @@ def finish(code: int) -> int:
         try:
             step()
         except BaseException:
-            traceback.print_exc()
+            streams.write_error(traceback.format_exc())
     lost |= not flush()
     try:
         _restore_sys()
         _release()
     except Exception:
-        traceback.print_exc()
-    lost |= not flush()
+        streams.write_error(traceback.format_exc())
+    _restore_sys()
+    streams.flush()
     return FLUSH_FAILED if lost else code
 
 
@@ -86,15 +90,15 @@ def leave(code: int) -> NoReturn:
 def flush() -> bool:
     """Flush the program's output streams; False if some of it could not be written."""
     done = True
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        stream = sys.__dict__.get(name)
         try:
-            if stream is not None and not stream.closed:
+            if stream is not None and not getattr(stream, "closed", False):
                 stream.flush()
-        except Exception as error:
+        except Exception:
             done = False
-            if stream is sys.stdout and sys.stderr is not None:
-                why = "".join(traceback.format_exception_only(type(error), error))
-                sys.stderr.write(f"Exception ignored in: {stream!r}\n{why}")
+            if name == "stdout":
+                streams.write_error(traceback.format_exc())
     return done
 
 
@@ -108,7 +112,7 @@ def _restore_sys() -> None:
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         sys.__dict__.pop(name, None)
     for name in ("stdin", "stdout", "stderr"):
-        sys.__dict__[name] = sys.__dict__["__%s__" % name]
+        sys.__dict__[name] = sys.__dict__.get("__%s__" % name)
 
 
 def _release() -> None:
@@ -116,7 +120,7 @@ def _release() -> None:
     global _loaded_library
     left = []
     for name in _newer():
-        module, sys.modules[name] = sys.modules[name], None  # type: ignore[assignment]
+        module, _modules[name] = _modules[name], None  # type: ignore[assignment]
         if type(getattr(module, "__loader__", None)) is ExtensionFileLoader:
             _loaded_library = True
         if type(module) is ModuleType:
@@ -131,6 +135,8 @@ def _release() -> None:
     if left and not _thread._count():
         for found in reversed(left):
             _clear(found())
+        # An interpreter has no streams any more when it collects what these held.
+        sys.__dict__.update(stdout=None, stderr=None)
         gc.collect()
     # Something older may hold some.
     _flush_files()
@@ -141,8 +147,8 @@ def _newer() -> list[str]:
 
     The others are not looked at: that would copy the memory of each name.
     """
-    count = max(len(sys.modules) - _older, 0)
-    newest = list(itertools.islice(reversed(sys.modules), count))
+    count = max(len(_modules) - _older, 0)
+    newest = list(itertools.islice(reversed(_modules), count))
     return [name for name in reversed(newest) if not name.startswith(_OURS)]
 
 

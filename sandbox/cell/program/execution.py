@@ -32,7 +32,7 @@ _shell: Any = None
 
 def prepare() -> None:
     """Set up `sys.argv`, the streams and the end, before a request is known."""
-    sys.argv = [FILE_NAME]
+    arguments.set_argv([FILE_NAME])
     streams.open_all()
     atexit._clear()
 
@@ -212,7 +212,13 @@ def _outcome(program: Any, path: str, *, is_cell: bool, shows: bool = False) -> 
     """
     names = sys.modules["__main__"].__dict__
     try:
-        value = _execute(program, names, path, is_cell=is_cell)
+        try:
+            value = _execute(program, names, path, is_cell=is_cell)
+        finally:
+            if not is_cell:
+                # They would be called for our own functions.
+                sys.settrace(None)
+                sys.setprofile(None)
     except SystemExit as stop:
         _show(displays.finish_figures)
         return exit_outcome(stop.code)
@@ -253,4 +259,4 @@ def _show(step: Callable[[], object]) -> None:
     try:
         step()
     except BaseException:
-        sys.stderr.write("toolcell: outputs could not be shown\n")
+        streams.write_error("toolcell: outputs could not be shown\n")

@@ -13,9 +13,11 @@ import json
 import linecache
 import math
 import os
+import stat
 import sys
 import time
 import types
+from importlib.machinery import SourceFileLoader
 
 from ..kernel import seccomp, signals
 from ..kernel.confine import (
@@ -45,6 +47,7 @@ from . import (
     execution,
     host_tools,
     node,
+    originals,
     source,
     stateful,
     streams,
@@ -103,6 +106,7 @@ def get_ready(settings: dict[str, Any]) -> None:
     added = os.environ.get("PYTHONPATH", "")
     own = added.split(os.pathsep) if added else []
     _hide_flags()
+    originals.keep()
     builtins.display = displays.display  # type: ignore[attr-defined]
     sys.meta_path.insert(0, displays.Finder)
     sys.meta_path.append(arguments.UserPackages)
@@ -331,7 +335,7 @@ def _run_python(request: dict[str, Any]) -> int:
     module.__dict__.update(request["inputs"])
     _offer_tools(request, module)
     code, path, restricted = request["code"], FILE_NAME, request["restricted"]
-    is_notebook = restricted is None and CELL_END.encode() in code
+    is_notebook = restricted is None and code.endswith(CELL_END.encode())
     if restricted is not None:
         code = _restricted(code, module, restricted)
     elif is_notebook:
@@ -339,7 +343,8 @@ def _run_python(request: dict[str, Any]) -> int:
     elif request["final"]:
         with contextlib.suppress(OSError):
             path = source.place(code, _home, sys.argv[0] or FILE_NAME)
-            module.__dict__["__file__"] = path
+            loader = SourceFileLoader("__main__", path)
+            module.__dict__.update(__file__=path, __loader__=loader, __cached__=None)
     else:
         path = source.place_run(code, module.__dict__)
     # The program's objects end with it, and so must be in no variable here.
@@ -353,8 +358,18 @@ def _run_python(request: dict[str, Any]) -> int:
         displays.end()
         if not request["final"]:
             source.forget(path)
-        _write_all(RESULT_FD, _encode(outcome.report))
+        _report(outcome.report)
     return exit_code
+
+
+def _report(report: dict[str, Any]) -> None:
+    """Send the report, unless the program has closed the socket or has a file there."""
+    try:
+        if stat.S_ISSOCK(os.fstat(RESULT_FD).st_mode):
+            _write_all(RESULT_FD, _encode(report))
+    except Exception:
+        # Its exit code says how it ended.
+        return
 
 
 def _restricted(

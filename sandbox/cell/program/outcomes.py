@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import linecache
+import os
 import sys
 import traceback
 
-from . import values
+from . import streams, values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MAX_TEXT = 64 * 1024
+_excepthook = sys.excepthook
 # An exit code beyond it is -1 to Python.
 _C_LONG = 1 << 63
 
@@ -35,8 +38,19 @@ def exit_outcome(code: object) -> Outcome:
     if isinstance(code, int):
         fits = -_C_LONG <= code < _C_LONG
         return Outcome(code & 0xFF if fits else 0xFF, {"outcome": "exit"})
-    print(code, file=sys.stderr)
+    _print_code(code)
     return Outcome(1, {"outcome": "exit"})
+
+
+def _print_code(code: object) -> None:
+    try:
+        text = str(code)
+    except Exception:
+        text = ""
+    if sys.__dict__.get("stderr") is None:
+        os.write(2, f"{text}\n".encode("utf-8", "backslashreplace"))
+    else:
+        streams.write_error(f"{text}\n")
 
 
 def error_outcome(error: BaseException) -> Outcome:
@@ -45,21 +59,54 @@ def error_outcome(error: BaseException) -> Outcome:
     if isinstance(error, SyntaxError) and error.text is None and error.filename:
         # The compiler looks for it in files alone.
         error.text = linecache.getline(error.filename, error.lineno or 0) or None
-    text = "".join(traceback.format_exception(type(error), error, frames))
+    text = _formatted(error)
     found = (type(error), error, frames)
     sys.last_type, sys.last_value, sys.last_traceback = found
     sys.__dict__["last_exc"] = error
-    if sys.excepthook is sys.__excepthook__:
-        sys.stderr.write(text)
+    if sys.__dict__.get("excepthook", _excepthook) is _excepthook:
+        streams.write_error(text)
     elif (stop := _call_hook(found, text)) is not None:
         return exit_outcome(stop.code)
     exception = {
         "type": values.type_name(error),
-        "message": str(error)[:_MAX_TEXT],
+        "message": _message(error),
         "traceback": text[-_MAX_TEXT:],
         "errno": error.errno if isinstance(error, OSError) else None,
     }
     return Outcome(1, {"outcome": "error", "exception": exception})
+
+
+def _formatted(error: BaseException) -> str:
+    """Return what an interpreter prints of an error."""
+    try:
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+    except Exception:
+        # C needs nothing that the error or the program may have spoilt.
+        return _by_interpreter(error)
+    text = "".join(lines)
+    if sys.version_info < (3, 12) and isinstance(error, (AttributeError, NameError)):
+        # Only C knows which name was meant.
+        _, end, meant = _by_interpreter(error).rpartition(". Did you mean: ")
+        if end and end not in text:
+            text = text.rstrip("\n") + end + meant
+    return text
+
+
+def _by_interpreter(error: BaseException) -> str:
+    kept = sys.__dict__.get("stderr")
+    sys.stderr = printed = io.StringIO()
+    try:
+        _excepthook(type(error), error, error.__traceback__)
+    finally:
+        sys.__dict__["stderr"] = kept
+    return printed.getvalue()
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:_MAX_TEXT]
+    except Exception:
+        return ""
 
 
 def _without_ours(frames: types.TracebackType | None) -> types.TracebackType | None:
@@ -90,8 +137,8 @@ def _call_hook(error: tuple[Any, ...], text: str) -> SystemExit | None:
     except BaseException as second:
         frames = second.__traceback__ and second.__traceback__.tb_next
         own = "".join(traceback.format_exception(type(second), second, frames))
-        sys.stderr.write(f"Error in sys.excepthook:\n{own}\n")
-        sys.stderr.write(f"Original exception was:\n{text}")
+        streams.write_error(f"Error in sys.excepthook:\n{own}\n")
+        streams.write_error(f"Original exception was:\n{text}")
     return None
 
 

@@ -78,6 +78,9 @@ def remember(path: str, code: bytes) -> None:
     text = code.decode("utf-8", "replace")
     # Split as the parser does: str.splitlines knows more line ends.
     lines = list(io.StringIO(text, newline=None))
+    if lines and lines[-1][-1:] != "\n":
+        # As of files: where marks below a line begin is counted from its end.
+        lines[-1] += "\n"
     # Without a time of change it is not compared with the file.
     linecache.cache[path] = (len(text), None, lines, path)
 

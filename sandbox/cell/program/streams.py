@@ -59,13 +59,21 @@ def open_stdin() -> None:
     sys.__dict__.update(stdin=stream, __stdin__=stream)
 
 
+def write_error(text: str) -> None:
+    """Print to standard error, in vain where the program has left none."""
+    try:
+        sys.stderr.write(text)
+    except Exception:
+        return
+
+
 def flush_in_time() -> None:
     """Flush before this process is killed, and before a child could print."""
     global _hooked
-    signals.on_last_words(lambda *_: _flush())
+    signals.on_last_words(lambda *_: flush())
     if not _hooked:
         _hooked = True
-        os.register_at_fork(before=_flush, after_in_child=_leave_page)
+        os.register_at_fork(before=flush, after_in_child=_leave_page)
         sys.addaudithook(_before_child)
 
 
@@ -105,7 +113,8 @@ def _before_child(event: str, about: tuple[Any, ...]) -> None:
         pass
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Flush both streams as far as they can be."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
