@@ -155,6 +155,13 @@ async def test_each_cell_of_a_notebook_shows_its_value(sandbox: SandboxManager) 
     assert result.value == [41, "<b>q</b>"]
 
 
+async def test_a_program_with_a_nul_is_no_notebook(sandbox: SandboxManager) -> None:
+    result = await sandbox.run("print('a')\n\0print('b')")
+    assert (result.status, result.stdout) == ("error", "")
+    assert result.exception is not None
+    assert "null bytes" in result.exception.message
+
+
 async def test_a_notebook_ends_with_its_first_error(sandbox: SandboxManager) -> None:
     """Which names its cell; a later one that is no Python costs the earlier nothing."""
     result = await sandbox.run(notebook_program(["1", "\n1 / 0", "x +"]))

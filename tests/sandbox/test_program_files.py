@@ -45,7 +45,7 @@ async def test_tracebacks_of_sessions_show_their_own_lines(sandbox: Sandbox) -> 
     assert raised.exception is not None
     assert "    return y / 0\n" in raised.exception.traceback
     assert "    f(3)\n" in raised.exception.traceback
-    assert source.value == "def f(n):\n    y = n\n    return y / 0"
+    assert source.value == "def f(n):\n    y = n\n    return y / 0\n"
     assert listed == []
 
 
