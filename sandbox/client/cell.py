@@ -356,6 +356,10 @@ class Cell:
 
         result = build_result(report, program.language, program.limits, self.traits)
         self.clean = self.settled and not program.egress and is_clean(report, result)
+        if program.egress is not None:
+            from ..network.names import with_name_warnings
+
+            return with_name_warnings(result, program.egress.listeners)
         return result
 
     async def finish_renewal(self) -> None:

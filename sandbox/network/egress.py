@@ -88,7 +88,9 @@ class Egress:
         inspector: Inspector | None = None,
         credentials: AgentCredentials | None = None,
     ) -> None:
-        self._listeners = network.rules.listeners(addresses or {})
+        self.listeners = network.rules.listeners(addresses or {})
+        """Address, port and host of each rule for one name."""
+
         self._network = network
         self._rules = network.rules
         self._gate = gate
@@ -121,7 +123,7 @@ class Egress:
             "is_inspected": self._inspector is not None,
             "variables": self._credentials.variables if self._credentials else {},
             "connections": self._max_connections,
-            "listeners": self._listeners,
+            "listeners": self.listeners,
         }
 
     @property
@@ -176,9 +178,9 @@ class Egress:
 
     def _rule_of(self, listener: object) -> tuple[str, int]:
         """Return host and port of a listener's rule. Raises FrameError."""
-        if type(listener) is not int or not 0 <= listener < len(self._listeners):
+        if type(listener) is not int or not 0 <= listener < len(self.listeners):
             raise FrameError("a listener that no cell of ours has")
-        _, port, host = self._listeners[listener]
+        _, port, host = self.listeners[listener]
         return host, port
 
     async def set_network(self, network: Network) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..cell.wire.frames import Frame
+from ..network.names import with_name_warnings
 from ..network.run_clock import RunClock
 from ..results.result import ExecutionResult
 from .beside import FramesBesideRuns
@@ -55,10 +56,11 @@ class CommandNetwork:
             "connections": len(egress.connections),
             "network_bytes": egress.spent,
         }
-        return result.model_copy(
+        completed = result.model_copy(
             update={
                 "connections": egress.connections,
                 "warnings": (*result.warnings, *egress.warnings),
                 "usage": result.usage.model_copy(update=usage),
             }
         )
+        return with_name_warnings(completed, egress.listeners)

@@ -14,7 +14,7 @@ from toolcell.sandbox import Limits, Mount, Network, SandboxManager
 from toolcell.sandbox.config.host_rules import hosts_file, loopback_addresses
 from toolcell.sandbox.spi import Connection
 
-from ...conftest import BackendRow
+from ...conftest import CONFINED, BackendRow
 from ...support.cells.web_server import NAME, resolve_here, serving
 from ...support.guard.redis_server import RedisServer
 from ...support.web.ports import free_port
@@ -180,3 +180,21 @@ def test_names_have_addresses_of_the_loopback() -> None:
     assert loopback_addresses(hosts) == {"a.test": "127.77.0.1", "b.test": "127.77.0.2"}
     assert hosts_file(hosts).endswith("cell\n127.77.0.1 a.test\n127.77.0.2 b.test\n")
     assert len(loopback_addresses(f"h{n}.test:1" for n in range(999))) == 64
+
+
+@pytest.mark.promise("QN10")
+@pytest.mark.slow
+async def test_confined_cells_say_that_names_have_no_address() -> None:
+    config = CONFINED.config(network=Network.allow([f"{DATABASE}:5432", "a.test:443"]))
+    inputs = {"host": DATABASE, "port": 5432, "called": DATABASE}
+    async with SandboxManager(config) as manager, manager.session() as session:
+        failed = await session.run(CONNECT, inputs=inputs)
+        command = await session.exec(["false"])
+        results = [failed, await command.wait()]
+        fine = await session.run("1")
+
+    for result in results:
+        [warning] = result.warnings
+        assert f"no connection to {DATABASE}:5432: " in warning
+        assert "HTTPS_PROXY" in warning
+    assert fine.warnings == ()
