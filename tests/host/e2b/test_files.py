@@ -56,7 +56,7 @@ async def test_files_go_in_and_come_out(tmp_path: Path) -> None:
     assert nowhere.status_code == 400
 
 
-@pytest.mark.promise("S8")
+@pytest.mark.promise("S7", "S8")
 async def test_entries_are_shown_and_moved(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()
@@ -74,6 +74,8 @@ async def test_entries_are_shown_and_moved(tmp_path: Path) -> None:
         missing = await sandbox.unary(f"{service_name}/Stat", path="e")
 
     assert [each["name"] for each in listed["entries"]] == ["link", "one", "pipe"]
+    users = {(each["owner"], each["group"]) for each in listed["entries"]}
+    assert users == {("user", "user")}
     assert stat["entry"]["symlinkTarget"] == "/home/user/d/one"
     assert moved.json()["entry"]["path"] == "/home/user/e/two"
     assert moved.json()["entry"]["size"] == "1"

@@ -37,7 +37,7 @@ SOFTWARE = {
 }
 
 
-@pytest.mark.promise("QX11")
+@pytest.mark.promise("QX11", "QX13", "QX14")
 @pytest.mark.parametrize("name", SOFTWARE)
 @pytest.mark.parametrize("row", [SUBPROCESS, CONFINED], ids=lambda row: row.name)
 @pytest.mark.namespaces

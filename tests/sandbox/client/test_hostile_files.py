@@ -161,7 +161,7 @@ async def test_odd_artifacts_cost_no_result(
     assert len(warning) < 20_000
 
 
-@pytest.mark.promise("P-19")
+@pytest.mark.promise("P-19", "QF1", "QF2")
 @pytest.mark.parametrize(
     ("left", "warning"),
     [

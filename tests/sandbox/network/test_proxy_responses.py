@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from toolcell.sandbox import Network, SandboxManager
 from toolcell.sandbox.network.http_request import ResponseHead
+
+from ...conftest import BackendRow
 
 RESPONSES = {
     b"HTTP/1.1 200 OK\r\nA: 1\r\n\r\nbody\r\n\r\nmore": (
@@ -30,3 +33,32 @@ def test_a_response_says_that_its_connection_closes(said: bytes, heard: bytes) -
         head = ResponseHead()
         pieces = [said[i : i + size] for i in range(0, len(said), size)]
         assert b"".join(map(head.pass_on, pieces)) + head.end() == heard
+
+
+OWN_SERVER = """
+import http.server, threading, urllib.request
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(204)
+        self.end_headers()
+    def log_message(self, *_): pass
+server = http.server.HTTPServer(("0.0.0.0", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+address = f"http://{name}:{server.server_port}/"
+urllib.request.urlopen(address).status
+"""
+
+
+@pytest.mark.promise("QN13")
+@pytest.mark.anyio
+async def test_a_programs_own_server_is_reached_past_the_proxy(
+    backend: BackendRow,
+) -> None:
+    # Confined cells have the machine's own names.
+    names = ["localhost", "127.0.0.1", "0.0.0.0"]
+    names += [] if backend.name == "confined" else ["cell"]
+    config = backend.config(network=Network.allow(["api.example.org:443"]))
+    async with SandboxManager(config) as sandbox, sandbox.session() as session:
+        for name in names:
+            result = await session.run(OWN_SERVER, inputs={"name": name})
+            assert result.value == 204, (name, result.stderr)
