@@ -86,9 +86,10 @@ def _formatted(error: BaseException) -> str:
     text = "".join(lines)
     if sys.version_info < (3, 12) and isinstance(error, (AttributeError, NameError)):
         # Only C knows which name was meant.
-        _, end, meant = _by_interpreter(error).rpartition(". Did you mean: ")
-        if end and end not in text:
-            text = text.rstrip("\n") + end + meant
+        last = _by_interpreter(error).splitlines()[-1]
+        _, end, meant = last.rpartition(". Did you mean: ")
+        if end and not text.endswith(f"{meant}\n"):
+            text = f"{text[:-1]}{end}{meant}\n"
     return text
 
 
