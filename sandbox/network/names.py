@@ -23,7 +23,8 @@ def with_name_warnings(
         result: With the connections of its program or command.
         listeners: Address, port and host of each rule for one name.
     """
-    if result.status == "ok" or result.isolation.level != "confined":
+    level = result.isolation and result.isolation.level
+    if result.status == "ok" or level != "confined":
         return result
     used = {(each.host, each.port) for each in result.connections}
     unused = [

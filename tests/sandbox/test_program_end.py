@@ -104,3 +104,12 @@ async def test_exit_leaves_a_session_its_input(sandbox: Sandbox) -> None:
         asked = await session.run("input()")
         assert asked.exception is not None and asked.exception.type == "EOFError"
         assert (await session.run("x")).value == 5
+
+
+async def test_a_chain_of_errors_is_printed_once(sandbox: Sandbox) -> None:
+    """Though the first of them has a hint, which only the interpreter knows."""
+    code = "value = 1\ntry: valeu\nexcept NameError: raise AttributeError('x')"
+    result = await sandbox.run(code)
+
+    assert result.stderr.count("Traceback") == 2
+    assert result.stderr.endswith("\nAttributeError: x\n")
