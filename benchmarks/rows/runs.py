@@ -28,6 +28,7 @@ from harness.options import Options, RowMaker
 from rows.cluster import CLUSTER_ROWS
 from rows.commands import COMMAND_ROWS
 from rows.flow import FLOW_ROWS
+from rows.growth import GROWTH_ROWS
 from rows.guard import GUARD_ROWS
 from rows.host_calls import BRIDGE_ROWS
 from rows.mcp import MCP_ROWS
@@ -405,6 +406,7 @@ ROWS: dict[str, RowMaker] = {
     **GUARD_ROWS,
     **FLOW_ROWS,
     **STORE_ROWS,
+    **GROWTH_ROWS,
     **SANDBOX_API_ROWS,
     **CLUSTER_ROWS,
     **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,44 @@ async def test_the_rows_on_stores_measure_a_large_file(
     assert {row.ours.name for row in rows} == {"2,048 rows"}
     assert {row.baseline.name for row in rows} == {"1,024 rows"}
     assert "100 appends" in rows[0].work and rows[0].gate == 2
+
+
+@pytest.mark.parametrize("name", ["agents", "records", "threads", "tools"])
+def test_the_rows_on_growth_print_their_exponent(tmp_path: Path, name: str) -> None:
+    figures = tmp_path / "figures.json"
+    done = bench(f"--only=growth-{name}", "--runs=1", "--json", str(figures))
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    first, *others = json.loads(figures.read_text())["rows"]
+    assert (first["work"], first["gate"]) == (f"growth of {name}", 1.1)
+    assert [row["work"].split()[1] for row in others[:2]] == [f"{name},"] * 2
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("power", "passed"), [(1, True), (1.2, False), (2, False)])
+async def test_growth_is_judged_by_its_exponent(
+    monkeypatch: pytest.MonkeyPatch, power: float, passed: bool
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    growth = importlib.import_module("rows.growth")
+    options = importlib.import_module("harness.options").Options
+    clock = [0.0]
+
+    def work(size: int) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            clock[0] += size**power
+
+        return run
+
+    works = {size: work(size) for size in (2, 8, 32)}
+    first, four, sixteen = await growth._growth(
+        "work", works, options(runs=20, image=""), lambda: clock[0]
+    )
+
+    assert first.ours.p50 == pytest.approx(power)
+    assert first.passed is passed
+    assert four.ratio == pytest.approx(4**power)
+    assert (sixteen.work, sixteen.baseline.name) == ("32 work, CPU", "2")
 
 
 def test_an_unknown_row_is_refused() -> None:
