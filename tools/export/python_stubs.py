@@ -18,6 +18,12 @@ from ..definition.tool import Tool
 MAX_SENTENCE = 160
 """Characters of a sentence about a tool. When it is reached the rest is left out."""
 
+MAX_TYPES = 1_000
+"""Types that are written of one schema. When it is reached the others are `Any`."""
+
+MAX_LEVELS = 20
+"""Types inside each other. When it is reached what is inside is `Any`."""
+
 _PLAIN = {
     "string": "str",
     "integer": "int",
@@ -63,6 +69,8 @@ class _Types:
         self._definitions: Mapping[str, Any] = schema.get("$defs", {})
         self._classes: dict[str, str] = {}
         self._open: set[str] = set()
+        self._left = MAX_TYPES
+        self._levels = 0
 
     def classes(self) -> list[str]:
         """Return the classes that texts so far have named."""
@@ -70,6 +78,17 @@ class _Types:
 
     def text(self, schema: Any) -> str:
         """Return the annotation of a schema."""
+        # Each of thirty definitions may name the next one twice.
+        self._left -= 1
+        if self._left < 0 or self._levels >= MAX_LEVELS:
+            return "Any"
+        self._levels += 1
+        try:
+            return self._text(schema)
+        finally:
+            self._levels -= 1
+
+    def _text(self, schema: Any) -> str:
         if not isinstance(schema, Mapping):
             return "Any"
         reference = schema.get("$ref")

@@ -182,3 +182,37 @@ def test_what_python_cannot_write_is_still_described() -> None:
         "**others: Any"
     )
     assert "first-name" in (ast.get_docstring(function) or "")
+
+
+def definitions(count: int, of_next: Any) -> dict[str, Any]:
+    """Return a schema of definitions, each made of the next one."""
+    made = {f"a{n}": of_next({"$ref": f"#/$defs/a{n + 1}"}) for n in range(count)}
+    made[f"a{count}"] = {"type": "integer"}
+    return {
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/a0"}},
+        "$defs": made,
+    }
+
+
+@pytest.mark.promise("R58")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        definitions(400, lambda following: following),
+        definitions(
+            30,
+            lambda following: {
+                "anyOf": [following, {"type": "array", "items": following}]
+            },
+        ),
+    ],
+    ids=["deep", "doubling"],
+)
+def test_a_schema_without_end_costs_its_own_types(schema: dict[str, Any]) -> None:
+    made = JSONSchemaTool(lambda given: given, name="odd", parameters=schema)
+    functions = stub_of(made, add).body
+
+    written = [each for each in functions if isinstance(each, ast.FunctionDef)]
+    assert {each.name for each in written} == {"odd", "add"}
+    assert "x: Any=..." in {ast.unparse(each.args) for each in written}
