@@ -354,7 +354,7 @@ def inside(request: pytest.FixtureRequest) -> dict[bytes, str]:
     return corpus() if request.param == "corpus" else INSIDE
 
 
-@pytest.mark.promise("E-92")
+@pytest.mark.promise("E-92", "T25")
 @pytest.mark.parametrize("door", DOORS)
 async def test_all_doors_give_the_same_verdict_and_value(
     door: str, inside: dict[bytes, str], tmp_path: Path

@@ -192,7 +192,7 @@ def test_many_unique_items_take_no_time() -> None:
         subject.validate({"a": [*items, {"number": 7.0}]})
 
 
-@pytest.mark.promise("E-122")
+@pytest.mark.promise("E-122", "T31")
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [

@@ -66,7 +66,7 @@ def nothing_ran() -> Iterator[None]:
     assert RAN == []
 
 
-@pytest.mark.promise("GA-22", "GR-10", "RG-36", "A-06", "A-08", "GA-19")
+@pytest.mark.promise("GA-22", "GR-10", "RG-36", "A-06", "A-08", "GA-19", "T15")
 @TOOLS
 @pytest.mark.parametrize(
     ("arguments", "field", "reason", "expected"),
@@ -79,6 +79,7 @@ def nothing_ran() -> Iterator[None]:
         ({"items": [{"count": "2"}]}, "items.0.count", "type", "integer"),
         ({"items": [{"count": None}]}, "items.0.count", "type", "integer"),
         ({"items": {}}, "items", "type", "array|list"),
+        ({"items": "[]"}, "items", "type", "array|list"),
         ({"items": [], "note": "x"}, "note", "type", "integer or .*(array|list)"),
         ({"items": [], "mode": "odd"}, "mode", "value", "fast.*slow"),
         ({"items": [], "price": 0}, "price", "value", "greater than 0|Minimum 0"),

@@ -144,6 +144,7 @@ async def test_a_budget_of_calls_is_exact_in_a_batch(counted: Counted) -> None:
     assert [result.status for result in results].count("ok") == 7
 
 
+@pytest.mark.promise("T26")
 async def test_every_attempt_asks_the_guard_and_is_recorded(counted: Counted) -> None:
     counted.fail_first = 9
     policy = guard(allow=["look"], budgets=[Budget(unit="calls", limit=2)])

@@ -261,7 +261,7 @@ def chain(length: int) -> dict[str, Any]:
     return {"schemas": schemas | {f"S{length}": {"type": "string"}}}
 
 
-@pytest.mark.promise("E-125")
+@pytest.mark.promise("E-125", "T31")
 async def test_deep_wide_and_large_documents_are_bounded() -> None:
     start = time.monotonic()
     first = given("x", "query", schema={"$ref": "#/components/schemas/S0"})
