@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+import httpx2
 import pytest
 
 from toolcell.host.console.pages.charts import HOUR, HOURS, axis_top, charts
 from toolcell.tools.spi import UsageHour
 
 from ...support.console.client import Client
+from ...support.console.served import Service
 
 NOW = 1_795_858_205.0
 """2026-11-28, 09:30:05 UTC."""
@@ -18,16 +22,16 @@ LAST = int(NOW // HOUR) * HOUR
 @pytest.mark.promise("D3")
 def test_a_chart_has_numbers_dates_and_gaps() -> None:
     usage = [
-        UsageHour(LAST, "a", calls=3, usd=0.1, cpu_ms=1_500),
+        UsageHour(LAST, "a", calls=2, usd=0.1, cpu_ms=1_500),
         UsageHour(LAST, "b", calls=1),
         UsageHour(LAST - 2 * HOUR, "a", calls=2),
         UsageHour(LAST - HOURS * HOUR, "a", calls=1_000),
     ]
     calls, refused, cpu, money = charts(usage, NOW)
 
-    assert (calls.total, calls.scale) == ("6 calls", ("4", "2", "0"))
-    assert [(each.at, each.height) for each in calls.bars] == [(45, 0.5), (47, 1.0)]
-    assert calls.highest == "Sat 28 Nov, 09:00: 4 calls"
+    assert (calls.total, calls.scale) == ("5 calls", ("4", "2", "0"))
+    assert [(each.at, each.height) for each in calls.bars] == [(45, 0.5), (47, 0.75)]
+    assert calls.highest == "Sat 28 Nov, 09:00: 3 calls"
     assert [f"{each:%d %H}" for each in calls.dates] == [
         "26 10",
         "26 22",
@@ -55,6 +59,25 @@ def test_a_chart_has_numbers_dates_and_gaps() -> None:
 )
 def test_an_axis_ends_at_a_round_number(highest: float, top: float) -> None:
     assert axis_top(highest, 2) == top
+
+
+@pytest.mark.promise("D3")
+def test_a_bar_is_drawn_as_high_as_its_part_of_the_axis(service: Service) -> None:
+    service.call("note", text="hello").result(60)
+    cookies, _ = service.signed_in()
+    page = httpx2.get(f"{service.url}/agents", cookies=cookies, timeout=60).text
+    [drawing] = re.findall(
+        r'<svg [^>]*aria-label="Calls by hour">.*?</svg>', page, re.S
+    )
+    bars = re.findall(
+        r'<rect x="(\d+)" y="([\d.]+)" width="8" height="([\d.]+)">', drawing
+    )
+
+    # One call on an axis up to 2; the hour may have ended meanwhile.
+    [(left, y, height)] = bars
+    assert int(left) in (46 * 10 + 1, 47 * 10 + 1)
+    assert (float(y), float(height)) == (50, 49)
+    assert ":00: 1 calls</title>" in drawing
 
 
 @pytest.mark.promise("D14")

@@ -128,5 +128,15 @@ def test_the_audit_log_is_exported(
     assert numbers[0] - numbers[-1] == len(numbers) - 1
     assert all(json.loads(each["record"])["seq"] == int(each["seq"]) for each in table)
     assert f"'{FORMULA}" in {each["agent_id"] for each in table}
+    middle = table[len(table) // 2]["time"]
+    for bound, expected in (
+        ("since", [each for each in table if each["time"] >= middle]),
+        ("until", [each for each in table if each["time"] < middle]),
+    ):
+        found = viewer.lines(f"/audit/export?form=jsonl&{bound}={middle}")
+        assert [json.loads(each)["seq"] for each in found] == [
+            int(each["seq"]) for each in expected
+        ]
+        assert 0 < len(expected) < len(table)
     viewer.page("/audit/export?until=noon", 409)
     viewer.page("/audit/export?form=xml", 404)
