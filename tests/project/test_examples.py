@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -64,6 +65,24 @@ def test_an_agent_loop_in_a_thread() -> None:
 
 def test_a_map_reduce() -> None:
     assert ran("flow_map_reduce.py") == ["5 words, 1 failed"]
+
+
+@pytest.mark.promise("boundary-6")
+def test_git_uses_a_token_that_its_program_never_has() -> None:
+    for program in ("git", "openssl"):
+        if shutil.which(program) is None:
+            missing(f"there is no {program} here")
+    assert ran("git_with_credential.py")[-3:] == [
+        "DELETE: 403 not_allowed",
+        "pushed: Say hello",
+        "the program's token is a placeholder",
+    ]
+
+
+def test_the_how_to_shows_the_file() -> None:
+    page = (ROOT / "docs" / "howto" / "use_a_token.md").read_text()
+
+    assert (EXAMPLES / "github.toml").read_text() in page
 
 
 def test_a_question_from_another_process() -> None:
