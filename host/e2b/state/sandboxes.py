@@ -135,7 +135,10 @@ class Sandboxes:
             InvalidInputError: It reaches further.
         """
         own = self._manager.config.network
-        return own if network is None else own.narrowed_by(network)
+        if network is not None:
+            return own.narrowed_by(network)
+        # A session's network does not say what is inspected: its sandbox does.
+        return own.model_copy(update={"inspect": (), "server_ca": None})
 
     async def create(
         self,
