@@ -31,6 +31,7 @@ from rows.flow import FLOW_ROWS
 from rows.growth import GROWTH_ROWS
 from rows.guard import GUARD_ROWS
 from rows.host_calls import BRIDGE_ROWS
+from rows.inspected import INSPECTED_ROWS
 from rows.mcp import MCP_ROWS
 from rows.network import NETWORK_ROWS
 from rows.packages import PACKAGE_ROWS
@@ -399,6 +400,7 @@ ROWS: dict[str, RowMaker] = {
     **SESSION_ROWS,
     **COMMAND_ROWS,
     **NETWORK_ROWS,
+    **INSPECTED_ROWS,
     **PACKAGE_ROWS,
     **TOOL_ROWS,
     **MCP_ROWS,
