@@ -32,6 +32,7 @@ from rows.growth import GROWTH_ROWS
 from rows.guard import GUARD_ROWS
 from rows.host_calls import BRIDGE_ROWS
 from rows.inspected import INSPECTED_ROWS
+from rows.kernel import KERNEL_ROWS
 from rows.mcp import MCP_ROWS
 from rows.network import NETWORK_ROWS
 from rows.packages import PACKAGE_ROWS
@@ -394,6 +395,7 @@ ROWS: dict[str, RowMaker] = {
     "docker-cold": partial(cold, "runc", 0.7),
     "runsc-cold": partial(cold, "runsc", 0.9),
     "cpu-bound": cpu_bound,
+    **KERNEL_ROWS,
     **STREAM_ROWS,
     "command-line": command_line,
     "idle-memory": idle_memory,

@@ -34,6 +34,7 @@ _FILE_MB = 100
 _SESSIONS = 100
 _CALLERS = 8
 _DOCKER_POOL = 4
+_POLL_SECONDS = 0.01
 
 
 def _config(limits: Limits | None = None, pool: int = 0) -> SandboxConfig:
@@ -172,6 +173,43 @@ async def idle_sessions(options: Options) -> list[Row]:
     return [Row(work=work, ours=each, compare="absolute", gate=9)]
 
 
+async def crowd(options: Options) -> list[Row]:
+    """A hundred idle sessions: opened, closed, and one that works among them."""
+    count = min(_SESSIONS, options.runs)
+    opening, closing = Sample(name="open, each"), Sample(name="close, each")
+    among = Sample(name="session.run, among idle ones")
+    alone = Sample(name="session.run, alone")
+    async with SandboxManager(_config()) as sandbox, sandbox.session() as busy:
+        await busy.run("x = 1")
+        cells = len(processes.children(processes.launcher()))
+
+        async def measure(sample: Sample) -> None:
+            await processes.all_settled()
+            for _ in range(max(3, options.runs // 2)):
+                started = time.perf_counter()
+                await busy.run("x = 1")
+                sample.values.append((time.perf_counter() - started) * 1_000)
+
+        for _ in range(max(1, options.runs // 50)):
+            await measure(alone)
+            async with AsyncExitStack() as stack:
+                started = time.perf_counter()
+                for _ in range(count):
+                    await stack.enter_async_context(sandbox.session())
+                opening.values.append((time.perf_counter() - started) * 1_000 / count)
+                await measure(among)
+                started = time.perf_counter()
+            while len(processes.children(processes.launcher())) > cells:
+                await anyio.sleep(_POLL_SECONDS)
+            closing.values.append((time.perf_counter() - started) * 1_000 / count)
+    work = f"{count} idle sessions"
+    return [
+        Row(work=f"{work}, opened", ours=opening, compare="absolute"),
+        Row(work=f"{work}, closed", ours=closing, compare="absolute"),
+        *against(f"x = 1 among {work}", [among, alone], [None], "share"),
+    ]
+
+
 async def callers(options: Options) -> list[Row]:
     """Fresh runs of eight callers, each run timed: from a full pool, and in a row."""
     together = Sample(name="sandbox.run from a full pool")
@@ -212,5 +250,6 @@ SESSION_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
     "session-fork": fork,
     "session-files": files,
     "session-idle": idle_sessions,
+    "session-crowd": crowd,
     "session-callers": callers,
 }

@@ -140,6 +140,25 @@ def test_the_guard_rows_print_their_table(tmp_path: Path) -> None:
     assert rows["round trips of a call"]["ours"]["p50"] == 2
 
 
+def test_the_rows_on_forks_and_crowds_print_their_table(tmp_path: Path) -> None:
+    if not Path("/usr/bin/python3").exists():
+        missing("cells run the system's python3")
+    figures = tmp_path / "figures.json"
+    names = ("kernel-fork", "session-crowd")
+    done = bench("--only", *names, "--runs", "3", "--json", str(figures))
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    if "kernel-fork: left out" in done.stdout:
+        missing("the baseline is a program in C that makes namespaces")
+    works = [row["work"] for row in json.loads(figures.read_text())["rows"]]
+    assert works == [
+        "a fork of 12 MiB in C, CPU",
+        "3 idle sessions, opened",
+        "3 idle sessions, closed",
+        "x = 1 among 3 idle sessions",
+    ]
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["records", "approvals", "threads", "audit"])
 async def test_the_rows_on_stores_measure_a_large_file(
