@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -165,37 +165,24 @@ class Pipeline:
             self._close_failed(told, "cancelled", cause=error)
             raise
 
-    def _begin(self) -> Coroutine[Any, Any, ToolResult]:
+    async def _begin(self) -> ToolResult:
+        """Look the tool up, check the arguments, and go through the other stages."""
         self._watch.enter("running")
-        tell = self._run.on_start
-        return self._begin_after(tell) if tell else self._look_up_and_validate()
-
-    async def _begin_after(self, tell: Callable[[], Awaitable[None]]) -> ToolResult:
-        await tell()
-        return await self._look_up_and_validate()
-
-    def _look_up_and_validate(self) -> Coroutine[Any, Any, ToolResult]:
-        """Find the tool and check the arguments; return the other stages."""
-        call = self._call
+        call, run = self._call, self._run
+        if run.on_start is not None:
+            await run.on_start()
         try:
             tool = self._snapshot.for_agent(call.agent_id).get_or_raise(call.name)
         except ToolcellError as error:
-            return self._components.refuse_unknown(call, error)
+            return await self._components.refuse_unknown(call, error)
         self._tool = self._attempt.tool = tool
         if isinstance(tool, JSONSchemaTool) and is_large(call.arguments):
-            return self._validate_beside()
-        self._validate()
-        return self._claim_keys()
-
-    async def _validate_beside(self) -> ToolResult:
-        # A schema of others may take a second.
-        await beside_loop(self._call.agent_id or "", self._validate)
-        return await self._claim_keys()
-
-    def _claim_keys(self) -> Coroutine[Any, Any, ToolResult]:
-        tool, run_id = self._tool, self._run.run_id
-        keys = call_keys(self._call, tool, self._arguments, run_id)
-        return self._run_once_per_key(*keys)
+            # A schema of others may take a second.
+            await beside_loop(call.agent_id or "", self._validate)
+        else:
+            self._validate()
+        keys = call_keys(call, tool, self._arguments, run.run_id)
+        return await self._run_once_per_key(*keys)
 
     def _validate(self) -> None:
         if self._call.malformed is not None:

@@ -90,9 +90,7 @@ def map(  # noqa: A001 - the command is called so
 
     Exits with 0 if all were run, well or badly, and with 1 if some could not be.
     """
-    from ...terminal.progress import rate_bar
     from ..base.cell_options import config_of
-    from .batch_files import ProgramsFile, ResultsFile
 
     cells = config_of(
         {
@@ -109,6 +107,21 @@ def map(  # noqa: A001 - the command is called so
     if cluster:
         _require_no_cells(context)
     opened = partial(_on_cluster, config) if cluster else partial(_here, cells)
+    _map_file(opened, programs, out, concurrency, as_json=as_json, progress=progress)
+
+
+def _map_file(
+    opened: Callable[[], AbstractAsyncContextManager[Sandbox]],
+    programs: Path,
+    out: Path,
+    concurrency: int | None,
+    *,
+    as_json: bool,
+    progress: bool,
+) -> None:
+    from ...terminal.progress import rate_bar
+    from .batch_files import ProgramsFile, ResultsFile
+
     with ProgramsFile(programs) as source, ResultsFile(out) as results:
         try:
             with rate_bar(
