@@ -53,7 +53,7 @@ def _markup(text: str) -> str:
 
 @contextmanager
 def rate_bar(
-    total: int, done: int, *, as_json: bool, lines: bool
+    total: int, done: int, as_json: bool, lines: bool
 ) -> Iterator[Callable[[int], None]]:
     """Show how many parts are done, on standard error if that is a terminal.
 

@@ -52,10 +52,7 @@ _CELLS = (
 def map(  # noqa: A001 - the command is called so
     context: typer.Context,
     programs: Annotated[
-        Path,
-        typer.Argument(
-            readable=False, help="JSON lines, or CSV by its name; - is standard input."
-        ),
+        Path, typer.Argument(readable=False, help="JSON lines or CSV; - is stdin.")
     ],
     out: Annotated[
         Path, typer.Option(readable=False, help="Takes a result in each line.")
@@ -84,9 +81,8 @@ def map(  # noqa: A001 - the command is called so
 ) -> None:
     """Run a file of programs, and go on where an earlier run ended.
 
-    A program is a JSON object, or a row of CSV, with `code`, and maybe `id`, `inputs`,
-    `language`, `files` and `limits`; a result has `id`, `line`, `status`, and `result`
-    or `error`.
+    A program is a JSON object or a CSV row: `code`, maybe `id`, `inputs`, `language`,
+    `files` and `limits`; a result has `id`, `line`, `status`, `result` or `error`.
 
     Exits with 0 if all were run, well or badly, and with 1 if some could not be.
     """
@@ -124,9 +120,7 @@ def _map_file(
 
     with ProgramsFile(programs) as source, ResultsFile(out) as results:
         try:
-            with rate_bar(
-                source.size, results.size, as_json=as_json, lines=progress
-            ) as show:
+            with rate_bar(source.size, results.size, as_json, progress) as show:
                 notices = run_async(_map, opened, source, results, concurrency, show)
         except SignalExit:
             text = f"{results.size} of {source.size} have a result"
