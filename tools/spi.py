@@ -8,15 +8,17 @@ from .definition.context import ArtifactSink, Progress
 from .definition.options import ToolOptions
 from .execution.components import first_facts
 from .execution.executor import Call
+from .execution.mcp_acts import MCP_ACTS, MCPActs
 from .execution.operation import NO_COST
 from .execution.result_stream import ResultStream
-from .foreign.definition import ForeignDefinition
+from .foreign.definition import ForeignDefinition, model_description
 from .foreign.pins import PinChange
 from .hooks.hook import CallCancelledError, Invocation, Proceed
 from .hooks.result_size import FolderResultStore
 from .hooks.watcher import CallStage, CallWatch
 from .mcp_client.definition import MCPDefinition, MCPPins
 from .mcp_client.http import MCPEndpoint
+from .mcp_client.offers import MCPOffer
 from .openapi.definition import OpenAPIDefinition, OpenAPIPins
 from .registry.registry import Reload
 from .registry.snapshot import Snapshot, Visible
@@ -38,9 +40,12 @@ __all__ = [
     "FolderResultStore",
     "ForeignDefinition",
     "Invocation",
+    "MCPActs",
     "MCPDefinition",
     "MCPEndpoint",
+    "MCPOffer",
     "MCPPins",
+    "MCP_ACTS",
     "MemoryIdempotency",
     "MemoryRecords",
     "NO_COST",
@@ -65,5 +70,6 @@ __all__ = [
     "first_facts",
     "has_words",
     "is_nested_call",
+    "model_description",
     "words_in",
 ]

@@ -173,7 +173,8 @@ def _label(result: ToolResult) -> dict[str, Any]:
 def error_envelope(error: ErrorInfo) -> dict[str, Any]:
     """Return `{code, message, field?, retryable, retry_after_ms?, ...}`.
 
-    It also has `rule`, `reason` and `outcome` where the error's details name them.
+    It also has `rule`, `reason`, `outcome` and `approval_id` where the error's details
+    name them.
     """
     details = error.details
     message = f"{error.message} ({error.hint})" if error.hint else error.message
@@ -188,7 +189,7 @@ def error_envelope(error: ErrorInfo) -> dict[str, Any]:
     wait = details.get("retry_after")
     if isinstance(wait, int | float):
         envelope |= {"retryable": True, "retry_after_ms": math.ceil(wait * 1000)}
-    for name in ("rule", "reason", "outcome"):
+    for name in ("rule", "reason", "outcome", "approval_id"):
         if isinstance(details.get(name), str):
             envelope[name] = details[name]
     return envelope

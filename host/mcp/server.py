@@ -30,6 +30,7 @@ from toolcell.tools import Tool
 
 from ..runtime.host import Host
 from .caller import CallerLookup, Context
+from .offers import OfferHandlers
 from .results import ToolDefinitions, error_envelope, failure
 from .tool_call import MCPCall
 
@@ -61,7 +62,7 @@ class _LowLevelServer(Server[Any]):
 
 
 class MCPServer:
-    """Answers MCP requests with the tools of a host.
+    """Answers MCP requests with the tools of a host, and what its MCP servers offer.
 
     `tools/list` shows each caller the tools of its agent, and `tools/call` makes the
     call through the host, so that every rule, limit and record of the host applies.
@@ -105,6 +106,7 @@ class MCPServer:
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_subscriptions_listen=ListenHandler(self._changes),
+            **OfferHandlers(self.host, self._caller_of).by_option(),
             **options,
         )
         server.add_notification_handler(

@@ -42,6 +42,7 @@ from toolcell.tools import (
 from toolcell.tools.builtin import code_mode_tools, code_tools, workspace_tools
 from toolcell.tools.spi import (
     CodeSessions,
+    MCPActs,
     MemoryIdempotency,
     MemoryRecords,
     ObservedRecords,
@@ -87,6 +88,7 @@ class HostComponents:
     redactor: Redactor
     registry: ToolRegistry
     executor: ConcurrentExecutor
+    mcp_acts: MCPActs
     sandbox: Sandbox | None
     sessions: CodeSessions | None
     flows: Mapping[str, Flow[Any]]
@@ -120,7 +122,8 @@ async def open_components(
         )
     registry = make_registry(config, guarding.guard)
     secrets = read_secrets(config, environ)
-    for toolset in make_toolsets(config, secrets):
+    toolsets = make_toolsets(config, secrets)
+    for toolset in toolsets:
         registry.register_many((await stack.enter_async_context(toolset)).tools)
     for api in make_apis(config, secrets):
         registry.register_many(api.tools)
@@ -145,6 +148,7 @@ async def open_components(
         redactor=guarding.redactor,
         registry=registry,
         executor=executor,
+        mcp_acts=MCPActs(executor, toolsets),
         sandbox=sandbox,
         sessions=sessions,
         flows=flows,

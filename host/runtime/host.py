@@ -15,7 +15,7 @@ from toolcell.core.large_values import give_way
 from toolcell.guard import ActionGuard, Approvals, AuditLog, Redactor
 from toolcell.sandbox import Sandbox
 from toolcell.tools import ConcurrentExecutor, RunContext, Tool, ToolRegistry
-from toolcell.tools.spi import CodeSessions
+from toolcell.tools.spi import CodeSessions, MCPActs
 
 from ..config.host_config import HostConfig
 from ..operator.event_bus import EventBus
@@ -173,6 +173,11 @@ class Host(Detachable):
     def executor(self) -> ConcurrentExecutor:
         """The executor, for batches and streams; its `records` are the host's."""
         return self._components.executor
+
+    @property
+    def mcp_acts(self) -> MCPActs:
+        """Reads resources and gets prompts of MCP servers, for agents."""
+        return self._components.mcp_acts
 
     @property
     def approvals(self) -> Approvals:

@@ -83,6 +83,11 @@ class Pins(Generic[D]):
         ]
 
     @classmethod
+    def read(cls, definition: Mapping[str, JsonValue]) -> ForeignDefinition:
+        """Return a definition of the file. Raises ValueError."""
+        return cls.kind.model_validate(definition)
+
+    @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file of pins; without the file nothing is approved.
 
@@ -114,7 +119,7 @@ class Pins(Generic[D]):
 
     @classmethod
     def _approved(cls, pin: _Pin, server: str, path: str | os.PathLike[str]) -> Any:
-        definition = cls.kind.model_validate(pin.definition)
+        definition = cls.read(pin.definition)
         if definition.digest != pin.sha256:
             raise ConfigError(
                 f"the pin of {definition.name} of {server} in {path}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,14 @@ from .http import LastErrorStatus, MCPEndpoint, open_endpoint
 from .last_words import LastWords
 from .message_limits import ConnectionLost, MessageBudget, limit_messages
 from .odd_parts import SET_ASIDE
+from .offers import Kind, MCPOffer, mcp_offer, offer_name
 from .results import MAX_ERROR_CHARACTERS, MCPProgressRelay
 from .stdio import open_on_host
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.client._transport import TransportStreams
-    from mcp.types import CallToolResult, Tool
+    from mcp.types import CallToolResult, GetPromptResult, ReadResourceResult, Tool
 
     from toolcell.sandbox import SandboxSession
 
@@ -38,6 +39,7 @@ MAX_PAGES = 100
 """Pages of one listing. When it is reached the rest is not asked for."""
 
 _NOT_FOUND = 404
+_METHOD_NOT_FOUND = -32601
 _log = logging.getLogger(__name__)
 
 
@@ -77,6 +79,69 @@ class ServerConnection:
                 break
         return listing
 
+    async def offers(self, kind: Kind) -> Listing[MCPOffer]:
+        """Return resources, templates or prompts as the server lists them now.
+
+        Raises:
+            ToolExecutionError: It does not list them.
+        """
+        able, method, members = self._lists(kind)
+        listing: Listing[MCPOffer] = Listing()
+        cursor = None
+        for _ in range(MAX_PAGES if able else 0):
+            try:
+                page = await self._ask(f"the list of {members}", method(cursor=cursor))
+            except ToolExecutionError as error:
+                # Many servers have resources, and no list of templates.
+                if error.details.get("code") == _METHOD_NOT_FOUND:
+                    break
+                raise
+            for each in page.model_dump()[members]:
+                make = functools.partial(mcp_offer, kind, each)
+                listing.add(offer_name(kind, each), make)
+                await anyio.lowlevel.checkpoint()
+            cursor = page.next_cursor
+            if not cursor:
+                break
+        return listing
+
+    def _lists(self, kind: Kind) -> tuple[object, Callable[..., Awaitable[Any]], str]:
+        """Return whether it has such a list, its method, and the member of a page."""
+        client, able = self.client, self.client.server_capabilities
+        if kind == "resource":
+            return able.resources, client.list_resources, "resources"
+        if kind == "template":
+            return able.resources, client.list_resource_templates, "resource_templates"
+        return able.prompts, client.list_prompts, "prompts"
+
+    async def read(self, uri: str) -> ReadResourceResult:
+        """Read a resource.
+
+        Raises:
+            ToolExecutionError: The server refused it, or gave no answer.
+        """
+        from mcp import types as mcp
+
+        params = mcp.ReadResourceRequestParams(uri=uri)
+        request = mcp.ReadResourceRequest(params=params)
+        answer: ReadResourceResult = await self._send(
+            uri, request, mcp.ReadResourceResult
+        )
+        return answer
+
+    async def get_prompt(self, name: str, arguments: dict[str, str]) -> GetPromptResult:
+        """Get a prompt.
+
+        Raises:
+            ToolExecutionError: The server refused it, or gave no answer.
+        """
+        from mcp import types as mcp
+
+        params = mcp.GetPromptRequestParams(name=name, arguments=arguments)
+        request = mcp.GetPromptRequest(params=params)
+        answer: GetPromptResult = await self._send(name, request, mcp.GetPromptResult)
+        return answer
+
     async def call(
         self, tool: str, arguments: dict[str, Any], progress: MCPProgressRelay
     ) -> CallToolResult:
@@ -86,39 +151,51 @@ class ServerConnection:
             ToolExecutionError: The server refused it, or it is not known whether it
                 was made.
         """
-        from mcp import MCPError
         from mcp import types as mcp
 
-        self.budget.grant()
-        request = mcp.CallToolRequest(
-            params=mcp.CallToolRequestParams(name=tool, arguments=arguments)
-        )
+        params = mcp.CallToolRequestParams(name=tool, arguments=arguments)
+        request = mcp.CallToolRequest(params=params)
         try:
-            result = await self.client.session.send_request(
-                request, _adapter(), progress_callback=progress.callback
+            answer: CallToolResult = await self._send(
+                tool, request, mcp.CallToolResult, progress_callback=progress.callback
             )
+        finally:
+            progress.end()
+        return answer
+
+    async def _send(self, name: str, request: Any, kind: Any, **options: Any) -> Any:
+        """Send a request and return its answer, which is of a kind."""
+        from mcp import types as mcp
+
+        adapter = _adapter(kind)
+        sending = self.client.session.send_request(request, adapter, **options)
+        result = await self._ask(name, sending)
+        if isinstance(result, mcp.InputRequiredResult):
+            raise ToolExecutionError(
+                f"{name} asks for input that nobody gives it here",
+                hint="call it with all that it needs, or use another tool",
+            )
+        return result
+
+    async def _ask(self, name: str, answer: Awaitable[Any]) -> Any:
+        from mcp import MCPError
+
+        self.budget.grant()
+        try:
+            return await answer
         except MCPError as error:
             # The session may be forgotten; the next call finds out.
             self.is_stale = True
-            raise _refused(tool, error, self.last_error.status) from error
+            raise _refused(name, error, self.last_error.status) from error
         except ValidationError as error:
-            raise unknown_outcome(f"{tool} answered what MCP does not know") from error
-        finally:
-            progress.end()
-        if isinstance(result, mcp.InputRequiredResult):
-            raise ToolExecutionError(
-                f"{tool} asks for input that nobody gives it here",
-                hint="call it with all that it needs, or use another tool",
-            )
-        answer: CallToolResult = result
-        return answer
+            raise unknown_outcome(f"{name} answered what MCP does not know") from error
 
 
 @functools.cache
-def _adapter() -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     from mcp import types as mcp
 
-    return TypeAdapter(mcp.CallToolResult | mcp.InputRequiredResult)
+    return TypeAdapter(kind | mcp.InputRequiredResult)
 
 
 def _listed_fields(tool: Tool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue
 
 from ..foreign.definition import ForeignDefinition, checked_definition
 from ..foreign.pins import Pins
+from .offers import MCPOffer
 
 
 class MCPDefinition(ForeignDefinition):
@@ -35,11 +36,26 @@ def mcp_definition(tool: Mapping[str, Any]) -> MCPDefinition:
     return checked_definition(MCPDefinition, given, ("input_schema", "output_schema"))
 
 
-class MCPPins(Pins[MCPDefinition]):
-    """Approved definitions of MCP tools, by the name of their server; immutable.
+class MCPPins(Pins[MCPDefinition | MCPOffer]):
+    """Approved definitions of MCP servers, by the name of their server; immutable.
 
     Args:
-        servers: Definitions by server.
+        servers: Definitions by server: of tools, resources and prompts.
     """
 
     kind = MCPDefinition
+
+    @classmethod
+    def read(cls, definition: Mapping[str, JsonValue]) -> MCPDefinition | MCPOffer:
+        kind = MCPOffer if "kind" in definition else MCPDefinition
+        return kind.model_validate(definition)
+
+    def tools_of(self, server: str) -> dict[str, MCPDefinition]:
+        """Return the approved tools of a server, by name."""
+        found = self.of(server).items()
+        return {name: each for name, each in found if isinstance(each, MCPDefinition)}
+
+    def offers_of(self, server: str) -> dict[str, MCPOffer]:
+        """Return the approved resources and prompts of a server, by name."""
+        found = self.of(server).items()
+        return {name: each for name, each in found if isinstance(each, MCPOffer)}

@@ -8,12 +8,14 @@ its tools, and a tool that changed does not run.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
+import anyio
 from pydantic import JsonValue
 
-from toolcell.core import ConfigError, ToolExecutionError
+from toolcell.core import ConfigError, ToolExecutionError, ToolTimeoutError
 
 from ..definition.context import ToolContext
 from ..definition.json_schema import build_validator
@@ -22,9 +24,11 @@ from ..definition.tool import Tool
 from ..foreign.definition import model_description, model_schema
 from ..foreign.offered import OfferedTools, check_prefix, offered_name
 from .command import MCPCommand
+from .connection import ServerConnection
 from .connections import ServerConnections
 from .definition import MCPDefinition, MCPPins
 from .http import MCPEndpoint
+from .offers import KINDS, MCPOffer
 from .results import MCPProgressRelay, check_output, content_of
 
 
@@ -130,6 +134,7 @@ class MCPToolset:
                 hint="leave them out for the defaults",
             )
         self.timeout_seconds = timeout_seconds
+        self._startup_seconds = startup_seconds
         self.unconfined = isinstance(server, MCPCommand) and server.where == "host"
         """True if the server is a program that runs as the user of this process."""
 
@@ -137,8 +142,10 @@ class MCPToolset:
         self._offered = OfferedTools(
             f"the MCP server {name}",
             self._tool,
-            None if pins is None else pins.of(name),
+            None if pins is None else pins.tools_of(name),
         )
+        self._offers = {} if pins is None else pins.offers_of(name)
+        self._refused_offers: dict[str, str] = {}
         self._connections = ServerConnections(
             name,
             server,
@@ -155,9 +162,14 @@ class MCPToolset:
         return list(self._offered.tools.values())
 
     @property
-    def definitions(self) -> list[MCPDefinition]:
-        """The approved definitions of the tools."""
-        return list(self._offered.definitions.values())
+    def offers(self) -> list[MCPOffer]:
+        """The approved resources, templates of resources and prompts."""
+        return list(self._offers.values())
+
+    @property
+    def definitions(self) -> list[MCPDefinition | MCPOffer]:
+        """The approved definitions of tools, resources, templates and prompts."""
+        return [*self._offered.definitions.values(), *self._offers.values()]
 
     @property
     def unusable(self) -> dict[str, str]:
@@ -165,7 +177,7 @@ class MCPToolset:
 
         It follows from the server's latest list.
         """
-        return self._offered.unusable
+        return self._offered.unusable | self._refused_offers
 
     @property
     def left_out(self) -> int:
@@ -179,8 +191,8 @@ class MCPToolset:
         await self._connections.open()
         if self._offered.is_adopting:
             try:
-                async with self._connections.use(None):
-                    pass
+                async with self._connections.use(None) as connection:
+                    await self._adopt_offers(connection)
             except BaseException:
                 await self._connections.aclose()
                 raise
@@ -193,7 +205,51 @@ class MCPToolset:
         idempotent = definition.name in self._idempotent
         return MCPTool(self, definition, idempotent=idempotent)
 
+    async def _adopt_offers(self, connection: ServerConnection) -> None:
+        for kind in KINDS:
+            try:
+                with anyio.fail_after(self._startup_seconds):
+                    listing = await connection.offers(kind)
+            except (ToolExecutionError, TimeoutError):
+                # It costs the server none of its tools.
+                self._refused_offers[f"each {kind}"] = "the server does not list them"
+            else:
+                self._offers |= listing.definitions
+                self._refused_offers |= listing.refused
+
     # Calls.
+
+    @asynccontextmanager
+    async def use(
+        self, offer: MCPOffer, agent_id: str | None
+    ) -> AsyncGenerator[ServerConnection, None]:
+        """Yield a connection to read a resource or get a prompt, with a deadline.
+
+        Args:
+            offer: The approved definition; the server has to list the very same now.
+            agent_id: The agent that asks.
+
+        Raises:
+            ToolExecutionError: There is no connection, or the server lists another.
+            ToolTimeoutError: The deadline is over.
+        """
+        try:
+            with anyio.fail_after(self.timeout_seconds):
+                async with self._connections.use(agent_id) as connection:
+                    now = (await connection.offers(offer.kind)).definitions.values()
+                    if offer.digest not in {each.digest for each in now}:
+                        raise ToolExecutionError(
+                            f"the MCP server {self.name} does not offer the"
+                            f" {offer.kind} as it was approved",
+                            hint=f"`toolcell tools pin {self.name}` shows what changed",
+                        )
+                    yield connection
+        except TimeoutError:
+            raise ToolTimeoutError(
+                f"the MCP server {self.name} did not answer within"
+                f" {self.timeout_seconds:g} s",
+                hint="try again, or raise timeout_seconds",
+            ) from None
 
     async def call(
         self, tool: MCPTool, arguments: dict[str, Any], context: ToolContext

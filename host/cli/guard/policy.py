@@ -83,13 +83,14 @@ def _look_up(
     settings: HostConfig, policies: list[AgentPolicy], guard: ActionGuard
 ) -> None:
     from toolcell.sandbox.spi import NETWORK_ACTS
+    from toolcell.tools.spi import MCP_ACTS
 
     from ...runtime.assembly import list_registry, read_secrets
     from ...runtime.policy_names import check_names
 
     read_secrets(settings, os.environ)
     tools = list_registry(settings, guard).list_tools()
-    check_names(policies, [*tools, *NETWORK_ACTS])
+    check_names(policies, [*tools, *NETWORK_ACTS, *MCP_ACTS])
 
 
 @policy.command()

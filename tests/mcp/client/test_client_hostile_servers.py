@@ -174,7 +174,7 @@ async def test_names_of_servers_stay_apart(tmp_path: Path) -> None:
 
 
 def _of(toolset: MCPToolset) -> list[MCPDefinition]:
-    return toolset.definitions
+    return list(MCPPins().approve("x", toolset.definitions).tools_of("x").values())
 
 
 @pytest.mark.promise("E-126")

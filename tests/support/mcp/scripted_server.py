@@ -2,7 +2,7 @@
 
 Started as `python mcp_test_server.py FOLDER`. It offers the tools of FOLDER/tools.json,
 read at each listing, and writes what happens to FOLDER/log. What a tool does goes by
-its name.
+its name; other methods have the answers of FOLDER/answers.json.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def handle(message: dict[str, Any]) -> None:
     number, method = message.get("id"), message.get("method")
     params = message.get("params", {})
     if method == "initialize":
-        capabilities = {"tools": {"listChanged": True}}
+        capabilities = {"tools": {"listChanged": True}, **answers("capabilities")}
         about = {"name": "test", "version": "1"}
         version = params["protocolVersion"]
         result = {
@@ -60,8 +60,18 @@ def handle(message: dict[str, Any]) -> None:
         log(f"cancelled {params['requestId']}")
     elif method is None:
         log("told " + json.dumps(message.get("error", message.get("result"))))
+    elif number is not None and method in answers():
+        log(f"asked {method} {json.dumps(params)}")
+        send(id=number, result=answers(method))
     elif number is not None:
         send(id=number, error={"code": -32601, "message": "no such method"})
+
+
+def answers(name: str | None = None) -> dict[str, Any]:
+    """Return the answers of FOLDER/answers.json by method, or one of them."""
+    path = FOLDER / "answers.json"
+    told = json.loads(path.read_text()) if path.exists() else {}
+    return told if name is None else told.get(name, {})
 
 
 def call(number: Any, name: str, arguments: dict[str, Any], params: Any) -> None:

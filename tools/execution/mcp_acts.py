@@ -1,0 +1,237 @@
+"""Resources and prompts of MCP servers, as acts that the guard judges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from anyio.lowlevel import checkpoint
+from pydantic import JsonValue
+
+from toolcell.core import InvalidInputError, ToolCall
+from toolcell.core.text.printable import escaped
+from toolcell.guard import CallFacts
+
+from ..foreign.definition import MAX_DESCRIPTION_CHARACTERS, marked
+from ..mcp_client.offers import Kind, MCPOffer
+from ..mcp_client.toolset import MCPToolset
+from .components import RunContext
+from .executor import ToolExecutor
+
+MCP_ACTS = ("resource.read", "prompt.get")
+"""The names that rules know."""
+
+UNTRUSTED_META = "toolcell/untrusted"
+"""The key in `_meta` for whose words a content is."""
+
+_READ, _GET = MCP_ACTS
+_TAGS = frozenset({"mcp"})
+_NO_RUN = RunContext()
+_NEVER = frozenset({"no_agent", "no_policy", "bad_call", "denied", "not_allowed"})
+
+
+class MCPActs:
+    """Reads resources and gets prompts of MCP servers, for agents.
+
+    Each is an act with the stages of a call: `resource.read` with `server` and `uri`,
+    `prompt.get` with `server`, `name` and `arguments`. The guard is asked first, and
+    nothing reaches the server of one that is denied. Where a person edits an act, what
+    was edited is done, at the server that it names then.
+
+    Args:
+        executor: Its guard judges the acts; its records have them.
+        toolsets: The servers; open while they are asked.
+    """
+
+    def __init__(self, executor: ToolExecutor, toolsets: Iterable[MCPToolset]) -> None:
+        self._executor = executor
+        self._toolsets = {each.name: each for each in toolsets}
+
+    @property
+    def offers_any(self) -> bool:
+        """True if there is something that some agent might read or get."""
+        return any(each.offers for each in self._toolsets.values())
+
+    async def listed(self, agent_id: str, kind: Kind) -> list[tuple[str, MCPOffer]]:
+        """Return what an agent may ask for, each with its server.
+
+        What two servers offer by one address is left out, for which of them is meant is
+        not known. A template is there if the guard could allow some URI.
+        """
+        found: dict[str, list[tuple[str, MCPOffer]]] = {}
+        for server, toolset in self._toolsets.items():
+            for offer in toolset.offers:
+                if offer.kind == kind:
+                    found.setdefault(offer.address, []).append((server, offer))
+        seen = []
+        for alone in (each[0] for each in found.values() if len(each) == 1):
+            await checkpoint()
+            if await self._may_ask(agent_id, *alone):
+                seen.append(alone)
+        return seen
+
+    async def read(
+        self,
+        uri: str,
+        *,
+        agent_id: str,
+        server: str | None = None,
+        run: RunContext = _NO_RUN,
+    ) -> list[dict[str, JsonValue]]:
+        """Read a resource.
+
+        Args:
+            uri: The URI, as the server lists it or a template makes it.
+            agent_id: The agent that reads.
+            server: The server. None: the one that offers it.
+            run: The agent's run.
+
+        Returns:
+            Contents, as MCP writes them. Their `_meta` says whose words they are.
+
+        Raises:
+            InvalidInputError: No server offers it, two do, or its URI can be written in
+                another way.
+            GuardDeniedError: It is refused.
+            ToolError: The server did not give it.
+        """
+        asked: dict[str, Any] = {"server": server or self._server_of(_READ, uri)}
+        asked["uri"] = uri
+        self._found(_READ, asked["server"], uri)
+        async with self._executor.operation(
+            _READ, asked, agent_id=agent_id, run=run, tags=_TAGS
+        ) as act:
+            there: Any = act.arguments
+            toolset, offer = self._found(_READ, there.get("server"), there.get("uri"))
+            async with toolset.use(offer, agent_id) as connection:
+                answer = await connection.read(there["uri"])
+        return [_as_json(each) | _mark(toolset) for each in answer.contents]
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str],
+        *,
+        agent_id: str,
+        server: str | None = None,
+        run: RunContext = _NO_RUN,
+    ) -> dict[str, JsonValue]:
+        """Get a prompt.
+
+        Args:
+            name: The name that its server gives it.
+            arguments: Its arguments.
+            agent_id: The agent that asks for it.
+            server: The server. None: the one that offers it.
+            run: The agent's run.
+
+        Returns:
+            `messages` and a `description`, as MCP writes them. Each text begins with
+            whose words it is.
+
+        Raises:
+            InvalidInputError: No server offers it, two do, or the arguments do not fit.
+            GuardDeniedError: It is refused.
+            ToolError: The server did not give it.
+        """
+        asked: dict[str, Any] = {"server": server or self._server_of(_GET, name)}
+        asked |= {"name": name, "arguments": dict(arguments)}
+        self._found(_GET, asked["server"], name)[1].check_arguments(dict(arguments))
+        async with self._executor.operation(
+            _GET, asked, agent_id=agent_id, run=run, tags=_TAGS
+        ) as act:
+            there: Any = act.arguments
+            toolset, offer = self._found(_GET, there.get("server"), there.get("name"))
+            offer.check_arguments(there.get("arguments"))
+            async with toolset.use(offer, agent_id) as connection:
+                answer = await connection.get_prompt(there["name"], there["arguments"])
+        return _marked_prompt(toolset, _as_json(answer))
+
+    def _server_of(self, act: str, address: str) -> str:
+        """Return the one server that offers a resource or prompt."""
+        found = [
+            name
+            for name, toolset in self._toolsets.items()
+            if _offer_of(act, toolset, address) is not None
+        ]
+        if len(found) > 1:
+            raise InvalidInputError(
+                f"{' and '.join(found)} both offer it, and which is meant is not known",
+                hint="the one who configures them can leave it out at one of them",
+                details={"reason": "ambiguous"},
+            )
+        if not found:
+            raise _not_offered(act)
+        return found[0]
+
+    def _found(
+        self, act: str, server: object, address: object
+    ) -> tuple[MCPToolset, MCPOffer]:
+        """Return a server and what it offers; people may have edited both names."""
+        for name, toolset in self._toolsets.items():
+            if name == server and isinstance(address, str):
+                offer = _offer_of(act, toolset, address)
+                if offer is not None:
+                    return toolset, offer
+        raise _not_offered(act)
+
+    async def _may_ask(self, agent_id: str, server: str, offer: MCPOffer) -> bool:
+        """Return whether the rules could allow an agent to ask for it."""
+        guard, facts = self._executor.guard, CallFacts(tags=_TAGS)
+        if guard is None:
+            return True
+        if offer.kind == "template":
+            return guard.may_allow(agent_id, _READ, facts)
+        about: dict[str, Any] = {"server": server, "uri": offer.address}
+        if offer.kind == "prompt":
+            about = {"server": server, "name": offer.address, "arguments": {}}
+        name = _GET if offer.kind == "prompt" else _READ
+        call = ToolCall(id="listed", name=name, agent_id=agent_id, arguments=about)
+        return (await guard.decide(call, facts)).reason not in _NEVER
+
+
+def _offer_of(act: str, toolset: MCPToolset, address: str) -> MCPOffer | None:
+    """Return the resource before the template that has its URI, or the prompt."""
+    if act == _GET:
+        fit = [o for o in toolset.offers if (o.kind, o.address) == ("prompt", address)]
+    else:
+        fit = [offer for offer in toolset.offers if offer.covers(address)]
+    return min(fit, key=lambda offer: offer.kind == "template", default=None)
+
+
+def _not_offered(act: str) -> InvalidInputError:
+    return InvalidInputError(
+        "no server offers that, as it is written",
+        hint="take one of the list; of a URI there is one writing"
+        if act == _READ
+        else "take one of the list",
+        details={"reason": "not_offered"},
+    )
+
+
+def _as_json(answer: Any) -> dict[str, Any]:
+    shown: dict[str, Any] = answer.model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
+    return shown
+
+
+def _author(toolset: MCPToolset) -> str:
+    return f"MCP server {toolset.name}"
+
+
+def _mark(toolset: MCPToolset) -> dict[str, JsonValue]:
+    return {"_meta": {UNTRUSTED_META: marked(_author(toolset), "")}}
+
+
+def _marked_prompt(toolset: MCPToolset, prompt: dict[str, Any]) -> dict[str, JsonValue]:
+    """Return a prompt whose texts say whose words they are."""
+    author = _author(toolset)
+    messages: list[JsonValue] = []
+    for message in prompt["messages"]:
+        content = message["content"] | _mark(toolset)
+        if content["type"] == "text":
+            content["text"] = marked(author, content["text"])
+        messages.append({"role": message["role"], "content": content})
+    about = escaped(prompt.get("description", ""), MAX_DESCRIPTION_CHARACTERS)
+    return {"description": marked(author, about), "messages": messages}
