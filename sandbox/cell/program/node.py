@@ -13,6 +13,7 @@ import sys
 
 from ..kernel import signals
 from ..wire.contract import REQUEST_FD, RESULT_FD
+from .node_tools import RUNNER_PART
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 # The source is parsed as a script, whose last value is known; else as a module; else
 # as TypeScript, without its types. `node -e` gives it `require` and the current folder.
-_RUNNER = r"""(() => {
+_RUNNER = (
+    r"""(() => {
 'use strict';
 const fs = require('node:fs'), path = require('node:path'), vm = require('node:vm');
 const {inspect, promisify} = require('node:util');
@@ -29,7 +31,7 @@ const {pathToFileURL} = require('node:url');
 const {stripTypeScriptTypes} = require('node:module');
 const text = fs.readFileSync(SCRIPT_FD, 'utf8');
 fs.closeSync(SCRIPT_FD);
-const {code, inputs, args, lives, secrets} = JSON.parse(text);
+const {code, inputs, args, lives, secrets, tools} = JSON.parse(text);
 const NAME = 'main.js', MAX = 524288, MAX_VALUES = 100000, LOOSE =
   /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
 let room = MAX_VALUES, value, failure, finished = false, drained = false;
@@ -118,15 +120,20 @@ async function link(name) {
     for (const each of names) this.setExport(each, found[each]);
   });
 }
+function awaits(source) {
+  try {
+    return Boolean(new vm.Script(`async () => {${source}\n}`));
+  } catch {
+    return false;
+  }
+}
 function parsed(source) {
   try {
     return new vm.Script(source, {filename: NAME, importModuleDynamically: load});
   } catch (error) {
     if (!(error instanceof SyntaxError)) throw error;
     // Where nothing is imported, V8's own prompt knows the value of what awaits.
-    if (/await/.test(error.message) && !/\b(import|export)\b/.test(source)) {
-      return {source};
-    }
+    if (!/\b(import|export)\b/.test(source) && awaits(source)) return {source};
     try {
       return quietly(() => new vm.SourceTextModule(source, {
         identifier: NAME, importModuleDynamically: load,
@@ -207,19 +214,10 @@ function withoutTypes(source) {
     return source;
   }
 }
-const readSome = promisify(fs.read);
-async function readExactly(size) {
-  const data = Buffer.alloc(size);
-  for (let at = 0; at < size;) {
-    const {bytesRead} = await readSome(REQUEST_FD, data, at, size - at, null);
-    if (!bytesRead) process.reallyExit(0);
-    at += bytesRead;
-  }
-  return data;
-}
-async function nextRequest() {
-  const size = parseInt((await readExactly(8)).toString(), 16);
-  const body = await readExactly(size);
+"""
+    + RUNNER_PART
+    + r"""async function nextRequest() {
+  const body = await supervisor.request();
   const first = body.indexOf(10), second = body.indexOf(10, first + 1);
   const header = JSON.parse(body.subarray(0, first));
   const named = JSON.parse(body.subarray(first + 1, second).toString() || '{}');
@@ -229,7 +227,7 @@ async function nextRequest() {
   }
   const {$secrets = {}, ...others} = named;
   return {code: body.subarray(second + 1).toString(), inputs: others,
-          secrets: {...header.variables, ...$secrets}};
+          secrets: {...header.variables, ...$secrets}, tools: header.tools ?? []};
 }
 async function serve(request) {
   let fail;
@@ -241,18 +239,22 @@ async function serve(request) {
     const before = {...process.env};
     Object.assign(globalThis, request.inputs);
     Object.assign(process.env, request.secrets);
+    const endTools = offerTools(request.tools);
     room = MAX_VALUES;
     finished = false;
     const failed = new Promise((_, no) => { fail = no; });
+    let outcome;
     try {
       const source = withImports(withoutTypes(request.code));
       value = await Promise.race([evaluated(source), failed]);
-      report({outcome: 'ok', value: described(), exit_code: 0});
+      outcome = {outcome: 'ok', value: described(), exit_code: 0};
     } catch (error) {
       trim(error);
       process.stderr.write(`Uncaught ${error?.stack ?? inspect(error)}\n`);
-      report({outcome: 'error', exception: exceptionOf(error), exit_code: 1});
+      outcome = {outcome: 'error', exception: exceptionOf(error), exit_code: 1};
     }
+    endTools();
+    report(outcome);
     for (const name of Object.keys(request.secrets)) {
       delete process.env[name];
       if (name in before) process.env[name] = before[name];
@@ -261,11 +263,13 @@ async function serve(request) {
   }
 }
 process.argv = [process.argv[0], NAME, ...args];
+if (lives || tools.length) supervisor.open();
 if (lives) {
-  serve({code, inputs, secrets});
+  serve({code, inputs, secrets, tools});
   return;
 }
 Object.assign(globalThis, inputs);
+offerTools(tools);
 const program = understood();
 if (program instanceof vm.Script) {
   value = program.runInThisContext();
@@ -287,6 +291,7 @@ if (program instanceof vm.Script) {
 }
 })();
 """
+)
 
 
 def run(node: str, request: dict[str, Any], *, lives: bool) -> int:
@@ -304,6 +309,7 @@ def run(node: str, request: dict[str, Any], *, lives: bool) -> int:
         "args": sys.argv[1:],
         "secrets": request.get("secrets", {}),
         "lives": lives,
+        "tools": request["tools"],
     }
     data = json.dumps(asked).encode()
     view = memoryview(data)
@@ -311,7 +317,8 @@ def run(node: str, request: dict[str, Any], *, lives: bool) -> int:
         view = view[os.write(script, view) :]
     os.lseek(script, 0, os.SEEK_SET)
     signals.as_new()
-    for fd in (RESULT_FD, script, *((REQUEST_FD,) if lives else ())):
+    speaks = lives or request["tools"]
+    for fd in (RESULT_FD, script, *((REQUEST_FD,) if speaks else ())):
         os.set_inheritable(fd, True)
     heap = "--max-old-space-size=%d" % request["memory_mib"]
     numbers = (RESULT_FD, script, REQUEST_FD)
