@@ -13,9 +13,10 @@ from toolcell.core import CellLostError, InvalidInputError, ToolcellError
 from toolcell.sandbox import ExecutionResult
 
 from ..wire.codec import read_result
-from ..wire.link import Exchange, Link
+from ..wire.link import Link
+from ..wire.message import Message
 from .protocol_errors import closing_link_on_error
-from .runs import ask, last_message, next_message, stream_of
+from .runs import Caller, ask, next_message, stream_of
 
 
 class ClusterProcess:
@@ -25,11 +26,15 @@ class ClusterProcess:
         link: Leads to the node.
         session: The number of its session.
         about: The node's report of it.
+        caller: Answers its calls.
     """
 
-    def __init__(self, link: Link, session: int, about: dict[str, Any]) -> None:
+    def __init__(
+        self, link: Link, session: int, about: dict[str, Any], caller: Caller
+    ) -> None:
         self._link = link
         self._session = session
+        self._caller = caller
         self.number = int(about["process"])
         """Its number on the link."""
 
@@ -70,22 +75,25 @@ class ClusterProcess:
             with closing_link_on_error(self._link):
                 self._result = read_result(found)
             self._ended.set()
+        self._caller.raise_failure()
         return self._result
 
     async def ended(self) -> None:
         """Return when it has ended, or its cell is gone; as `Process.ended`."""
         await self._ended.wait()
 
-    async def follow(self, exchange: Exchange, stack: AsyncExitStack) -> None:
-        """Note its end.
+    async def follow(self, early: list[Message], stack: AsyncExitStack) -> None:
+        """Answer its calls, and note its end.
 
         Args:
-            exchange: The exchange of its start, which the node ends with it.
-            stack: Leaves the exchange.
+            early: Calls that came before the report of its start.
+            stack: Leaves the exchange of its start, which the node ends with it.
         """
         async with stack:
             try:
-                await last_message(exchange)
+                with self._caller.patience:
+                    async with self._caller.answering():
+                        await self._caller.last_message(early)
             except ToolcellError:
                 # Whoever waits for it gets the error.
                 pass

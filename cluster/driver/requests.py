@@ -81,12 +81,14 @@ def _revealed(secrets: Mapping[str, SecretStr]) -> _Fields:
     return {name: secret.get_secret_value() for name, secret in secrets.items()}
 
 
-def _packed_calls(calls: HostCalls) -> _Fields:
+def packed_calls(calls: HostCalls) -> _Fields:
+    """Return what a node is to know of the calls that a program may make."""
     return {
         "names": list(calls.names),
         "max_calls": calls.max_calls,
         "max_concurrency": calls.max_concurrency,
         "max_pause_seconds": calls.max_pause_seconds,
+        "describes": calls.describe is not None,
     }
 
 
@@ -100,7 +102,7 @@ _PACKED: dict[str, Callable[[Any], Any]] = {
     "secrets": _revealed,
     "stdin": _is_given,
     "files": list,
-    "calls": _packed_calls,
+    "calls": packed_calls,
     "on_output": _is_given,
     "on_display": _is_given,
     "on_connection": _is_given,

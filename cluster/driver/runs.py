@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -120,7 +120,7 @@ async def _run_heard(
 ) -> Message:
     """Run a program whose caller follows it; return the node's last message."""
     async with link.exchange(*asked) as exchange:
-        caller = _Caller(exchange, run)
+        caller = Caller(exchange, run)
         with caller.patience:
             try:
                 async with caller.answering():
@@ -146,7 +146,7 @@ async def run_at(place: Place, run: RemoteRun, asked: Request) -> ExecutionResul
     return result
 
 
-class _Caller:
+class Caller:
     """The functions that a caller gave to a run, and what one of them raised."""
 
     def __init__(self, exchange: Exchange, run: RemoteRun) -> None:
@@ -168,8 +168,14 @@ class _Caller:
         async with tasks_beside() as self._tasks:
             yield
 
-    async def last_message(self) -> Message:
-        """Pass on what the node says, until its last message; return that."""
+    async def last_message(self, early: Sequence[Message] = ()) -> Message:
+        """Pass on what the node says, until its last message; return that.
+
+        Args:
+            early: Messages that came before, and were not passed on.
+        """
+        for each in early:
+            self._take(each)
         message = await next_message(self._exchange)
         while not self._exchange.ended:
             if self._failure is None:
@@ -241,14 +247,20 @@ class _Call:
     def __init__(self, exchange: Exchange, fields: _Fields) -> None:
         self._exchange = exchange
         self._number = int(fields["call"])
-        self._arguments = [*fields["args"]], {**fields["kwargs"]}
+        self._describes = "describe" in fields
+        self._arguments = [*fields.get("args", ())], {**fields.get("kwargs", {})}
         self._pauses = 0
-        self.name = str(fields["name"])
+        self.name = str(fields["describe" if self._describes else "name"])
 
-    async def answer(self, calls: HostCalls, caller: _Caller) -> None:
+    async def _outcome(self, calls: HostCalls) -> _Fields:
+        if not self._describes:
+            return await calls.handler(self.name, *self._arguments)
+        return {"value": await calls.describe(self.name) if calls.describe else {}}
+
+    async def answer(self, calls: HostCalls, caller: Caller) -> None:
         self._outer = answer_for(self)
         try:
-            answer = await calls.handler(self.name, *self._arguments)
+            answer = await self._outcome(calls)
         except Exception as error:  # noqa: BLE001 - raised by the run
             caller.fail(error)
             return

@@ -35,13 +35,14 @@ from ..wire.message import Message
 from .process import ClusterProcess
 from .protocol_errors import closing_link_on_error
 from .remote_session import RemoteSession
-from .requests import RemoteRun, bytes_of, listed
-from .runs import next_part, run_on, stream_on
+from .requests import RemoteRun, bytes_of, listed, packed_calls
+from .runs import Caller, next_part, run_on, stream_on
 from .watch import ClusterWatch
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
+    from toolcell.sandbox import HostCalls
     from toolcell.sandbox.spi import OnStep
 
 _MAX_READ_BYTES = 256 * 1024 * 1024
@@ -130,6 +131,7 @@ class ClusterSession(SandboxSession):
         timeout_seconds: float | None = None,
         pty: tuple[int, int] | None = None,
         background: bool = False,
+        calls: HostCalls | None = None,
         gate: RequestGate | None = None,
     ) -> ClusterProcess:
         has_stdin = isinstance(stdin, bytes)
@@ -143,14 +145,20 @@ class ClusterSession(SandboxSession):
             "background": background,
         }
         blobs = [stdin] if isinstance(stdin, bytes) else []
-        more = {"options": options, "has_stdin": has_stdin}
+        more: dict[str, Any] = {"options": options, "has_stdin": has_stdin}
+        if calls is not None:
+            more["calls"] = packed_calls(calls)
         asking = self._remote.exchange("exec", *blobs, **more)
         async with AsyncExitStack() as stack:
             exchange = await stack.enter_async_context(asking)
-            about = (await next_part(exchange)).fields
+            early = [await next_part(exchange)]
+            while "call" in early[-1].fields:
+                early.append(await next_part(exchange))
+            about = early.pop().fields
             with closing_link_on_error(exchange):
-                process = ClusterProcess(self._link, self._remote.number, about)
-            self._start(partial(process.follow, exchange, stack.pop_all()))
+                caller = Caller(exchange, RemoteRun(RunRequest("", calls=calls)))
+                process = ClusterProcess(self._link, self._remote.number, about, caller)
+            self._start(partial(process.follow, early, stack.pop_all()))
         self._processes[process.number] = process
         return process
 

@@ -53,6 +53,7 @@ class RunDriver:
                 max_calls=int(wanted["max_calls"]),
                 max_concurrency=int(wanted["max_concurrency"]),
                 max_pause_seconds=float(wanted["max_pause_seconds"]),
+                describe=self._describe if wanted["describes"] else None,
             )
 
     async def listen(self) -> None:
@@ -69,10 +70,16 @@ class RunDriver:
     async def _handle(
         self, name: str, arguments: list[Any], options: _Fields
     ) -> _Fields:
+        return await self._asked({"name": name, "args": arguments, "kwargs": options})
+
+    async def _describe(self, name: str) -> _Fields:
+        answer = await self._asked({"describe": name})
+        return dict(answer["value"])
+
+    async def _asked(self, asked: _Fields) -> _Fields:
         number = next(self._numbers)
         sender, answers = anyio.create_memory_object_stream[Message](math.inf)
         self._waiting[number] = sender
-        asked = {"name": name, "args": arguments, "kwargs": options}
         try:
             with sender, answers:
                 await self._exchange.send({"call": number, **asked})

@@ -18,6 +18,7 @@ from ..wire.exchange_stream import ExchangeStream, relay
 from ..wire.link import Exchange
 from ..wire.message import Message
 from ..wire.tasks import tasks_beside
+from .calls import RunDriver
 from .transfers import TRANSFERS, files, max_archive_bytes, transfer
 
 _Fields = dict[str, Any]
@@ -133,12 +134,20 @@ class Sessions:
         options = dict(fields["options"])
         if fields["has_stdin"]:
             options["stdin"] = message.blobs[0]
-        process = await session.exec(**options)
         number = next(self._numbers)
-        self._processes[fields["session"]][number] = process
+        processes = self._processes[fields["session"]]
+
+        async def stop() -> None:
+            await processes[number].kill()
+
+        driver = RunDriver(exchange, fields.get("calls"), stop)
+        process = await session.exec(**options, calls=driver.calls)
+        processes[number] = process
         about = {"process": number, "pid": process.pid, "argv": process.argv}
         exchange.send_soon(about)
-        await process.ended()
+        async with tasks_beside() as tasks:
+            tasks.start_soon(driver.listen)
+            await process.ended()
         return {}, []
 
     async def _of_process(self, exchange: Exchange, message: Message) -> _Answer:

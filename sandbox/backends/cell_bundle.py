@@ -46,11 +46,14 @@ class Bundle:
             return ModuleSpec(name, self, origin=name, is_package=package)
     def create_module(self, spec):
         return None
-    def exec_module(self, module):
-        code = self.modules.pop(module.__name__)
+    def get_code(self, name):
+        code = self.modules.pop(name)
         if isinstance(code, str):
-            code = compile(code, "<" + module.__name__ + ">", "exec")
-            self.compiled[module.__name__] = code
+            code = compile(code, "<" + name + ">", "exec")
+            self.compiled[name] = code
+        return code
+    def exec_module(self, module):
+        code = self.get_code(module.__name__)
         module.__builtins__ = self.builtins
         exec(code, module.__dict__)
 sys.meta_path.insert(0, Bundle())

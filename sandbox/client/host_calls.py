@@ -46,6 +46,10 @@ class HostCalls:
     an error is the seconds to wait. An exception of it ends the run and is raised by
     `run`."""
 
+    describe: Callable[[str], Awaitable[dict[str, Any]]] | None = None
+    """Called with one of the names, when `tools describe` asks for it. Returns what is
+    to be known of it, as JSON; None: that is its name."""
+
     max_calls: int = 100
     """Calls of one run, with 1,000 values each on average. When it is reached the cell
     answers further calls with an error, without asking the host."""
@@ -132,13 +136,26 @@ class CallServer:
         self._values_left -= values
         try:
             call = strict_json(text)
+            if "describe" in call:
+                return await self._description(call["describe"])
             name = str(call["name"])
             arguments, options = list(call["args"]), dict(call["kwargs"])
         except (FrameError, KeyError, TypeError, ValueError):
             return _error("invalid", "this is no call")
         if name not in self._calls.names:
-            return _error("not_found", f"there is no tool {name[:100]!r}")
+            return _unknown(name)
         return await self._calls.handler(name, arguments, options)
+
+    async def _description(self, name: object) -> dict[str, Any]:
+        """Return what is known of a tool, or, without a name, the names of all."""
+        calls = self._calls
+        if name is None:
+            return {"value": list(calls.names)}
+        if name not in calls.names:
+            return _unknown(str(name))
+        if calls.describe is None:
+            return {"value": {"name": name}}
+        return {"value": await calls.describe(str(name))}
 
     def _encoded(self, answer: dict[str, Any]) -> bytes:
         text = answer_as_json(answer)
@@ -161,6 +178,10 @@ def answer_as_json(answer: dict[str, Any]) -> bytes:
         return json.dumps(answer, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError):
         return b""
+
+
+def _unknown(name: str) -> dict[str, Any]:
+    return _error("not_found", f"there is no tool {name[:100]!r}")
 
 
 def _error(code: str, message: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from ..results.result import (
     Usage,
 )
 from ..results.status import COMMAND_ENDS, Status
+from .calls import CommandCalls
 from .network import CommandNetwork
 from .output import KeptOutput, OutputFeed
 
@@ -73,6 +74,7 @@ class Process:
         """The reason that it ended without a result; empty unless it did."""
 
         self.network: CommandNetwork | None = None
+        self.calls: CommandCalls | None = None
         self._send_frame = send_frame
         self._number = number
         self._traits = traits
@@ -106,9 +108,12 @@ class Process:
 
         Raises:
             CellLostError: The cell, or what runs its commands, is gone.
+            Exception: The handler of its calls raised it.
         """
         self._feed.release()
         await self._ended.wait()
+        if self.calls is not None and self.calls.failure is not None:
+            raise self.calls.failure
         if self._result is None:
             raise CellLostError(
                 f"the command was lost: {self.lost}", hint="open a new session"
@@ -229,6 +234,8 @@ class Process:
         elif kind == "exec_room":
             self._room += int(header["bytes"])
             self._wake_writer()
+        elif kind == "exec_call" and self.calls is not None:
+            self.calls.take(payload)
         elif kind == "exec_ended":
             self._result = self._build_result(header)
 

@@ -16,10 +16,12 @@ from ..client.file_errors import known
 from ..client.types import CellTraits
 from ..config.settings import Limits
 from .beside import FramesBesideRuns
+from .calls import CommandCalls
 from .network import CommandNetwork
 from .process import Process, checked_size, checked_timeout
 
 if TYPE_CHECKING:
+    from ..client.host_calls import HostCalls
     from ..network.egress import Egress
 
 _SHELL = ("bash", "--norc", "--noprofile", "-c")
@@ -131,6 +133,7 @@ class ProcessTable:
         limits: Limits,
         branch: str,
         egress: Egress | None = None,
+        calls: HostCalls | None = None,
     ) -> Process:
         """Start a command; return when it runs.
 
@@ -139,6 +142,7 @@ class ProcessTable:
             limits: Their `output_bytes` bound what its result keeps.
             branch: The branch of the session in whose work dir it starts.
             egress: Its way to the network; None if it has none.
+            calls: What it may call of the host; None if that is nothing.
 
         Raises:
             InvalidInputError: It cannot be started; the error says why.
@@ -159,12 +163,27 @@ class ProcessTable:
         )
         if egress is not None:
             process.network = CommandNetwork(egress, number, self._frames)
+        if calls is not None:
+            process.calls = CommandCalls(calls, number, self._frames)
+            await process.calls.begin(self._spawn)
+        try:
+            await self._begin(number, process, command, branch)
+        except BaseException:
+            if process.calls is not None:
+                process.calls.stop()
+            raise
+        await self._send_input(process, command.stdin)
+        return process
+
+    async def _begin(
+        self, number: int, process: Process, command: Command, branch: str
+    ) -> None:
         started = self._starting[number] = anyio.Event()
         self._living[number] = process
         self._frames.follow()
         try:
             words = {"argv": command.argv, "env": dict(command.env)}
-            header = _start_header(number, command, branch, egress)
+            header = _start_header(number, command, branch, process)
             await self._frames.send(header, json.dumps(words).encode())
             with anyio.fail_after(_START_SECONDS):
                 await started.wait()
@@ -179,8 +198,6 @@ class ProcessTable:
             raise self._failures.pop(number)
         if not process.running and not process.pid:
             raise CellLostError(f"the command did not start: {process.lost}")
-        await self._send_input(process, command.stdin)
-        return process
 
     async def _give_up(self, number: int) -> None:
         try:
@@ -225,6 +242,8 @@ class ProcessTable:
             process = self._living.pop(number)
             if process.network is not None:
                 process.network.egress.stop()
+            if process.calls is not None:
+                process.calls.stop()
             process.lost = why
             process.end()
         for started in self._starting.values():
@@ -259,16 +278,18 @@ class ProcessTable:
             self._end(number, process)
 
     def _end(self, number: int, process: Process) -> None:
-        if process.network is None:
+        if process.network is None and process.calls is None:
             del self._living[number]
             process.end()
         else:
-            self._spawn(self._end_with_network, number, process)
+            self._spawn(self._end_slowly, number, process)
 
-    async def _end_with_network(self, number: int, process: Process) -> None:
-        """End a command whose result is to name all of its connections."""
-        assert process.network is not None
-        await process.network.egress.aclose()
+    async def _end_slowly(self, number: int, process: Process) -> None:
+        """End a command after its calls, and name all of its connections."""
+        if process.calls is not None:
+            await process.calls.aclose()
+        if process.network is not None:
+            await process.network.egress.aclose()
         self._living.pop(number, None)
         process.end()
 
@@ -287,8 +308,9 @@ def _not_started(header: dict[str, Any]) -> InvalidInputError:
 
 
 def _start_header(
-    number: int, command: Command, branch: str, egress: Egress | None
+    number: int, command: Command, branch: str, process: Process
 ) -> dict[str, Any]:
+    network, calls = process.network, process.calls
     return {
         "type": "exec_start",
         "id": number,
@@ -297,6 +319,7 @@ def _start_header(
         "stdin": command.stdin is not None,
         "pty": None if command.pty is None else list(command.pty),
         "timeout": command.timeout_seconds,
-        "network": None if egress is None else egress.request,
+        "network": None if network is None else network.egress.request,
+        "tools": None if calls is None else calls.request,
         "packages": command.packages,
     }

@@ -159,6 +159,7 @@ class SandboxSession(ABC):
         timeout_seconds: float | None = None,
         pty: tuple[int, int] | None = None,
         background: bool = False,
+        calls: HostCalls | None = None,
         gate: RequestGate | None = None,
     ) -> SandboxProcess:
         """Start a command in the session's cell; return it as soon as it runs.
@@ -166,8 +167,8 @@ class SandboxSession(ABC):
         Commands run beside each other and beside the session's own runs, as the same
         confined user, in the same files and within the same limits of the cell; 64 at
         once. Each has the session's network from its start to its end, with limits on
-        connections and bytes of its own, and finds the session's packages. What they
-        leave in the background lives on without network, on gVisor until the next run
+        connections and bytes of its own, and the session's packages. What they leave in
+        the background lives on without network and calls, on gVisor until the next run
         ends; all of it ends with the session.
 
         Args:
@@ -176,14 +177,13 @@ class SandboxSession(ABC):
             stdin: Bytes to read; "pipe" lets `Process.write` give them; None is
                 nothing, or the terminal.
             env: Environment variables beside those that every program finds.
-            cwd: The folder to start in, below the session's work dir or absolute.
+            cwd: The folder to start in, of the work dir or absolute.
             timeout_seconds: Seconds from the start. When it is reached the command and
-                its terminal session are killed and its status is `timeout`. None: no
-                limit but the session's.
+                its terminal session are killed: `timeout`. None: the session's limit.
             pty: Rows and columns of a pseudo-terminal to run in; None: pipes.
-            background: True if it never waits for somebody to read its output or to
-                call `wait`; the latest 65,536 bytes are there for a reader. False: with
-                524,288 bytes unread it waits for one of the two.
+            background: True if it never waits for a reader of its output, who gets the
+                latest 65,536 bytes. False: past 524,288 it waits for one or `wait`.
+            calls: What the program `tools` may call in it, until it ends.
             gate: As in `Sandbox.run`; `timeout_seconds` stands still meanwhile.
 
         Raises:

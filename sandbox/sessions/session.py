@@ -34,6 +34,7 @@ from .interface import SandboxSession
 from .shared_cell import MAIN_BRANCH, SharedCell, node_branch
 
 if TYPE_CHECKING:
+    from ..client.host_calls import HostCalls
     from ..network.gate import RequestGate
     from ..network.types import OnConnection
     from ..packages.distributions import OnStep
@@ -239,6 +240,7 @@ class Session(SandboxSession):
         timeout_seconds: float | None = None,
         pty: tuple[int, int] | None = None,
         background: bool = False,
+        calls: HostCalls | None = None,
         gate: RequestGate | None = None,
     ) -> Process:
         wanted = Command(
@@ -258,7 +260,7 @@ class Session(SandboxSession):
             egress = self._programs.egress(
                 self._shared.network, limits, None, self.agent_id, gate
             )
-        return await table.start(wanted, limits, self._own_branch, egress)
+        return await table.start(wanted, limits, self._own_branch, egress, calls)
 
     async def connect(self, port: int) -> PortStream:
         _require_cell(self._shared, "has no ports of its own")

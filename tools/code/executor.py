@@ -7,8 +7,9 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import EllipsisType
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from toolcell.core import ConfigError, InvalidInputError, ToolCall, ToolExecutionError
 from toolcell.guard import ActionGuard
@@ -131,6 +132,7 @@ class CodeExecutor:
         code: str,
         *,
         agent_id: str | None = None,
+        language: Literal["python", "bash", "node"] = "python",
         extra_namespace: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         session: SandboxSession | None = None,
@@ -139,11 +141,12 @@ class CodeExecutor:
         on_output: Callable[[str, bytes], None] | None = None,
         gate: RequestGate | None = None,
     ) -> CodeResult:
-        """Run a Python program; calls that are unfinished at its end are cancelled.
+        """Run a program; calls that are unfinished at its end are cancelled.
 
         Args:
             code: The program's text.
             agent_id: The agent of the program and of every call in it.
+            language: Its language. In bash the program `tools` makes the calls.
             extra_namespace: JSON values that become variables of the program.
             limits: Narrower limits for this run; None takes the sandbox's.
             session: The session to run in, with the variables of earlier programs.
@@ -180,6 +183,7 @@ class CodeExecutor:
             )
         result = await place.run(
             code,
+            language=language,
             inputs=inputs,
             limits=limits,
             calls=calls,
@@ -192,6 +196,25 @@ class CodeExecutor:
             id=handler.program_id,
             calls=tuple(handler.made()),
         )
+
+    def command_calls(
+        self,
+        *,
+        agent_id: str | None = None,
+        call_id: str | None = None,
+        run: RunContext | None = None,
+    ) -> HostCalls:
+        """Return the calls for one command, `session.exec(..., calls=...)`.
+
+        Args:
+            agent_id: The agent of every call; the session must be the same agent's.
+            call_id: As for `execute`.
+            run: As for `execute`; None: calls that need a person's approval wait.
+
+        Raises:
+            ToolExecutionError: As for `execute`.
+        """
+        return self._handler(agent_id, call_id, run or _ASKS)[1]
 
     def _handler(
         self, agent_id: str | None, call_id: str | None, run: RunContext
@@ -209,6 +232,7 @@ class CodeExecutor:
             max_calls=min(self._max_calls, nesting.budget.left),
             max_concurrency=self._max_concurrency,
             max_pause_seconds=self.executor.approval_seconds(run),
+            describe=partial(_described, tools),
         )
 
     def describe_tools(self, agent_id: str | None = None) -> str:
@@ -254,6 +278,13 @@ class CodeExecutor:
                 hint="let the program do the work itself",
             )
         return nesting
+
+
+async def _described(tools: Mapping[str, Tool], name: str) -> dict[str, Any]:
+    """Return what `tools describe` prints of a tool."""
+    tool = tools[name]
+    about = {"name": name, "description": tool.description}
+    return {**about, "parameters": tool.parameters}
 
 
 def _executor(

@@ -24,6 +24,7 @@ from ..accounting.memory_watch import gave_up
 from ..kernel import linux
 from ..kernel.cgroup_files import oom_kills_in
 from ..kernel.descriptors import keep_only
+from ..relays.command_calls import CommandCalls, close_all
 from ..relays.command_networks import CommandNetworks
 from ..relays.port_relay import PortRelay
 from ..wire import search_paths
@@ -104,8 +105,10 @@ class ProcessHost:
         self._networks = CommandNetworks(
             sock.sendall, settings["notifier"], settings["trust"]
         )
+        self._calls = CommandCalls(sock.sendall)
         self._watches = Watches(sock.sendall, settings["uid"])
-        for fd in (sock.fileno(), self._wake_r, self._ports.fd, self._networks.fd):
+        self._relays = {each.fd: each for each in (self._networks, self._calls)}
+        for fd in (sock.fileno(), self._wake_r, self._ports.fd, *self._relays):
             self._epoll.register(fd, select.EPOLLIN)
 
     def serve(self) -> None:
@@ -119,8 +122,8 @@ class ProcessHost:
                     os.read(fd, 4096)
                 elif fd == self._ports.fd:
                     self._ports.pump()
-                elif fd == self._networks.fd:
-                    self._networks.pump()
+                elif fd in self._relays:
+                    self._relays[fd].pump()
                 elif fd in self._abandoned:
                     self._discard(fd)
                 elif fd in self._by_fd:
@@ -161,6 +164,8 @@ class ProcessHost:
             self._ports.handle_frame(frame)
         elif kind.startswith("reach_"):
             self._networks.handle_frame(frame)
+        elif kind == "exec_answer":
+            self._calls.handle_frame(frame)
         elif kind.startswith("watch_"):
             self._watches.handle_frame(frame.header)
         elif kind == "exec_resumed":
@@ -194,6 +199,7 @@ class ProcessHost:
 
     def _start(self, header: dict[str, Any], words: bytes) -> None:
         number = header["id"]
+        door: list[int] = []
         try:
             if len(self._processes) >= MAX_PROCESSES:
                 raise OSError(f"{MAX_PROCESSES} commands run at once already")
@@ -203,13 +209,17 @@ class ProcessHost:
                 own = self._settings["env"]
                 variables.update(search_paths.of_packages(request["packages"], own))
             request["env"] = {**variables, **request["env"]}
-            process = spawn.spawn(request, self._settings)
+            door = self._calls.open(number, header["tools"])
+            process = spawn.spawn(request, self._settings, door)
         except OSError as error:
             self._networks.close(number)
+            self._calls.close(number)
             why, reason = error.strerror or str(error), reason_of(error)
             failed = {"type": "exec_failed", "id": number, "why": why, "reason": reason}
             self._send(failed)
             return
+        finally:
+            close_all(door)
         process.oom_before = self._oom_kills()
         self._processes[number] = self._by_pid[process.pid] = process
         self._send({"type": "exec_started", "id": number, "pid": process.pid})
@@ -339,6 +349,7 @@ class ProcessHost:
             process = self._by_pid.pop(pid, None)
             if process is not None:
                 process.end(status, usage)
+                self._calls.close(process.number)
                 self._settle(process)
 
     def _extend_deadlines(self, seconds: float) -> None:

@@ -10,6 +10,7 @@ import termios
 from ..kernel import signals
 from ..kernel.confine import ConfineError, confine, limit_processes, narrow
 from ..kernel.descriptors import close_from, move_fds, output_pipe
+from ..relays import call_door
 from .process import Process
 
 TYPE_CHECKING = False
@@ -20,13 +21,16 @@ _SETUP_FD = 3
 _MAX_REASON_BYTES = 1000
 
 
-def spawn(request: dict[str, Any], settings: dict[str, Any]) -> Process:
+def spawn(
+    request: dict[str, Any], settings: dict[str, Any], door: list[int]
+) -> Process:
     """Start a command; return when it runs.
 
     Args:
         request: The fields of `exec_start`: `argv`, `env`, `folder`, `cwd`, `stdin`,
             `pty`, `timeout`.
         settings: Its confinement.
+        door: Its end of the door for calls of the host, if it may make any.
 
     Raises:
         OSError: It cannot be started; the error says why.
@@ -39,7 +43,7 @@ def spawn(request: dict[str, Any], settings: dict[str, Any]) -> Process:
     try:
         pid = os.fork()
         if pid == 0:
-            _become([*inside, setup_w], request, settings)
+            _become([*inside, setup_w, *door], request, settings)
     finally:
         for fd in {*inside, setup_w}:
             os.close(fd)
@@ -104,7 +108,7 @@ def _become(
         signals.as_new()
         os.setsid()
         move_fds(fds, _SETUP_FD)
-        close_from(_SETUP_FD + 1, but=settings["notifier"])
+        close_from(len(fds), but=settings["notifier"])
         if request["pty"]:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.umask(0o022)
@@ -112,8 +116,10 @@ def _become(
         if settings["confined"]:
             limit_processes(settings["more_processes"])
         os.chdir(os.path.join(request["folder"], request["cwd"]))
-        argv = request["argv"]
-        os.execvpe(argv[0], argv, {**settings["env"], **request["env"]})
+        argv, env = request["argv"], {**settings["env"], **request["env"]}
+        if request["tools"]:
+            env.update(call_door.offered(_SETUP_FD + 1))
+        os.execvpe(argv[0], argv, env)
     except (OSError, ValueError, ConfineError) as error:
         number = getattr(error, "errno", None) or 0
         why = getattr(error, "strerror", None) or str(error)

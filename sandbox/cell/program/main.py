@@ -28,6 +28,7 @@ from ..kernel.confine import (
     set_rlimits,
 )
 from ..kernel.descriptors import close_from, move_fds
+from ..relays import call_door
 from ..wire.contract import (
     ANSWER,
     BASH_NAME,
@@ -230,7 +231,12 @@ def _serve(first: bytes) -> int:
     if request["language"] == "node":
         return node.run(_node, request, lives=False)
     if request["language"] == "bash":
-        return _run_bash(request["code"], request["inputs"], final=request["final"])
+        return _run_bash(
+            request["code"],
+            request["inputs"],
+            final=request["final"],
+            tools=bool(request["tools"]),
+        )
     return _run_python(request)
 
 
@@ -303,12 +309,14 @@ def _restore_environment(before: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _run_bash(code: bytes, inputs: dict[str, Any], *, final: bool) -> int:
+def _run_bash(code: bytes, inputs: dict[str, Any], *, final: bool, tools: bool) -> int:
     """Replace this process by bash; inputs become environment variables."""
     for name, value in inputs.items():
         os.environ[name] = value if isinstance(value, str) else json.dumps(value)
     own = sys.argv[0] if sys.argv[0] != FILE_NAME else BASH_NAME
     script = _script(code, own if final else SESSION_BASH_NAME)
+    if tools:
+        os.environ.update(call_door.offered(REQUEST_FD))
     signals.as_new()
     shell = ["bash", "--norc", "--noprofile", "--", script, *sys.argv[1:]]
     try:

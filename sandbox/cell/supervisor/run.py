@@ -10,6 +10,7 @@ import time
 
 from ..kernel import signals
 from ..program.requests import frame_request
+from ..relays.call_door import CallDoor
 from ..wire.contract import BESIDE
 from ..wire.frames import REPORT_DEFAULTS, RUN_DEFAULTS, encode, omit_defaults
 from .call_relay import CallRelay, forget_calls
@@ -110,7 +111,10 @@ class Run:
         self._watched = False
         self._holds = False
         self._relay: CallRelay | None = None
-        if request["tools"]:
+        self._door: CallDoor | None = None
+        if request["tools"] and request["language"] == "bash":
+            self._door = CallDoor(child.request, self._send_call, request)
+        elif request["tools"]:
             # What an earlier run of a session left behind holds the socket, too.
             caller = child.pid if self._live else 0
             self._relay = CallRelay(
@@ -153,6 +157,8 @@ class Run:
         self._watch_request(poller)
         if self._egress is not None:
             poller.register(self._egress.fd, select.POLLIN)
+        if self._door is not None:
+            poller.register(self._door.fd, select.POLLIN)
         if self.commands is not None:
             self.commands[0].watch(poller)
         self._deadline = self._started + self._request["wall_seconds"]
@@ -162,6 +168,8 @@ class Run:
         self._child.write_queue.forget()
         if self._egress is not None:
             self._egress.finish()
+        if self._door is not None:
+            self._door.close()
         self._ended = time.monotonic()
 
     def _listen_on(self, poller: select.poll) -> None:
@@ -230,6 +238,8 @@ class Run:
                 self.reap()
             elif self._egress is not None and fd == self._egress.fd:
                 self._egress.pump()
+            elif self._door is not None and fd == self._door.fd:
+                self._door.pump()
             elif self.commands is not None and self.commands[0].owns(fd):
                 self.commands[0].pump(poller)
             else:
@@ -240,6 +250,9 @@ class Run:
     def _handle_frames(self, poller: select.poll) -> None:
         while (frame := self._channel.take()) is not None:
             self._handle_frame(frame, poller)
+
+    def _send_call(self, call: bytes) -> None:
+        self._channel.send(encode({"type": "call"}, call))
 
     def _serve_request(self, poller: select.poll, events: int) -> None:
         self._child.write_queue.push()
@@ -340,6 +353,8 @@ class Run:
         elif frame.header["type"] == "answer" and self._relay is not None:
             self._relay.answer(frame.payload)
             self._watch_request(poller)
+        elif frame.header["type"] == "answer" and self._door is not None:
+            self._door.answer(frame.payload)
         elif frame.header["type"].startswith("net_") and self._egress is not None:
             self._egress.handle_frame(frame)
         elif frame.header["type"].startswith(BESIDE) and self.commands is not None:
