@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 RUN_TOOLS = {
     Host: {"call"},
     ToolExecutor: {"call", "execute", "execute_streaming"},
-    CodeExecutor: {"execute"},
+    CodeExecutor: {"command_calls", "execute"},
 }
 DO_NOT = {
     Host: {
@@ -43,6 +43,7 @@ DO_NOT = {
         *(
             "live_calls",
             "event_bus",
+            "mcp_acts",
             "open",
             "redactor",
             "registry",
@@ -140,6 +141,20 @@ async def test_a_program_asks_the_guard(
     assert result.exception is not None
     assert [each.result.status for each in result.calls] == ["denied"]
     assert dropped.runs == 0
+
+
+@pytest.mark.promise("RG-39")
+async def test_a_command_asks_the_guard(
+    sandbox: SandboxManager, dropped: Dropped
+) -> None:
+    code = CodeExecutor(sandbox, dropped.registry, guard=deny_all())
+    async with sandbox.session(agent_id="a") as session:
+        calls = code.command_calls(agent_id="a")
+        process = await session.exec("tools drop", calls=calls)
+        result = await process.wait()
+
+    assert (result.exit_code, dropped.runs) == (3, 0)
+    assert "guard.denied" in result.stderr
 
 
 @pytest.mark.promise("RG-39")
