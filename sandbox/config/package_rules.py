@@ -9,7 +9,6 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from toolcell.core.secrets import SecretReference
 
 from .base import SettingsModel
-from .host_rules import LOOPBACK_NAMES
 
 _VERSION = r"(===?|~=|!=|<=?|>=?) ?[A-Za-z0-9.*+!_-]{1,64}"
 _REQUIREMENT = re.compile(
@@ -17,6 +16,9 @@ _REQUIREMENT = re.compile(
     r"(\[[A-Za-z0-9._, -]{1,200}\])?"
     rf"( ?{_VERSION}( ?, ?{_VERSION})*)?"
 )
+
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+"""Hosts whose connections do not leave it."""
 
 
 def _written_as_one(text: str) -> str:
@@ -94,7 +96,7 @@ class PackageRules(SettingsModel):
     @model_validator(mode="after")
     def _password_goes_to_one_host(self) -> Self:
         url = urlsplit(self.index_url or "")
-        is_here = url.scheme == "http" and url.hostname in LOOPBACK_NAMES
+        is_here = url.scheme == "http" and url.hostname in _THIS_MACHINE
         if self.index_password and not (url.scheme == "https" or is_here):
             raise ValueError("index_password needs an index_url of https://")
         return self

@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 import tomllib
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.error import HTTPError
@@ -199,7 +200,8 @@ class SourceBuilder:
                         raise _not_fetched(source, f"it has more than {size} MiB")
                     if time.monotonic() > deadline:
                         raise _not_fetched(source, "it takes too long", "timeout")
-        except OSError as error:
+        except (OSError, HTTPException, ValueError) as error:
+            # A ValueError is that of an address, such as one with port 99999.
             if isinstance(error, HTTPError):
                 error.close()
             why = self._index.without_password(str(error))

@@ -105,6 +105,15 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
         yield made
 
 
+async def test_a_redirect_to_no_address_is_a_package_error(
+    tmp_path: Path, servers: Servers
+) -> None:
+    servers.own.elsewhere, servers.own.led = "http://127.0.0.1:99999", (".tar.gz",)
+    async with SandboxManager(servers.config(tmp_path, "made")) as manager:
+        with pytest.raises(PackageError, match="Port out of range"):
+            await manager.install(["made"])
+
+
 def written(folder: Path) -> bytes:
     files = [each for each in folder.rglob("*") if each.is_file()]
     return b"".join(each.read_bytes() for each in files)
@@ -188,6 +197,8 @@ async def test_what_a_server_says_does_not_show_it(
     ("settings", "told"),
     [
         ({"index_url": "http://example.test/"}, "needs an index_url of https"),
+        # The name that a program's own servers have in its cell is any host's here.
+        ({"index_url": "http://cell/"}, "needs an index_url of https"),
         ({"index_url": None}, "needs an index_url of https"),
         ({"index_url": "https://u:swordfish@example.test/"}, "named in index_password"),
         ({"index_password": "swordfish"}, "named, never written"),
