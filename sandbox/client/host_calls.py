@@ -48,7 +48,8 @@ class HostCalls:
 
     describe: Callable[[str], Awaitable[dict[str, Any]]] | None = None
     """Called with one of the names, when `tools describe` asks for it. Returns what is
-    to be known of it, as JSON; None: that is its name."""
+    to be known of it, as JSON; None: that is its name. An exception of it ends the run
+    and is raised by `run`."""
 
     max_calls: int = 100
     """Calls of one run, with 1,000 values each on average. When it is reached the cell
@@ -137,11 +138,18 @@ class CallServer:
         try:
             call = strict_json(text)
             if "describe" in call:
-                return await self._description(call["describe"])
-            name = str(call["name"])
-            arguments, options = list(call["args"]), dict(call["kwargs"])
+                answer = self._description(call["describe"])
+            else:
+                answer = self._returned(
+                    str(call["name"]), list(call["args"]), dict(call["kwargs"])
+                )
         except (FrameError, KeyError, TypeError, ValueError):
             return _error("invalid", "this is no call")
+        return await answer
+
+    async def _returned(
+        self, name: str, arguments: list[Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
         if name not in self._calls.names:
             return _unknown(name)
         return await self._calls.handler(name, arguments, options)

@@ -383,6 +383,22 @@ async def test_what_the_callers_own_functions_raise_is_raised_as_it_is(
     assert (await sandbox.run("6 * 7")).value == 42
 
 
+async def test_what_describes_a_tool_raises_what_it_raises(
+    sandbox: SandboxManager,
+) -> None:
+    async def describe(name: str) -> dict[str, Any]:
+        raise KeyError(name)
+
+    code = f"""{RAW_CALL}
+text = b'{{"describe": "any"}}'
+os.write(4, b"%08x%08x%s" % (len(text), 1, text))
+select.select([4], [], [])
+"""
+    calls = HostCalls(names=("any",), handler=careless, describe=describe)
+    with pytest.raises(KeyError, match="any"):
+        await sandbox.run(code, calls=calls)
+
+
 async def test_a_session_outlives_what_the_callers_own_functions_raise(
     sandbox: SandboxManager,
 ) -> None:
