@@ -167,7 +167,8 @@ class CodeModeToolset(AbstractToolset[Any]):
 
     What the guard denies, and what fails, is a ToolFailed, which the model reads; with
     `deferred_approvals` a call of the three that it asks is an ApprovalRequired. A call
-    that a program makes and nobody else approves is a ToolError in the program.
+    that a program makes and nobody else approves is a ToolError in the program. What
+    is no JSON is given back to the model as often as the agent's own `retries` say.
 
     Args:
         executor, agent_id, run: As in `CodeMode`.
@@ -199,7 +200,7 @@ class CodeModeToolset(AbstractToolset[Any]):
                     description=each["description"],
                     parameters_json_schema=each["parameters"],
                 ),
-                max_retries=0,
+                max_retries=ctx.max_retries,
                 args_validator=_ANY_ARGUMENTS,
             )
             for each in shown

@@ -42,6 +42,8 @@ def said(name):
     ),
     ("run_code", {}),
 ]
+NO_JSON = ("run_code", '{"code": "')
+KINDS = ("tool.validation", "json_invalid")
 ordered: list[str] = []
 
 
@@ -86,15 +88,17 @@ def executor_of(
 
 def show(framework: str, read: list[str]) -> None:
     """Print the first line of each answer, and the end of the program."""
-    searched, described, ran, failed = read
+    searched, described, ran, *failed = read
     value = json.loads(ran)["value"]
-    kind = "tool.validation" if "tool.validation" in failed else failed[:60]
-    print(framework, searched.splitlines()[0], described, value, kind, ordered)
+    kinds = [
+        next((kind for kind in KINDS if kind in each), each[:60]) for each in failed
+    ]
+    print(framework, searched.splitlines()[0], described, value, *kinds, ordered)
 
 
 async def with_pydantic_ai(sandbox: SandboxManager) -> None:
     """An approval of `run_code` approves no call of its program."""
-    script = [*(ToolCallPart(*each) for each in CALLS), TextPart("Done.")]
+    script = [*(ToolCallPart(*each) for each in [*CALLS, NO_JSON]), TextPart("Done.")]
 
     def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         return ModelResponse(parts=[script.pop(0)])
@@ -130,7 +134,7 @@ async def with_openai_agents(sandbox: SandboxManager) -> None:
         [
             *(
                 [function_call(name, given, call_id=f"call-{number}")]
-                for number, (name, given) in enumerate(CALLS)
+                for number, (name, given) in enumerate([*CALLS, NO_JSON])
             ),
             [assistant_message("Done.")],
         ]

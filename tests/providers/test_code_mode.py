@@ -20,7 +20,7 @@ def test_an_approved_program_has_no_call_approved_by_that() -> None:
     wrong = "the arguments of run_code do not fit: code: missing, expecte"
     assert printed.splitlines() == [
         "asked: 1",
-        f"pydantic-ai: {READ} {wrong} []",
-        f"openai-agents: {READ} tool.validation []",
+        f"pydantic-ai: {READ} {wrong} json_invalid []",
+        f"openai-agents: {READ} tool.validation tool.validation []",
         f"langchain: {READ} tool.validation []",
     ]
