@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
+from typing import Any
 
 from toolcell.core import InvalidInputError, PolicyError, ToolCall
 from toolcell.core.large_values import read_large
@@ -87,6 +88,12 @@ class _CompiledRule:
             return True
         return judge_arguments(self.when, call.arguments, every=self.kind == "allow")
 
+    def judge_known(self, known: Mapping[str, Any]) -> tuple[bool | None, bool]:
+        """Return what the known arguments say, and whether they are all it asks for."""
+        judged = [each for each in self.when if each[0] and each[0][0] in known]
+        answer = judge_arguments(judged, known, every=self.kind == "allow")
+        return answer, len(judged) == len(self.when)
+
     def applies_to(self, facts: CallFacts) -> bool:
         """Return whether it applies to a tool that it names, whatever the arguments."""
         if self.versions and facts.version not in self.versions:
@@ -144,15 +151,17 @@ class CompiledPolicy:
         found = [*self._exact.get(tool, ()), *others]
         return [rule for _, rule in sorted(found, key=itemgetter(0))]
 
-    def may_allow(self, tool: str, facts: CallFacts) -> bool:
+    def may_allow(self, tool: str, facts: CallFacts, known: Mapping[str, Any]) -> bool:
         """Return whether the rules could allow some call of a tool."""
         for rule in self.rules_for(tool):
             if rule.dry_run or not rule.applies_to(facts):
                 continue
-            if rule.kind != "deny":
+            answer, is_whole = rule.judge_known(known)
+            if rule.kind == "deny":
+                if is_whole and answer is not False:
+                    return False
+            elif answer is True or (answer is None and rule.kind == "ask"):
                 return True
-            if not rule.when:
-                return False
         return False
 
 
@@ -301,11 +310,14 @@ class PolicySet:
                     kept.popitem(last=False)
         return found
 
-    def may_allow(self, agent_id: str, tool: str, facts: CallFacts) -> bool:
+    def may_allow(
+        self, agent_id: str, tool: str, facts: CallFacts, known: Mapping[str, Any]
+    ) -> bool:
         """Return whether a call of a tool could be allowed with some arguments."""
         chain = self.of(agent_id)
         fit = TOOL_NAME.fullmatch(tool) is not None and facts.via in facts.callers
-        return bool(chain) and fit and all(p.may_allow(tool, facts) for p in chain)
+        may = all(each.may_allow(tool, facts, known) for each in chain)
+        return bool(chain) and fit and may
 
 
 def _strictest_ruling(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import anyio
+from pydantic import JsonValue
 
 from toolcell.core import AuditError, StoreUnavailableError, ToolCall
 
@@ -38,6 +40,7 @@ from .permit import Permit
 from .quotas import agent_prefix
 
 _log = logging.getLogger("toolcell.guard")
+_NOTHING: Mapping[str, JsonValue] = MappingProxyType({})
 
 
 class ActionGuard:
@@ -144,9 +147,23 @@ class ActionGuard:
         self._records.publish("policies", {"version": fresh.version})
         return fresh.version
 
-    def may_allow(self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS) -> bool:
-        """Return whether the rules could allow some call of an agent to a tool."""
-        return self._policies.may_allow(agent_id, tool, facts)
+    def may_allow(
+        self,
+        agent_id: str,
+        tool: str,
+        facts: CallFacts = NO_FACTS,
+        known: Mapping[str, JsonValue] = _NOTHING,
+    ) -> bool:
+        """Return whether the rules could allow some call of an agent to a tool.
+
+        Args:
+            agent_id: The agent.
+            tool: The tool.
+            facts: What the host knows about the call.
+            known: Arguments that the call will have; default none. Conditions on
+                others, and on all of them (`*`), could be met or not.
+        """
+        return self._policies.may_allow(agent_id, tool, facts, known)
 
     async def decide(self, call: ToolCall, facts: CallFacts = NO_FACTS) -> Decision:
         """Return the decision that a call would get now, and why; reserve nothing."""

@@ -8,7 +8,7 @@ from typing import Any
 from anyio.lowlevel import checkpoint
 from pydantic import JsonValue
 
-from toolcell.core import InvalidInputError, ToolCall
+from toolcell.core import InvalidInputError
 from toolcell.core.text.printable import escaped
 from toolcell.guard import CallFacts
 
@@ -27,7 +27,7 @@ UNTRUSTED_META = "toolcell/untrusted"
 _READ, _GET = MCP_ACTS
 _TAGS = frozenset({"mcp"})
 _NO_RUN = RunContext()
-_NEVER = frozenset({"no_agent", "no_policy", "bad_call", "denied", "not_allowed"})
+_ADDRESSES = {_READ: "uri", _GET: "name"}
 
 
 class MCPActs:
@@ -56,7 +56,8 @@ class MCPActs:
         """Return what an agent may ask for, each with its server.
 
         What two servers offer by one address is left out, for which of them is meant is
-        not known. A template is there if the guard could allow some URI.
+        not known. A template is there if the rules could allow some URI at its server,
+        and a prompt if they could allow some arguments.
         """
         found: dict[str, list[tuple[str, MCPOffer]]] = {}
         for server, toolset in self._toolsets.items():
@@ -66,7 +67,7 @@ class MCPActs:
         seen = []
         for alone in (each[0] for each in found.values() if len(each) == 1):
             await checkpoint()
-            if await self._may_ask(agent_id, *alone):
+            if self._may_ask(agent_id, *alone):
                 seen.append(alone)
         return seen
 
@@ -175,19 +176,16 @@ class MCPActs:
                     return toolset, offer
         raise _not_offered(act)
 
-    async def _may_ask(self, agent_id: str, server: str, offer: MCPOffer) -> bool:
+    def _may_ask(self, agent_id: str, server: str, offer: MCPOffer) -> bool:
         """Return whether the rules could allow an agent to ask for it."""
-        guard, facts = self._executor.guard, CallFacts(tags=_TAGS)
+        guard = self._executor.guard
         if guard is None:
             return True
-        if offer.kind == "template":
-            return guard.may_allow(agent_id, _READ, facts)
-        about: dict[str, Any] = {"server": server, "uri": offer.address}
-        if offer.kind == "prompt":
-            about = {"server": server, "name": offer.address, "arguments": {}}
-        name = _GET if offer.kind == "prompt" else _READ
-        call = ToolCall(id="listed", name=name, agent_id=agent_id, arguments=about)
-        return (await guard.decide(call, facts)).reason not in _NEVER
+        act = _GET if offer.kind == "prompt" else _READ
+        known: dict[str, JsonValue] = {"server": server}
+        if offer.kind != "template":
+            known[_ADDRESSES[act]] = offer.address
+        return guard.may_allow(agent_id, act, CallFacts(tags=_TAGS), known)
 
 
 def _offer_of(act: str, toolset: MCPToolset, address: str) -> MCPOffer | None:

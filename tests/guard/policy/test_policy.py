@@ -287,6 +287,39 @@ async def test_an_agent_sees_the_tools_that_it_might_call() -> None:
     assert not guard.may_allow("b", "open")
 
 
+@pytest.mark.parametrize(
+    ("known", "may"),
+    [
+        ({}, True),
+        ({"path": "/a/x"}, True),
+        ({"path": "/b/x"}, False),
+        ({"path": "/a/x", "mode": "w"}, False),
+        ({"path": "/a/x", "mode": "W"}, False),
+        ({"mode": "r"}, True),
+        ({"path": "/ask"}, True),
+        ({"path": "/ASK"}, True),
+        ({"path": "/half", "mode": "r"}, True),
+        ({"path": "/half", "user": "bo"}, False),
+    ],
+)
+def test_what_may_be_allowed_follows_from_the_arguments_that_are_known(
+    known: dict[str, Any], may: bool
+) -> None:
+    inside = {"tools": ["open"], "when": {"path": {"under": "/a"}}}
+    half = {"tools": ["open"], "when": {"path": {"equals": "/half"}}}
+    both = {"path": {"equals": "/half"}, "user": {"equals": "bo"}}
+    guard = guard_with(
+        allow=[inside, half],
+        ask=[{"tools": ["open"], "when": {"path": {"equals": "/ask"}}}],
+        deny=[
+            {"tools": ["open"], "when": {"mode": {"equals": "w"}}},
+            {"tools": ["open"], "when": both},
+        ],
+    )
+
+    assert guard.may_allow("a", "open", known=known) is may
+
+
 @pytest.mark.promise("E-116")
 @pytest.mark.parametrize(
     "cost",

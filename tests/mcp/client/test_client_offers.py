@@ -13,6 +13,7 @@ import pytest
 from toolcell.core import GuardDeniedError, InvalidInputError, ToolExecutionError
 from toolcell.guard import ActionGuard, AgentPolicy, Approvals, Approve
 from toolcell.tools import MCPToolset, SequentialExecutor, ToolRegistry
+from toolcell.tools.mcp_client.offers import KINDS
 from toolcell.tools.spi import MCPActs, MCPPins
 
 from ...support.mcp.offering import ANSWERS, BY_DAY, GREET, asked, offering
@@ -153,6 +154,28 @@ async def test_nothing_reaches_the_server_of_what_is_denied(tmp_path: Path) -> N
         assert await mcp.listed("a", "template") == []
 
     assert len(server.pids) == started
+
+
+async def test_what_some_rule_could_allow_is_listed(tmp_path: Path) -> None:
+    ada = {
+        "tools": ["prompt.get"],
+        "when": {"arguments.who": {"equals": "Ada"}, "server": {"equals": "test"}},
+    }
+    other = {
+        "tools": ["resource.read", "prompt.get"],
+        "when": {"server": {"equals": "other"}},
+    }
+    policies = [
+        AgentPolicy(agent_id="a", allow=[ada]),
+        AgentPolicy(agent_id="b", allow=[other]),
+    ]
+    async with acts(ActionGuard(policies), offering(tmp_path).toolset()) as mcp:
+        listed = [offer.address for _, offer in await mcp.listed("a", "prompt")]
+        assert await mcp.get_prompt("greet", {"who": "Ada"}, agent_id="a")
+        for kind in KINDS:
+            assert await mcp.listed("b", kind) == []
+
+    assert listed == ["greet"]
 
 
 async def test_long_uris_are_kept_apart(tmp_path: Path) -> None:
