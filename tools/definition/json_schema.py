@@ -24,6 +24,7 @@ from jsonschema import (
 from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from pydantic import JsonValue
+from referencing.exceptions import Unresolvable
 
 from toolcell.core import ConfigError
 from toolcell.core.text.canonical_json import canonical_json
@@ -260,6 +261,8 @@ def problems_of(validator: Validator, values: Any) -> list[Problem]:
     except ArithmeticError:
         # jsonschema divides large numbers as floats.
         return [Problem("", "value", "smaller numbers")]
+    except Unresolvable:
+        return [Problem("", "value", "a schema whose references can be followed")]
 
 
 def _problems(error: ValidationError) -> Iterator[Problem]:

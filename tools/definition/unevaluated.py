@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from jsonschema.exceptions import ValidationError
-from referencing.jsonschema import lookup_recursive_ref
+from referencing.jsonschema import lookup_recursive_ref, specification_with
 
 from .check_budget import spend
 from .linear_patterns import matches
@@ -111,12 +111,21 @@ def _in_place(
     for keyword in ("allOf", "anyOf", "oneOf"):
         for inner in schema.get(keyword, ()):
             if _fits(validator, instance, inner):
-                yield validator, inner
+                yield _inside(validator, inner)
     if "if" in schema:
         is_so = _fits(validator, instance, schema["if"])
         if is_so:
-            yield validator, schema["if"]
-        yield validator, schema.get("then" if is_so else "else", True)
+            yield _inside(validator, schema["if"])
+        yield _inside(validator, schema.get("then" if is_so else "else", True))
     for name, inner in schema.get("dependentSchemas", {}).items():
         if name in instance:
-            yield validator, inner
+            yield _inside(validator, inner)
+
+
+def _inside(validator: Any, inner: Any) -> tuple[Any, Any]:
+    """Return an inner schema and its validator: its `$id` is the base of references."""
+    resource = specification_with(validator.META_SCHEMA["$schema"]).create_resource(
+        inner
+    )
+    resolver = validator._resolver.in_subresource(resource)
+    return validator.evolve(schema=inner, _resolver=resolver), inner

@@ -6,10 +6,12 @@ import time
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from toolcell.core import ConfigError, ToolValidationError
 from toolcell.tools import JSONSchemaTool
 from toolcell.tools.definition.json_schema import build_validator, problems_of
+from toolcell.tools.definition.linear_keywords import linear_validator_class
 
 JSON_SCHEMA = "json-schema.org/draft"
 DRAFT_2019 = f"https://{JSON_SCHEMA}/2019-09/schema"
@@ -103,6 +105,11 @@ FOLLOWED: dict[str, dict[str, Any]] = {
         {"$ref": "#foo"},
         **{"$schema": DRAFT_4, "definitions": {"a": {"id": "#foo", **NUMBER}}},
     ),
+    "a base inside": with_x(
+        {},
+        allOf=[{"$id": "b", "$ref": "#/$defs/a", "$defs": {"a": with_x(NUMBER)}}],
+        unevaluatedProperties=False,
+    ),
     "its draft, twice": with_x(
         {"$schema": DRAFT_2019, **NUMBER}, **{"$schema": DRAFT_2019}
     ),
@@ -129,6 +136,13 @@ def test_a_division_that_fails_refuses_the_number() -> None:
     [problem] = problems_of(build_validator("t", {"multipleOf": 0.5}), 10**400)
 
     assert problem.expected == "smaller numbers"
+
+
+def test_a_reference_that_leads_nowhere_refuses_the_value() -> None:
+    validator = linear_validator_class(Draft202012Validator)({"$ref": "#/no"})
+    [problem] = problems_of(validator, 1)
+
+    assert problem.expected == "a schema whose references can be followed"
 
 
 MANY = 150_000
