@@ -253,7 +253,7 @@ async function serve(request) {
       process.stderr.write(`Uncaught ${error?.stack ?? inspect(error)}\n`);
       outcome = {outcome: 'error', exception: exceptionOf(error), exit_code: 1};
     }
-    endTools();
+    await endTools();
     report(outcome);
     for (const name of Object.keys(request.secrets)) {
       delete process.env[name];

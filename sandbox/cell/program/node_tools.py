@@ -21,7 +21,7 @@ class ToolError extends Error {
   }
 }
 const supervisor = {
-  waiting: new Map(), sent: 0, parts: [], held: 0,
+  waiting: new Map(), sent: 0, parts: [], held: 0, written: null,
   open() {
     const {Socket} = require('node:net');
     this.reader = this.messages();
@@ -70,7 +70,7 @@ const supervisor = {
       // A program goes on while a call is open.
       this.socket.ref();
       this.socket.write(hex(text.length) + hex(number));
-      this.socket.write(text);
+      this.written = new Promise((done) => this.socket.write(text, done));
     });
   },
   settle({id, value, error}) {
@@ -106,9 +106,11 @@ function offerTools(names) {
   };
   const tools = Object.fromEntries(names.map((name) => [name, call(name)]));
   Object.assign(globalThis, {ToolError, tools: Object.setPrototypeOf(tools, null)});
+  // Half a call would be read as a part of the next run's.
   return () => {
     over = true;
     supervisor.forget();
+    return supervisor.written;
   };
 }
 """

@@ -148,6 +148,18 @@ async def test_a_session_calls_and_goes_on_after_an_interrupted_call(
     assert host.at_work == 0
 
 
+async def test_a_large_call_that_a_run_leaves_open_spares_the_next_run(
+    nodes: Sandbox,
+) -> None:
+    host = Host()
+    async with nodes.session() as session:
+        left = await js(session, "tools.hang('x'.repeat(1e6)); 1", host)
+        limits = Limits(wall_seconds=30)
+        after = await js(session, "await tools.add(2, 3)", host, limits=limits)
+
+    assert (left.value, after.value) == (1, 5), after.stderr
+
+
 @pytest.mark.promise("E-84", "E-85")
 async def test_tools_of_one_run_are_not_the_next_ones(nodes: Sandbox) -> None:
     before, after = Host(), Host()
