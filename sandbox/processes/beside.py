@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from toolcell.core import CellLostError
 
-from ..cell.wire.frames import Frame, FrameError, encode_header, frame_prefix
+from ..cell.wire.frames import Frame, encode_header, frame_prefix
 from ..client.channel import Channel
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class FrameTable(Protocol):
         """Take a frame.
 
         Raises:
-            FrameError, KeyError, TypeError, ValueError: No cell of ours sends it.
+            KeyError, OverflowError, TypeError, ValueError: No cell of ours sends it.
         """
 
     def end_all(self, why: str, /) -> None:
@@ -106,14 +106,14 @@ class FramesBesideRuns:
     def _take(self, frame: Frame) -> None:
         self.used = time.monotonic()
         kind = frame.header["type"]
-        if kind == "exec_lost":
-            # The supervisor answers as before.
-            why = str(frame.header["why"])[:_MAX_REASON]
-            self._end_all(f"its process host is gone: {why}", _OF_THE_SUPERVISOR)
-            return
         try:
-            self._tables[kind.partition("_")[0]].handle_frame(frame)
-        except (FrameError, KeyError, TypeError, ValueError) as error:
+            if kind == "exec_lost":
+                # The supervisor answers as before.
+                why = str(frame.header["why"])[:_MAX_REASON]
+                self._end_all(f"its process host is gone: {why}", _OF_THE_SUPERVISOR)
+            else:
+                self._tables[kind.partition("_")[0]].handle_frame(frame)
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell sent a bad frame: {error}") from None
 
     def _end_all(self, why: str, but: tuple[str, ...] = ()) -> None:

@@ -257,3 +257,34 @@ async def test_a_process_host_that_fails_says_why(
             await process.wait()
 
         assert (await (await session.exec(["true"])).wait()).ok
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        '"exec_lost"',
+        '"exec_started", "id": 1, "pid": "many"',
+        '"exec_ended", "id": 1, "wait_status": 0, "reason": None,'
+        ' "cpu_ms": 0, "peak_memory_bytes": 0, "wall_ms": 10**400',
+    ],
+)
+async def test_a_cell_that_speaks_nonsense_harms_no_other(
+    monkeypatch: pytest.MonkeyPatch, nonsense: str
+) -> None:
+    resize = 'elif kind == "exec_resize":'
+    says = f'{resize}\n            self._send({{"type": {nonsense}}}); raise SystemExit'
+    code = changed_bundle([("processes.host", resize, says)])
+    for name in ("bundle", "compiled_bundle"):
+        monkeypatch.setattr(launcher_start, name, lambda: code)
+    async with (
+        SandboxManager(SUBPROCESS.config()) as manager,
+        manager.session() as other,
+    ):
+        await other.run("x = 5")
+        async with manager.session() as session:
+            process = await session.exec(["sleep", "600"], pty=(24, 80))
+            await process.resize(25, 80)
+            with anyio.fail_after(60), pytest.raises(CellLostError):
+                await process.wait()
+
+        assert (await other.run("x")).value == 5
