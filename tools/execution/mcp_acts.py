@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anyio.lowlevel import checkpoint
 from pydantic import JsonValue
 
-from toolcell.core import InvalidInputError
+from toolcell.core import InvalidInputError, ToolCall
 from toolcell.core.text.printable import escaped
 from toolcell.guard import CallFacts
+from toolcell.guard.spi import Via
 
 from ..foreign.definition import MAX_DESCRIPTION_CHARACTERS, marked
 from ..mcp_client.offers import Kind, MCPOffer
@@ -55,21 +57,17 @@ class MCPActs:
     async def listed(self, agent_id: str, kind: Kind) -> list[tuple[str, MCPOffer]]:
         """Return what an agent may ask for, each with its server.
 
-        What two servers offer by one address is left out, for which of them is meant is
-        not known. A template is there if the rules could allow some URI at its server,
-        and a prompt if they could allow some arguments.
+        A template is there if the rules could allow some URI at its server, and a
+        prompt if they could allow some arguments. Of what two servers that it may ask
+        offer by one address it is not known which is meant, and it is left out.
         """
         found: dict[str, list[tuple[str, MCPOffer]]] = {}
         for server, toolset in self._toolsets.items():
             for offer in toolset.offers:
-                if offer.kind == kind:
+                await checkpoint()
+                if offer.kind == kind and self._may_ask(agent_id, server, offer):
                     found.setdefault(offer.address, []).append((server, offer))
-        seen = []
-        for alone in (each[0] for each in found.values() if len(each) == 1):
-            await checkpoint()
-            if self._may_ask(agent_id, *alone):
-                seen.append(alone)
-        return seen
+        return [each[0] for each in found.values() if len(each) == 1]
 
     async def read(
         self,
@@ -91,14 +89,12 @@ class MCPActs:
             Contents, as MCP writes them. Their `_meta` says whose words they are.
 
         Raises:
-            InvalidInputError: No server offers it, two do, or its URI can be written in
-                another way.
+            InvalidInputError: No server that the agent may ask offers it, two do, or
+                its URI can be written in another way.
             GuardDeniedError: It is refused.
             ToolError: The server did not give it.
         """
-        asked: dict[str, Any] = {"server": server or self._server_of(_READ, uri)}
-        asked["uri"] = uri
-        self._found(_READ, asked["server"], uri)
+        asked = await self._with_server(_READ, {"uri": uri}, agent_id, server, run.via)
         async with self._executor.operation(
             _READ, asked, agent_id=agent_id, run=run, tags=_TAGS
         ) as act:
@@ -131,13 +127,13 @@ class MCPActs:
             whose words it is.
 
         Raises:
-            InvalidInputError: No server offers it, two do, or the arguments do not fit.
+            InvalidInputError: No server that the agent may ask offers it, two do, or
+                the arguments do not fit.
             GuardDeniedError: It is refused.
             ToolError: The server did not give it.
         """
-        asked: dict[str, Any] = {"server": server or self._server_of(_GET, name)}
-        asked |= {"name": name, "arguments": dict(arguments)}
-        self._found(_GET, asked["server"], name)[1].check_arguments(dict(arguments))
+        given = {"name": name, "arguments": dict(arguments)}
+        asked = await self._with_server(_GET, given, agent_id, server, run.via)
         async with self._executor.operation(
             _GET, asked, agent_id=agent_id, run=run, tags=_TAGS
         ) as act:
@@ -148,16 +144,61 @@ class MCPActs:
                 answer = await connection.get_prompt(there["name"], there["arguments"])
         return _marked_prompt(toolset, _as_json(answer))
 
-    def _server_of(self, act: str, address: str) -> str:
-        """Return the one server that offers a resource or prompt."""
+    async def _with_server(
+        self,
+        act: str,
+        given: dict[str, Any],
+        agent_id: str,
+        server: str | None,
+        via: Via,
+    ) -> dict[str, Any]:
+        """Return the arguments of an act, with the server that is asked.
+
+        What the rules deny at every server goes to the guard, which refuses it: so an
+        agent does not find out whether such a thing is offered.
+        """
+        servers = [*self._toolsets] if server is None else [server]
+        may = [
+            each
+            for each in servers
+            if self._may(agent_id, act, {"server": each, **given}, via)
+        ]
+        if servers and not may:
+            return {"server": servers[0], **given}
+        try:
+            alone, offer = self._only_offer(act, given[_ADDRESSES[act]], may)
+            if act == _GET:
+                offer.check_arguments(given["arguments"])
+        except InvalidInputError as error:
+            await self._record(act, given, agent_id, error)
+            raise
+        return {"server": alone, **given}
+
+    async def _record(
+        self, act: str, given: dict[str, Any], agent_id: str, error: InvalidInputError
+    ) -> None:
+        """Record what the guard was not asked for, as calls of tools are."""
+        call = ToolCall(
+            id=uuid.uuid4().hex, name=act, agent_id=agent_id, arguments=given
+        )
+        self._executor.refuse(call, error)
+        guard = self._executor.guard
+        if guard is not None and error.details["reason"] != "arguments":
+            await guard.record_unknown(call)
+
+    def _only_offer(
+        self, act: str, address: str, servers: list[str]
+    ) -> tuple[str, MCPOffer]:
+        """Return the one server that offers a resource or prompt, and that."""
         found = [
-            name
+            (name, offer)
             for name, toolset in self._toolsets.items()
-            if _offer_of(act, toolset, address) is not None
+            if name in servers and (offer := _offer_of(act, toolset, address))
         ]
         if len(found) > 1:
             raise InvalidInputError(
-                f"{' and '.join(found)} both offer it, and which is meant is not known",
+                f"{' and '.join(name for name, _ in found)} both offer it, and which"
+                " is meant is not known",
                 hint="the one who configures them can leave it out at one of them",
                 details={"reason": "ambiguous"},
             )
@@ -178,14 +219,21 @@ class MCPActs:
 
     def _may_ask(self, agent_id: str, server: str, offer: MCPOffer) -> bool:
         """Return whether the rules could allow an agent to ask for it."""
-        guard = self._executor.guard
-        if guard is None:
-            return True
         act = _GET if offer.kind == "prompt" else _READ
         known: dict[str, JsonValue] = {"server": server}
         if offer.kind != "template":
             known[_ADDRESSES[act]] = offer.address
-        return guard.may_allow(agent_id, act, CallFacts(tags=_TAGS), known)
+        return self._may(agent_id, act, known)
+
+    def _may(
+        self,
+        agent_id: str,
+        act: str,
+        known: Mapping[str, JsonValue],
+        via: Via = "model",
+    ) -> bool:
+        guard, facts = self._executor.guard, CallFacts(tags=_TAGS, via=via)
+        return guard is None or guard.may_allow(agent_id, act, facts, known)
 
 
 def _offer_of(act: str, toolset: MCPToolset, address: str) -> MCPOffer | None:

@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import GuardDeniedError, InvalidInputError, ToolExecutionError
-from toolcell.guard import ActionGuard, AgentPolicy, Approvals, Approve
+from toolcell.core import (
+    ErrorInfo,
+    GuardDeniedError,
+    InvalidInputError,
+    ToolcellError,
+    ToolExecutionError,
+)
+from toolcell.guard import ActionGuard, AgentPolicy, Approvals, Approve, AuditLog
 from toolcell.tools import MCPToolset, SequentialExecutor, ToolRegistry
 from toolcell.tools.mcp_client.offers import KINDS
 from toolcell.tools.spi import MCPActs, MCPPins
@@ -104,7 +110,7 @@ async def test_no_other_writing_of_a_uri_passes_a_rule(tmp_path: Path) -> None:
             await mcp.read("note://desk/secret", agent_id="a")
         for each in WRITINGS:
             for named in (None, "test"):
-                with pytest.raises(InvalidInputError, match="as it is written"):
+                with pytest.raises((InvalidInputError, GuardDeniedError)):
                     await mcp.read(each, agent_id="a", server=named)
         listed = [offer.address for _, offer in await mcp.listed("a", "resource")]
 
@@ -154,6 +160,66 @@ async def test_nothing_reaches_the_server_of_what_is_denied(tmp_path: Path) -> N
         assert await mcp.listed("a", "template") == []
 
     assert len(server.pids) == started
+
+
+ONLY_TODAY = {
+    "tools": ["resource.read"],
+    "when": {"server": {"equals": "one"}, "uri": {"equals": "note://desk/today"}},
+}
+PROBES: list[tuple[str, dict[str, Any], str, str | None]] = [
+    ("a", {"uri": "note://desk/secret"}, "note://desk/none", None),
+    ("a", {"uri": "note://desk/secret"}, "other://none", None),
+    ("a", {"uri": "note://desk/secret"}, "other://none", "one"),
+    ("a", {"uri": "note://desk/today"}, "other://none", "two"),
+    ("a", {"name": "greet", "arguments": {}}, "none", None),
+    ("a", {"name": "greet", "arguments": {"who": "x"}}, "none", None),
+    ("b", {"uri": "note://desk/today"}, "other://none", None),
+    ("c", {"name": "greet", "arguments": {}}, "none", None),
+]
+
+
+async def test_a_denied_agent_does_not_learn_what_is_offered(tmp_path: Path) -> None:
+    """Attack: what an agent may not ask for is answered unlike what is not there."""
+    policies = [
+        AgentPolicy(agent_id="a", allow=[ONLY_TODAY]),
+        AgentPolicy(agent_id="b", allow=["prompt.get"]),
+    ]
+    toolsets = [
+        MCPToolset(name, offering(tmp_path / name).command(), pins=None)
+        for name in ("one", "two")
+    ]
+    async with acts(ActionGuard(policies), *toolsets) as mcp:
+        for agent, there, absent, server in PROBES:
+            answers = []
+            for each in (there, {**there, next(iter(there)): absent}):
+                ask: Any = mcp.read if "uri" in each else mcp.get_prompt
+                with pytest.raises(ToolcellError) as refused:
+                    await ask(**each, agent_id=agent, server=server)
+                answers.append(ErrorInfo.of(refused.value))
+            assert answers[0] == answers[1]
+
+
+async def test_what_is_refused_unasked_is_recorded(tmp_path: Path) -> None:
+    audit = AuditLog(tmp_path / "audit.jsonl")
+    guard = ActionGuard(
+        [AgentPolicy(agent_id="a", allow=["resource.read", "prompt.get"])], audit=audit
+    )
+    executor = SequentialExecutor(ToolRegistry([]), guard=guard)
+    async with offering(tmp_path).toolset() as toolset:
+        mcp = MCPActs(executor, [toolset])
+        with pytest.raises(InvalidInputError, match="as it is written"):
+            await mcp.read("note://desk/%73ecret", agent_id="a")
+        with pytest.raises(InvalidInputError, match="do not fit"):
+            await mcp.get_prompt("greet", {}, agent_id="a")
+    audit.close()
+
+    records = [(each.tool_name, each.status) for each in executor.records.query()]
+    assert sorted(records) == [("prompt.get", "error"), ("resource.read", "error")]
+    lines = (tmp_path / "audit.jsonl").read_text().splitlines()
+    decisions = [each for each in map(json.loads, lines) if each["event"] == "decision"]
+    assert [(each["tool"], each["reason"]) for each in decisions] == [
+        ("resource.read", "no_tool")
+    ]
 
 
 async def test_what_some_rule_could_allow_is_listed(tmp_path: Path) -> None:
@@ -254,6 +320,19 @@ async def test_what_two_servers_offer_is_at_neither(tmp_path: Path) -> None:
             await mcp.read("note://desk/today", agent_id="a")
         assert await mcp.listed("a", "resource") == []
         assert await mcp.read("note://desk/today", agent_id="a", server="two")
+
+
+async def test_a_server_that_an_agent_may_not_ask_hides_nothing_from_it(
+    tmp_path: Path,
+) -> None:
+    toolsets = [
+        MCPToolset(name, offering(tmp_path / name).command(), pins=None)
+        for name in ("one", "two")
+    ]
+    two = {"tools": ["resource.read"], "when": {"server": {"equals": "two"}}}
+    async with acts(guarded(allow=[two]), *toolsets) as mcp:
+        assert await mcp.read("note://desk/today", agent_id="a")
+        assert len(await mcp.listed("a", "resource")) == 2
 
 
 @pytest.mark.parametrize(
