@@ -28,6 +28,7 @@ UNTRUSTED_META = "toolcell/untrusted"
 
 _READ, _GET = MCP_ACTS
 _TAGS = frozenset({"mcp"})
+_TEXTS = frozenset({"text", "title", "description"})
 _NO_RUN = RunContext()
 _ADDRESSES = {_READ: "uri", _GET: "name"}
 
@@ -276,8 +277,10 @@ def _marked_prompt(toolset: MCPToolset, prompt: dict[str, Any]) -> dict[str, Jso
     messages: list[JsonValue] = []
     for message in prompt["messages"]:
         content = message["content"] | _mark(toolset)
-        if content["type"] == "text":
-            content["text"] = marked(author, content["text"])
+        # An embedded resource has its text one level deeper.
+        for each in (content, content.get("resource", {})):
+            for name in _TEXTS & each.keys():
+                each[name] = marked(author, each[name])
         messages.append({"role": message["role"], "content": content})
     about = escaped(prompt.get("description", ""), MAX_DESCRIPTION_CHARACTERS)
     return {"description": marked(author, about), "messages": messages}
