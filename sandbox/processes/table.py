@@ -165,8 +165,9 @@ class ProcessTable:
             process.network = CommandNetwork(egress, number, self._frames)
         if calls is not None:
             process.calls = CommandCalls(calls, number, self._frames)
-            await process.calls.begin(self._spawn)
         try:
+            if process.calls is not None:
+                await process.calls.begin(self._spawn)
             await self._begin(number, process, command, branch)
         except BaseException:
             if process.calls is not None:

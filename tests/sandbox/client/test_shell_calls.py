@@ -19,6 +19,7 @@ from toolcell.sandbox import (
 )
 
 from ...conftest import BackendRow
+from ...support.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -258,6 +259,24 @@ async def test_a_command_ends_with_what_its_handler_raises(sandbox: Sandbox) -> 
 
     assert (late.status, after.stdout) == ("timeout", "1\n")
     assert host.at_work == 0
+
+
+async def test_a_command_whose_start_is_cancelled_leaves_no_task(
+    sandbox: Sandbox,
+) -> None:
+    def answering() -> int:
+        names = [task.name or "" for task in anyio.get_running_tasks()]
+        return sum("CommandCalls" in name for name in names)
+
+    host = Host()
+    async with sandbox.session() as session:
+        process = await session.exec("cat", stdin="pipe", calls=host.calls)
+        assert answering() == 1
+        with anyio.move_on_after(0):
+            await session.exec("true", calls=host.calls)
+        await process.close_stdin()
+        await process.wait()
+        await until(lambda: answering() == 0)
 
 
 async def test_a_lost_cell_ends_the_calls_of_its_commands(sandbox: Sandbox) -> None:
