@@ -23,9 +23,12 @@ class CommandCalls:
         calls: What it may call.
         number: The command.
         frames: Leads to the cell.
+        clock: That of the command.
     """
 
-    def __init__(self, calls: HostCalls, number: int, frames: FramesBesideRuns) -> None:
+    def __init__(
+        self, calls: HostCalls, number: int, frames: FramesBesideRuns, clock: RunClock
+    ) -> None:
         self.request = {
             "calls_at_once": calls.max_concurrency,
             "max_calls": calls.max_calls,
@@ -37,7 +40,6 @@ class CommandCalls:
 
         self._number = number
         self._frames = frames
-        clock = RunClock(self._extend, calls.max_pause_seconds)
         self._server = CallServer(calls, self._send, clock)
         self._serves = False
         self._begun, self._over, self._left = (anyio.Event() for _ in range(3))
@@ -67,10 +69,6 @@ class CommandCalls:
         except CellLostError:
             # It has ended with its cell.
             return
-
-    async def _extend(self, seconds: float) -> None:
-        header = {"type": "exec_extend", "id": self._number, "seconds": seconds}
-        await self._frames.send(header)
 
     async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         await self._frames.send(

@@ -23,17 +23,16 @@ class CommandNetwork:
         egress: The proxy, which is this command's alone.
         number: The command.
         frames: Leads to the cell.
+        clock: That of the command.
     """
 
-    def __init__(self, egress: Egress, number: int, frames: FramesBesideRuns) -> None:
+    def __init__(
+        self, egress: Egress, number: int, frames: FramesBesideRuns, clock: RunClock
+    ) -> None:
         self.egress = egress
         self._number = number
         self._frames = frames
-        egress.begin(self._send, RunClock(self._extend, egress.max_pause_seconds))
-
-    async def _extend(self, seconds: float) -> None:
-        header = {"type": "exec_extend", "id": self._number, "seconds": seconds}
-        await self._frames.send(header)
+        egress.begin(self._send, clock)
 
     async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         kind = header["type"].replace(_OUTSIDE, _INSIDE, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -15,6 +16,7 @@ from ..cell.wire.frames import Frame
 from ..client.file_errors import known
 from ..client.types import CellTraits
 from ..config.settings import Limits
+from ..network.run_clock import RunClock
 from .beside import FramesBesideRuns
 from .calls import CommandCalls
 from .network import CommandNetwork
@@ -161,10 +163,12 @@ class ProcessTable:
             has_input=command.stdin is not None or command.pty is not None,
             background=command.background,
         )
+        # One for both: who waits for two persons at once waits once.
+        clock = RunClock(partial(self._extend, number), _longest_pause(egress, calls))
         if egress is not None:
-            process.network = CommandNetwork(egress, number, self._frames)
+            process.network = CommandNetwork(egress, number, self._frames, clock)
         if calls is not None:
-            process.calls = CommandCalls(calls, number, self._frames)
+            process.calls = CommandCalls(calls, number, self._frames, clock)
         try:
             if process.calls is not None:
                 await process.calls.begin(self._spawn)
@@ -175,6 +179,10 @@ class ProcessTable:
             raise
         await self._send_input(process, command.stdin)
         return process
+
+    async def _extend(self, number: int, seconds: float) -> None:
+        header = {"type": "exec_extend", "id": number, "seconds": seconds}
+        await self._frames.send(header)
 
     async def _begin(
         self, number: int, process: Process, command: Command, branch: str
@@ -298,6 +306,11 @@ class ProcessTable:
         started = self._starting.get(number)
         if started is not None:
             started.set()
+
+
+def _longest_pause(egress: Egress | None, calls: HostCalls | None) -> float:
+    made_by = (each for each in (egress, calls) if each is not None)
+    return max((each.max_pause_seconds for each in made_by), default=0.0)
 
 
 def _not_started(header: dict[str, Any]) -> InvalidInputError:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import anyio
 import pytest
 
-from toolcell.sandbox import Limits, Network, SandboxManager, Session
+from toolcell.sandbox import HostCalls, Limits, Network, SandboxManager, Session
 from toolcell.sandbox.network import admission
+from toolcell.sandbox.processes.beside import FramesBesideRuns
 from toolcell.sandbox.spi import pause_deadline
 
 from ...conftest import BackendRow
@@ -200,6 +202,50 @@ urllib.request.urlopen("http://{NAME}:{site.port}/late").read().decode()
 
     assert (result.status, result.value) == ("ok", "hello /late")
     assert (await process.wait()).stdout.strip() == "hello /later"
+
+
+@pytest.mark.promise("boundary-3")
+async def test_a_command_that_waits_for_two_persons_at_once_gains_the_time_once(
+    cell: Session, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[float] = []
+    send, asked = FramesBesideRuns.send, [anyio.Event(), anyio.Event()]
+
+    async def watched(
+        self: FramesBesideRuns, header: dict[str, Any], payload: bytes = b""
+    ) -> None:
+        if header["type"] == "exec_extend":
+            moved.append(header["seconds"])
+        await send(self, header, payload)
+
+    async def wait_for_both(number: int) -> None:
+        async with pause_deadline():
+            asked[number].set()
+            for each in asked:
+                await each.wait()
+
+    async def handler(*_: Any) -> dict[str, Any]:
+        await wait_for_both(0)
+        return {"value": 5}
+
+    class Asking(Gate):
+        async def look(self) -> None:
+            await wait_for_both(1)
+
+    monkeypatch.setattr(FramesBesideRuns, "send", watched)
+    calls = HostCalls(names=("ask",), handler=handler, max_pause_seconds=900)
+    code = (
+        "import subprocess\n"
+        'asking = subprocess.Popen(["tools", "ask"], close_fds=False)\n'
+        'print(plain("/both"), asking.wait())'
+    )
+    argv = ["python3", "-c", WAYS + code, str(site.port)]
+    process = await cell.exec(argv, gate=Asking(), calls=calls, timeout_seconds=60)
+    result = await process.wait()
+
+    assert result.stdout.split() == ["5", "hello", "/both", "0"], result.stderr
+    assert [seconds > 0 for seconds in moved] == [True, False]
+    assert sum(moved) < 60
 
 
 class Never(Gate):
