@@ -60,7 +60,7 @@ class OfferHandlers:
         return types.ListResourcesResult(
             resources=[
                 types.Resource(
-                    name=offer.title,
+                    name=offer.address,
                     uri=offer.address,
                     description=model_description(author, offer),
                     mime_type=offer.media_type or None,
@@ -76,7 +76,7 @@ class OfferHandlers:
         return types.ListResourceTemplatesResult(
             resource_templates=[
                 types.ResourceTemplate(
-                    name=offer.title,
+                    name=offer.address,
                     uri_template=offer.address,
                     description=model_description(author, offer),
                     mime_type=offer.media_type or None,

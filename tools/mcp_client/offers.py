@@ -18,6 +18,7 @@ from pydantic import Field, JsonValue
 from toolcell.core import ConfigError, InvalidInputError
 
 from ..foreign.definition import ForeignDefinition, checked_definition, model_schema
+from .results import MEDIA_TYPE
 
 Kind = Literal["resource", "template", "prompt"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -40,12 +41,12 @@ class MCPOffer(ForeignDefinition):
     """A resource, a template of resources or a prompt, as its server defines it.
 
     Its name in pins is its kind and its address, which is the URI, the template or the
-    prompt's own name.
+    prompt's own name. Clients read that as its name, too: the title of a server is part
+    of the description, which is marked and cut.
     """
 
     kind: Kind
     address: Annotated[str, Field(min_length=1, max_length=MAX_URI_CHARACTERS)]
-    title: str = ""
     media_type: str = ""
     input_schema: Annotated[dict[str, JsonValue], Field(alias="inputSchema")] = Field(
         default_factory=dict
@@ -127,18 +128,18 @@ def offer_name(kind: Kind, given: Mapping[str, Any]) -> str:
 
 def mcp_offer(kind: Kind, given: Mapping[str, Any]) -> MCPOffer:
     """Return what a server offers, as it listed it. Raises ConfigError."""
+    media_type = (given.get("mime_type") or "").partition(";")[0]
     made = checked_definition(
         MCPOffer,
         {
             "name": offer_name(kind, given),
             "kind": kind,
             "address": given[_ADDRESSES[kind]],
-            "title": given.get("title") or given["name"],
-            "description": given.get("description") or "",
-            "media_type": given.get("mime_type") or "",
+            "description": _description(kind, given),
+            "media_type": media_type if MEDIA_TYPE.fullmatch(media_type) else "",
             "inputSchema": _schema(given.get("arguments") or ()),
         },
-        ("input_schema", "address", "title", "media_type"),
+        ("input_schema", "address"),
     )
     if kind == "template" and made.pattern is None:
         raise ConfigError(
@@ -146,6 +147,13 @@ def mcp_offer(kind: Kind, given: Mapping[str, Any]) -> MCPOffer:
             hint="`{name}` for a step of the path is what can be judged",
         )
     return made
+
+
+def _description(kind: Kind, given: Mapping[str, Any]) -> str:
+    """Return what a server says about it: its title, then the description."""
+    title = given.get("title") or given["name"]
+    titles = [] if title == given[_ADDRESSES[kind]] else [title]
+    return ": ".join([*titles, *filter(None, [given.get("description")])])
 
 
 def _schema(arguments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ MAX_ERROR_CHARACTERS = 4_096
 MAX_PROGRESS_CHARACTERS = 256
 """Characters of a progress message. When it is reached the text is cut."""
 
-_MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
+MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
 _UNNAMED = "application/octet-stream"
 _Block = dict[str, JsonValue]
 
@@ -144,7 +144,7 @@ def _show(data: bytes, context: ToolContext) -> bool:
 
 
 def _media(media_type: str | None) -> str:
-    known = media_type is not None and _MEDIA_TYPE.fullmatch(media_type)
+    known = media_type is not None and MEDIA_TYPE.fullmatch(media_type)
     return media_type if known and media_type else _UNNAMED
 
 
