@@ -7,7 +7,7 @@ and a thousand that repeat a large value in their messages take minutes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -39,7 +39,10 @@ class TooMuchToCheckError(Exception):
 
 
 class _Budget:
-    def __init__(self, value: Any, max_levels: float) -> None:
+    def __init__(
+        self, value: Any, max_levels: float, kept: dict[Hashable, Any]
+    ) -> None:
+        self.kept = kept
         self._value = value
         self._max_levels = max_levels
         self._left = MAX_STEPS
@@ -68,17 +71,23 @@ _budget: ContextVar[_Budget] = ContextVar("budget")
 
 
 @contextmanager
-def bounded(value: Any, *, max_levels: float = MAX_LEVELS) -> Iterator[None]:
+def bounded(
+    value: Any,
+    *,
+    max_levels: float = MAX_LEVELS,
+    kept: dict[Hashable, Any] | None = None,
+) -> Iterator[None]:
     """Bound what `counted` keywords do inside, to check a value.
 
     Args:
         value: The value.
         max_levels: Keywords inside each other.
+        kept: What the keywords of one schema prepared; None: nothing yet.
 
     Raises:
         TooMuchToCheckError: They reached the bound.
     """
-    token = _budget.set(_Budget(value, max_levels))
+    token = _budget.set(_Budget(value, max_levels, {} if kept is None else kept))
     try:
         yield
     finally:
@@ -93,6 +102,11 @@ def spend(steps: int, *read: Any) -> None:
     """
     budget = _budget.get()
     budget.spend(steps + sum(map(_steps_to_read, read)))
+
+
+def kept() -> dict[Hashable, Any]:
+    """Return what the keywords of this schema prepared: it lives as long as they do."""
+    return _budget.get().kept
 
 
 def _steps_to_read(value: Any) -> int:

@@ -11,7 +11,8 @@ import inspect
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from jsonschema import (
@@ -59,6 +60,14 @@ _DRAFTS = {
 
 MAX_ERRORS = 50
 """Errors that are collected from one call. When it is reached the search ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltValidator:
+    """A validator of one schema, and what its keywords prepared for all values."""
+
+    validator: Validator
+    kept: dict[Hashable, Any]
 
 
 class WrittenSchema:
@@ -188,7 +197,7 @@ def _defaults_of(
     return found
 
 
-def build_validator(tool: str, schema: Any) -> Validator:
+def build_validator(tool: str, schema: Any) -> BuiltValidator:
     """Return a validator of a schema; use it for all values.
 
     Raises:
@@ -212,19 +221,22 @@ def _draft_of(tool: str, schema: Any) -> Any:
     return known
 
 
-def _validator(tool: str, schema: Any, known: Any) -> Validator:
-    with _costs_itself(tool, schema):
+def _validator(tool: str, schema: Any, known: Any) -> BuiltValidator:
+    kept: dict[Hashable, Any] = {}
+    with _costs_itself(tool, schema, kept):
         registry = check_parts(tool, schema, known)
-    validator: Validator = linear_validator_class(known)(schema, registry=registry)
-    return validator
+    validator = linear_validator_class(known)(schema, registry=registry)
+    return BuiltValidator(validator, kept)
 
 
 @contextlib.contextmanager
-def _costs_itself(tool: str, schema: Any) -> Iterator[None]:
+def _costs_itself(
+    tool: str, schema: Any, kept: dict[Hashable, Any] | None = None
+) -> Iterator[None]:
     """Refuse a schema that the libraries stumble over, whatever they raise."""
     try:
         # Its levels are those that Python has room for.
-        with bounded(schema, max_levels=math.inf):
+        with bounded(schema, max_levels=math.inf, kept=kept):
             yield
     except ConfigError:
         raise
@@ -245,10 +257,11 @@ def _costs_itself(tool: str, schema: Any) -> Iterator[None]:
         ) from error
 
 
-def problems_of(validator: Validator, values: Any) -> list[Problem]:
+def problems_of(built: BuiltValidator, values: Any) -> list[Problem]:
     """Return the problems of a value, without repeating the value."""
+    validator = built.validator
     try:
-        with bounded(values):
+        with bounded(values, kept=built.kept):
             if validator.is_valid(values):
                 return []
             errors = itertools.islice(validator.iter_errors(values), MAX_ERRORS)
@@ -261,6 +274,8 @@ def problems_of(validator: Validator, values: Any) -> list[Problem]:
     except ArithmeticError:
         # jsonschema divides large numbers as floats.
         return [Problem("", "value", "smaller numbers")]
+    except ValueError:
+        return [Problem("", "value", "finite numbers and whole characters")]
     except Unresolvable:
         return [Problem("", "value", "a schema whose references can be followed")]
 

@@ -1,9 +1,9 @@
 """Keywords of JSON Schema that take linear time, where those of jsonschema do not.
 
 A schema may come from another program and its values from a model. jsonschema runs
-patterns on an engine that may take exponential time, and compares each item of a list
-with each other one. Here patterns run on pydantic's engine, and items are compared by
-their canonical form.
+patterns on an engine that may take exponential time, compares each item of a list with
+each other one, and a value with each of an `enum` through all of their levels. Here
+patterns run on pydantic's engine, and values are compared by their canonical form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jsonschema.validators import extend
 
 from toolcell.core.text.canonical_json import canonical_json
 
-from .check_budget import counted, spend
+from .check_budget import counted, kept, spend
 from .linear_patterns import matches
 from .unevaluated import unevaluated_items, unevaluated_properties
 
@@ -82,12 +82,61 @@ def unnamed_keys(instance: Any, schema: dict[str, Any]) -> list[str]:
 def _unique_items(
     validator: Validator, unique: bool, instance: Any, schema: Any
 ) -> _Errors:
-    # jsonschema compares each item with each other one.
     if unique and isinstance(instance, list):
-        text = canonical_json(instance)
-        spend(len(instance), text)
-        if len({canonical_json(each) for each in parse_json(text)}) < len(instance):
+        spend(len(instance))
+        if len({_written(each) for each in _alike(instance)}) < len(instance):
             yield ValidationError("not unique")
+
+
+def _enum(
+    validator: Validator, choices: list[Any], instance: Any, schema: Any
+) -> _Errors:
+    if _form(instance) not in _forms(choices):
+        yield ValidationError("not one of these")
+
+
+def _const(validator: Validator, wanted: Any, instance: Any, schema: Any) -> _Errors:
+    if _form(instance) != _form(wanted):
+        yield ValidationError("another value")
+
+
+def prepare_values(schema: dict[str, Any]) -> None:
+    """Keep the values that a schema names in the form in which they are compared.
+
+    Called inside `bounded`.
+    """
+    if isinstance(schema.get("enum"), list):
+        _forms(schema["enum"])
+
+
+def _forms(values: list[Any]) -> frozenset[bytes]:
+    """Return the forms of values; those of a list are kept as long as its schema."""
+    prepared = kept()
+    # The schema, which holds the list, lives as long as what is kept for it.
+    if id(values) not in prepared:
+        prepared[id(values)] = frozenset(map(_form, values))
+    forms: frozenset[bytes] = prepared[id(values)]
+    return forms
+
+
+def _form(value: Any) -> bytes:
+    return _written(_alike(value))
+
+
+def _alike(value: Any) -> Any:
+    """Return a value in which equal numbers are written alike: 1 for 1.0."""
+    return json.loads(_written(value), parse_float=_whole)
+
+
+def _written(value: Any) -> bytes:
+    text = canonical_json(value)
+    spend(0, text)
+    return text
+
+
+def _whole(text: str) -> int | float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 _OURS = {
@@ -95,6 +144,8 @@ _OURS = {
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
     "uniqueItems": _unique_items,
+    "enum": _enum,
+    "const": _const,
     "unevaluatedProperties": unevaluated_properties,
     "unevaluatedItems": unevaluated_items,
 }

@@ -13,7 +13,7 @@ from referencing.jsonschema import specification_with
 
 from toolcell.core import ConfigError
 
-from .linear_keywords import linear_validator_class
+from .linear_keywords import linear_validator_class, prepare_values
 from .linear_patterns import check_patterns
 from .validation import path_of
 
@@ -69,6 +69,7 @@ def check_parts(tool: str, schema: Any, known: Any) -> Any:
             seen.add(id(inner))
             _check_draft(tool, inner, known)
             check_patterns(tool, inner)
+            prepare_values(inner)
             left += _referred(tool, inner, base)
     return registry
 

@@ -17,12 +17,11 @@ from toolcell.core.text.picture_type import picture_type
 from toolcell.core.text.printable import escaped
 
 from ..definition.context import ToolContext
-from ..definition.json_schema import problems_of
+from ..definition.json_schema import BuiltValidator, problems_of
 from ..definition.validation import json_bytes
 from ..foreign.definition import unknown_outcome
 
 if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
     from mcp.shared.dispatcher import ProgressFnT
     from mcp.types import CallToolResult
 
@@ -38,7 +37,7 @@ _Block = dict[str, JsonValue]
 
 
 async def check_output(
-    tool: str, result: CallToolResult, output: Validator, context: ToolContext
+    tool: str, result: CallToolResult, output: BuiltValidator, context: ToolContext
 ) -> None:
     """Check the structured content of an answer that is no error.
 

@@ -10,7 +10,11 @@ from jsonschema import Draft202012Validator
 
 from toolcell.core import ConfigError, ToolValidationError
 from toolcell.tools import JSONSchemaTool
-from toolcell.tools.definition.json_schema import build_validator, problems_of
+from toolcell.tools.definition.json_schema import (
+    BuiltValidator,
+    build_validator,
+    problems_of,
+)
 from toolcell.tools.definition.linear_keywords import linear_validator_class
 
 JSON_SCHEMA = "json-schema.org/draft"
@@ -140,9 +144,76 @@ def test_a_division_that_fails_refuses_the_number() -> None:
 
 def test_a_reference_that_leads_nowhere_refuses_the_value() -> None:
     validator = linear_validator_class(Draft202012Validator)({"$ref": "#/no"})
-    [problem] = problems_of(validator, 1)
+    [problem] = problems_of(BuiltValidator(validator, {}), 1)
 
     assert problem.expected == "a schema whose references can be followed"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fit", "misfit"),
+    [
+        (1, [1, 1.0], [True, "1", 1.5, [1]]),
+        (False, [False], [0, None, ""]),
+        (10**20, [10**20, 1e20], [10**20 + 1]),
+        ([{"a": 1.0, "b": "é"}], [[{"b": "é", "a": 1}]], [[{"a": 1}], [], "[]"]),
+    ],
+)
+@pytest.mark.parametrize("keyword", ["enum", "const"])
+def test_equal_values_are_those_of_json_schema(
+    keyword: str, wanted: Any, fit: list[Any], misfit: list[Any]
+) -> None:
+    named = wanted if keyword == "const" else ["another", wanted]
+    validator = build_validator("t", {keyword: named})
+
+    assert [each for each in fit if problems_of(validator, each)] == []
+    assert [each for each in misfit if not problems_of(validator, each)] == []
+
+
+@pytest.mark.parametrize("value", [float("inf"), "\ud800"])
+def test_what_json_cannot_write_is_no_value_of_a_list(value: Any) -> None:
+    assert problems_of(build_validator("t", {"enum": [1]}), value)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        build_validator("t", {"enum": [value]})
+
+
+class Compared(int):
+    """A number that counts how often one is compared."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return super().__eq__(other)
+
+    __hash__ = int.__hash__
+
+
+def numbers(last: int) -> list[int]:
+    return [Compared(number) for number in (*range(20), last)]
+
+
+LISTS = [numbers(last) for last in range(30)]
+LIST_OF_THESE = {"$defs": {"a": {"enum": LISTS}}}
+
+
+@pytest.mark.promise("R58")
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"allOf": [{"$ref": "#/$defs/a"}] * 90, **LIST_OF_THESE}, numbers(29)),
+        ({"items": {"$ref": "#/$defs/a"}, **LIST_OF_THESE}, [numbers(29)] * 90),
+        ({"items": {"const": numbers(29)}}, [numbers(29)] * 90),
+    ],
+    ids=["often", "items", "const"],
+)
+def test_values_are_not_compared_part_by_part(
+    schema: dict[str, Any], value: Any
+) -> None:
+    validator = build_validator("t", schema)
+    Compared.times = 0
+
+    assert problems_of(validator, value) == []
+    assert Compared.times == 0
 
 
 MANY = 150_000
@@ -160,6 +231,13 @@ SLOW: dict[str, tuple[dict[str, Any], Any]] = {
     "texts": (
         {"allOf": [{"pattern": f"{n}$"} for n in range(3_000)]},
         "a" * 1_000_000,
+    ),
+    "enum": (
+        {
+            "allOf": [{"$ref": "#/$defs/a"}] * 900,
+            "$defs": {"a": {"enum": [[[]] * 320 + [last] for last in range(38)]}},
+        },
+        [[]] * 320 + [37],
     ),
     "unique": ({"allOf": [{"uniqueItems": True}] * 2_000}, list(range(MANY))),
 }
