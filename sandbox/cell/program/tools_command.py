@@ -156,14 +156,21 @@ def _answer(text: bytes) -> dict[str, Any]:
 
 
 def _socket_of(door: socket.socket) -> socket.socket:
-    """Return a socket for one call, which others cannot read. Raises OSError."""
+    """Return a socket for one call, which others cannot read.
+
+    Raises:
+        NoToolsError: None can be opened now.
+        OSError: Nobody is at the other end.
+    """
     door.sendall(b"?")
     found = array.array("i")
     data, ancillary, _, _ = door.recvmsg(1, socket.CMSG_SPACE(found.itemsize))
     for _, _, packed in ancillary:
         found.frombytes(packed[: found.itemsize])
         return socket.socket(fileno=found[0])
-    raise OSError("there is no socket" if data else "the end")
+    if data:
+        raise NoToolsError("no descriptor is left for a call; see `limits.open_files`")
+    raise OSError("the end")
 
 
 if __name__ == "__main__":

@@ -130,19 +130,24 @@ class CallDoor:
             self._hand_out()
 
     def _hand_out(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             ours, theirs = socket.socketpair()
             with theirs:
-                try:
-                    send_fds(self._door, _ENTER, [theirs.fileno()])
-                except OSError:
-                    ours.close()
-                    # It learns that there is none.
-                    self._door.send(_ENTER)
-                    return
-            ours.setblocking(False)
-            self._callers[ours.fileno()] = _Caller(ours)
+                self._admit(ours, theirs)
+        except OSError:
+            # It learns that there is none.
+            with contextlib.suppress(OSError):
+                self._door.send(_ENTER)
+
+    def _admit(self, ours: socket.socket, theirs: socket.socket) -> None:
+        ours.setblocking(False)
+        try:
             self._epoll.register(ours, select.EPOLLIN)
+            send_fds(self._door, _ENTER, [theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise
+        self._callers[ours.fileno()] = _Caller(ours)
 
     def _read(self, caller: _Caller) -> None:
         try:
