@@ -28,7 +28,7 @@ from .connection import ServerConnection
 from .connections import ServerConnections
 from .definition import MCPDefinition, MCPPins
 from .http import MCPEndpoint
-from .offers import KINDS, MCPOffer
+from .offers import KINDS, Kind, MCPOffer
 from .results import MCPProgressRelay, check_output, content_of
 
 
@@ -146,6 +146,10 @@ class MCPToolset:
         )
         self._offers = {} if pins is None else pins.offers_of(name)
         self._refused_offers: dict[str, str] = {}
+        self._offers_left_out = 0
+        self.unlisted: set[Kind] = set()
+        """The kinds whose list could not be read when the toolset was opened."""
+
         self._connections = ServerConnections(
             name,
             server,
@@ -181,11 +185,11 @@ class MCPToolset:
 
     @property
     def left_out(self) -> int:
-        """The number of tools beyond the 1,000 that one server may have.
+        """The number beyond the 1,000 of each kind that one server may have.
 
-        It follows from the server's latest list.
+        That of tools follows from the server's latest list.
         """
-        return self._offered.left_out
+        return self._offered.left_out + self._offers_left_out
 
     async def __aenter__(self) -> Self:
         await self._connections.open()
@@ -212,10 +216,13 @@ class MCPToolset:
                     listing = await connection.offers(kind)
             except (ToolExecutionError, TimeoutError):
                 # It costs the server none of its tools.
-                self._refused_offers[f"each {kind}"] = "the server does not list them"
+                self.unlisted.add(kind)
+                reason = "the server does not list them now; approved ones stay so"
+                self._refused_offers[f"each {kind}"] = reason
             else:
                 self._offers |= listing.definitions
                 self._refused_offers |= listing.refused
+                self._offers_left_out += listing.left_out
 
     # Calls.
 

@@ -62,10 +62,11 @@ def pin(
             failed.append(error)
             continue
         file = _pin_file(settings, name)
-        changes = pins[file].changes(name, offered.definitions)
+        definitions = [*offered.definitions, *_unlisted(offered, pins[file])]
+        changes = pins[file].changes(name, definitions)
         if changes:
             changed.add(file)
-        pins[file] = pins[file].approve(name, offered.definitions)
+        pins[file] = pins[file].approve(name, definitions)
         reports.append(_report(offered, changes))
         if not as_json:
             print("\n".join(map(escaped_line, _describe(offered, changes))))
@@ -121,6 +122,16 @@ async def _offered(settings: HostConfig, name: str) -> Toolset:
             return api
     async with offering_toolset(settings, name, os.environ) as toolset:
         return toolset
+
+
+def _unlisted(offered: Toolset, pins: Any) -> list[ForeignDefinition]:
+    """Return the approved definitions of kinds whose list could not be read."""
+    from toolcell.tools import MCPToolset
+
+    if not isinstance(offered, MCPToolset):
+        return []
+    approved = pins.offers_of(offered.name).values()
+    return [each for each in approved if each.kind in offered.unlisted]
 
 
 def _report(offered: Toolset, changes: list[PinChange]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
 from toolcell.tools.spi import MCPDefinition, MCPPins
 
+from ...support.mcp.offering import offering
 from ...support.mcp.servers import SERVER, Scripted, definition, processes_of
 from ...support.paths import ROOT
 from ...support.toolcell_command import toolcell
@@ -140,6 +141,23 @@ def test_pin_says_what_is_wrong(tmp_path: Path) -> None:
     broken = toolcell("tools", "pin", "--config", str(path))
     assert broken.returncode == 4
     assert b"no connection to the MCP server files" in broken.stderr
+
+
+def test_a_list_that_cannot_be_read_keeps_what_was_approved(tmp_path: Path) -> None:
+    path = settings(offering(tmp_path))
+    assert pinned(path, "--yes")[0] == 0
+    pins = tmp_path / "mcp_pins.json"
+    before = pins.read_bytes()
+    server = offering(tmp_path, **{"resources/list": {"resources": 7}})
+    server.offer("echo", "new")
+    code, shown = pinned(path, "--yes")
+
+    assert code == 0
+    assert "+ new is new" in shown and "is gone" not in shown
+    assert "! each resource cannot be used: the server does not list them" in shown
+    after = json.loads(pins.read_text())["servers"]["files"]
+    kept = json.loads(before)["servers"]["files"]
+    assert [each for each in after if each["definition"]["name"] != "new"] == kept
 
 
 @pytest.mark.promise("T11", "JU1")

@@ -379,6 +379,18 @@ async def test_a_malformed_list_costs_the_server_none_of_its_tools(
         assert "does not list" in toolset.unusable[f"each {method[:-6]}"]
 
 
+async def test_resources_beyond_a_thousand_are_counted(tmp_path: Path) -> None:
+    notes = [{"uri": f"note://desk/{n}", "name": "x"} for n in range(1_003)]
+    prompts = [{"name": f"p{n}"} for n in range(1_002)]
+    lists = {
+        "resources/list": {"resources": notes},
+        "prompts/list": {"prompts": prompts},
+    }
+    async with offering(tmp_path, **lists).toolset() as toolset:
+        assert len(toolset.offers) == 2_001
+        assert toolset.left_out == 5
+
+
 async def test_a_server_may_have_resources_and_no_list_of_templates(
     tmp_path: Path,
 ) -> None:
