@@ -7,9 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 
+from toolcell.core import ConfigError
+
 from ..foreign.definition import ForeignDefinition, checked_definition
 from ..foreign.pins import Pins
-from .offers import MCPOffer
+from .offers import KINDS, MCPOffer
+
+_OTHER_KINDS = tuple(f"{kind} " for kind in KINDS)
 
 
 class MCPDefinition(ForeignDefinition):
@@ -33,6 +37,11 @@ def mcp_definition(tool: Mapping[str, Any]) -> MCPDefinition:
     """Return the definition of a tool as the server sent it. Raises ConfigError."""
     keys = ("name", "description", "inputSchema", "outputSchema", "annotations")
     given = {key: tool[key] for key in keys if tool.get(key) is not None}
+    if str(given.get("name")).startswith(_OTHER_KINDS):
+        raise ConfigError(
+            "its name could be that of a resource or prompt in the pins",
+            hint="its server has to name it otherwise",
+        )
     return checked_definition(MCPDefinition, given, ("input_schema", "output_schema"))
 
 

@@ -379,6 +379,17 @@ async def test_a_malformed_list_costs_the_server_none_of_its_tools(
         assert "does not list" in toolset.unusable[f"each {method[:-6]}"]
 
 
+async def test_no_tool_has_the_pin_of_a_prompt(tmp_path: Path) -> None:
+    """Attack: a tool is approved without being shown, under the name of a prompt."""
+    server = offering(tmp_path)
+    server.offer("echo", "prompt greet")
+    async with server.toolset() as toolset:
+        pinned = MCPPins().changes("test", toolset.definitions)
+        assert len(pinned) == len(toolset.definitions) == 1 + len(toolset.offers)
+        assert [each.name for each in toolset.tools] == ["test__echo"]
+        assert "a resource or prompt" in toolset.unusable["prompt greet"]
+
+
 async def test_resources_beyond_a_thousand_are_counted(tmp_path: Path) -> None:
     notes = [{"uri": f"note://desk/{n}", "name": "x"} for n in range(1_003)]
     prompts = [{"name": f"p{n}"} for n in range(1_002)]
