@@ -22,6 +22,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from sniffio import current_async_library_cvar
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Limits, Sandbox, SandboxConfig, SandboxManager
@@ -154,6 +155,20 @@ def _choose_for_confined(config: pytest.Config, items: list[pytest.Item]) -> Non
             item.add_marker(pytest.mark.xfail(reason=reason, strict=is_sure))
     items[:] = [item for item in items if item not in dropped]
     config.hook.pytest_deselected(items=list(dropped))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    """Let tests that are plain functions begin an event loop.
+
+    anyio keeps its own for as long as the session's `sandbox` is open, though it runs
+    in the tests and fixtures that are coroutines alone.
+    """
+    token = current_async_library_cvar.set(None)
+    try:
+        yield
+    finally:
+        current_async_library_cvar.reset(token)
 
 
 def _backend_of(item: pytest.Item) -> BackendRow | None:
