@@ -189,7 +189,7 @@ def test_a_narrow_terminal_cuts_nothing() -> None:
 def test_an_artifact_that_was_not_saved_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "picture.py").write_text(PICTURE)
     run = ("run", "--backend", "subprocess", "--out", "out", "picture.py")
-    code, told = on_a_small_disk(tmp_path, *run, kib=8)
+    code, told = on_a_small_disk(tmp_path, *run, kib=24)
 
     assert "cannot write out/output-1.png: File too large" in told
     assert "toolcell: ok" in told
