@@ -14,10 +14,11 @@ RUNNER_PART = (
     _CONSTANTS
     + r"""
 class ToolError extends Error {
-  constructor(message, code) {
+  constructor(message, kind, retryAfter = null) {
     super(message);
     this.name = 'ToolError';
-    this.code = code;
+    this.kind = this.code = kind;
+    this.retry_after = retryAfter;
   }
 }
 const supervisor = {
@@ -78,7 +79,7 @@ const supervisor = {
     if (!call) return;
     this.waiting.delete(id);
     if (!this.waiting.size) this.socket.unref();
-    if (error) call.no(new ToolError(error.message, error.code));
+    if (error) call.no(new ToolError(error.message, error.code, error.retry_after));
     else call.yes(value);
   },
   forget() {

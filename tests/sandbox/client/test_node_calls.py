@@ -49,7 +49,13 @@ class Host:
         try:
             await anyio.sleep(0)
             if name == "fail":
-                return {"error": {"code": "denied", "message": "not today"}}
+                return {
+                    "error": {
+                        "code": "denied",
+                        "message": "not today",
+                        "retry_after": 7,
+                    }
+                }
             if name == "hang":
                 await anyio.sleep_forever()
             if name == "big":
@@ -90,11 +96,11 @@ async def test_several_calls_wait_at_once_within_the_bounds(nodes: Sandbox) -> N
 
 async def test_a_refusal_is_an_error_of_the_program(nodes: Sandbox) -> None:
     caught = "let said\ntry { await tools.fail() } catch (e) {\n said = "
-    caught += "[e instanceof ToolError, e.code, e.message] }\nsaid"
+    caught += "[e instanceof ToolError, e.kind, e.code, e.retry_after] }\nsaid"
     result = await js(nodes, caught, Host())
     uncaught = await js(nodes, "await tools.fail()", Host())
 
-    assert result.value == [True, "denied", "not today"], result.stderr
+    assert result.value == [True, "denied", "denied", 7], result.stderr
     assert uncaught.exception is not None
     assert (uncaught.exception.type, uncaught.exception.message) == (
         "ToolError",
