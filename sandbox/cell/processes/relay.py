@@ -37,7 +37,7 @@ class ProcessRelay:
         self._fork = fork
         self._sock: socket.socket | None = None
         self._decoder = FrameDecoder()
-        # Bounded by the credit that each command's input has.
+        # Bounded by the credit of each command's input, and by its calls at once.
         self._unsent = bytearray()
         self._lost = _KILLED
         self.pid = 0
