@@ -49,7 +49,7 @@ def main() -> int:
         print(_USAGE + "\n" + _HELP, end="")
         return 0
     try:
-        answer = _answer(json.dumps(_asked(words)).encode())
+        answer = _answer(_request(words))
     except UsageError as error:
         print("tools: %s\n%s" % (error, _USAGE), end="", file=sys.stderr)
         return _MISUSED
@@ -66,12 +66,20 @@ def main() -> int:
     return 0
 
 
-def _tell(error: dict[str, str]) -> int:
-    code = error["code"]
-    print("tools: %s: %s" % (code, error["message"]), file=sys.stderr)
+def _tell(error: dict[str, Any]) -> int:
+    code, seconds = error["code"], error.get("retry_after")
+    later = "" if seconds is None else " (retry after %g s)" % seconds
+    print("tools: %s: %s%s" % (code, error["message"], later), file=sys.stderr)
     if code in _REFUSALS:
         return _REFUSED
     return _TOO_LATE if code in _TIMEOUTS else _FAILED
+
+
+def _request(words: list[str]) -> bytes:
+    try:
+        return json.dumps(_asked(words)).encode()
+    except RecursionError:
+        raise UsageError("the arguments are nested too deeply") from None
 
 
 def _asked(words: list[str]) -> dict[str, Any]:
@@ -113,7 +121,7 @@ def _arguments(words: list[str]) -> dict[str, Any]:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = _parsed(text)
     except ValueError as error:
         raise UsageError("`--json` is no JSON: %s" % error) from None
     if not isinstance(found, dict):
@@ -123,20 +131,27 @@ def _object(text: str) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return _parsed(text)
     except ValueError:
         return text
+
+
+def _parsed(text: str) -> Any:
+    """Return the value of JSON whose numbers are finite. Raises ValueError."""
+    found = json.loads(text)
+    json.dumps(found, allow_nan=False)
+    return found
 
 
 def _answer(text: bytes) -> dict[str, Any]:
     """Return the host's answer. Raises NoToolsError."""
     number = os.environ.get(_VARIABLE, "")
-    if not number.isdigit():
+    if not (number.isascii() and number.isdigit()):
         raise NoToolsError("no tools were offered to this program")
     try:
         with socket.socket(fileno=os.dup(int(number))) as door:
             own = _socket_of(door)
-    except OSError:
+    except (OSError, OverflowError):
         raise NoToolsError(
             "descriptor %s was closed on the way here, or its run is over; a program"
             " between must keep it (in Python: subprocess.run(..., close_fds=False))"

@@ -50,8 +50,9 @@ class Host:
             if name == "hang":
                 self.hangs.set()
                 await anyio.sleep_forever()
+            refusal = {"code": "guard.denied", "message": "not yet", "retry_after": 7}
             answers: dict[str, dict[str, Any]] = {
-                "fail": {"error": {"code": "guard.denied", "message": "not today"}},
+                "fail": {"error": refusal},
                 "late": {"error": {"code": "tool.timeout", "message": "too late"}},
                 "big": {"value": "x" * 4_000_000},
                 "echo": {"value": named},
@@ -86,6 +87,7 @@ async def test_a_bash_program_calls_by_name_and_by_json(sandbox: Sandbox) -> Non
         "tools echo --text é --number=5 --code 05 --flag true --all '[1, null]'\n"
         """echo '{"a": "5"}' | tools echo --json -\n"""
         "tools call list --a 7\n"
+        "tools echo --a NaN --b -Infinity --c 1e999\n"
     )
     host = Host()
     result = await bash(sandbox, code, host)
@@ -97,6 +99,7 @@ async def test_a_bash_program_calls_by_name_and_by_json(sandbox: Sandbox) -> Non
         {"text": "é", "number": 5, "code": "05", "flag": True, "all": [1, None]},
         {"a": "5"},
         7,
+        {"a": "NaN", "b": "-Infinity", "c": "1e999"},
     ]
 
 
@@ -113,12 +116,14 @@ async def test_tools_are_listed_and_described(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("words", "exit_code", "said"),
     [
-        ("fail", 3, "guard.denied: not today"),
+        ("fail", 3, "guard.denied: not yet (retry after 7 s)"),
         ("late", 124, "tool.timeout: too late"),
         ("secret", 1, "not_found"),
         ("add --a", 2, "--a has no value"),
         ("add a", 2, "'a' is no --KEY"),
         ("echo --json 5", 2, "takes an object"),
+        ("""echo --json "$(printf '[%.0s' {1..5000})" """, 2, "nested too deeply"),
+        ("""echo --json '{"a": NaN}'""", 2, "is no JSON"),
         ("", 2, "usage: tools list"),
     ],
 )
@@ -131,11 +136,22 @@ async def test_exit_codes_say_what_happened(
     assert said in result.stderr
 
 
-async def test_without_calls_there_are_no_tools(sandbox: Sandbox) -> None:
-    result = await sandbox.run("tools list", language="bash")
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("", "no tools were offered"),
+        ("TOOLCELL_TOOLS=²", "no tools were offered"),
+        ("TOOLCELL_TOOLS=99999999999999999999", "was closed on the way"),
+    ],
+)
+async def test_without_calls_there_are_no_tools(
+    sandbox: Sandbox, before: str, said: str
+) -> None:
+    result = await sandbox.run(f"{before} tools list", language="bash")
 
     assert result.exit_code == 1
-    assert "no tools were offered" in result.stderr
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.promise("E-85", "E-87")
