@@ -32,7 +32,7 @@ class Host:
         self.at_work = self.most = 0
         self.hangs = anyio.Event()
         self.calls = HostCalls(
-            names=("add", "fail", "late", "hang", "big", "echo", "list"),
+            names=("add", "fail", "late", "hang", "hung", "big", "echo", "list"),
             handler=self._answer,
             describe=self._describe,
             **bounds,
@@ -50,6 +50,8 @@ class Host:
             if name == "hang":
                 self.hangs.set()
                 await anyio.sleep_forever()
+            if name == "hung":
+                await self.hangs.wait()
             refusal = {"code": "guard.denied", "message": "not yet", "retry_after": 7}
             answers: dict[str, dict[str, Any]] = {
                 "fail": {"error": refusal},
@@ -196,16 +198,17 @@ async def test_a_few_open_files_are_enough(backend: BackendRow) -> None:
 async def test_the_end_of_a_run_ends_its_calls(sandbox: Sandbox) -> None:
     host = Host()
     async with sandbox.session() as session:
-        left = await bash(session, "tools hang & sleep 1; echo over", host)
+        left = await bash(session, "tools hang & tools hung; echo over", host)
         assert host.at_work == 0
         after = await bash(session, "tools add --a 1", host)
 
-    assert (left.stdout, after.stdout) == ("over\n", "1\n")
+    assert ("hang", {}) in host.seen
+    assert (left.stdout, after.stdout) == ("0\nover\n", "1\n")
 
 
 async def test_an_answer_that_nobody_reads_holds_nobody_up(sandbox: Sandbox) -> None:
     code = "tools big | head -c 1; tools add --a 1; (tools big | sleep 30) & wait -n"
-    result = await bash(sandbox, code, Host(), limits=Limits(wall_seconds=3))
+    result = await bash(sandbox, code, Host(), limits=Limits(wall_seconds=10))
 
     assert result.stdout.startswith('"1\n'), result.stderr
 
@@ -270,9 +273,10 @@ async def test_a_command_ends_with_what_its_handler_raises(sandbox: Sandbox) -> 
         process = await session.exec("tools any; sleep 100", calls=calls)
         with anyio.fail_after(60), pytest.raises(ZeroDivisionError):
             await process.wait()
-        late = await command(session, "tools hang", host, timeout_seconds=2)
+        late = await command(session, "tools hang", host, timeout_seconds=10)
         after = await command(session, "tools add --a 1", host)
 
+    assert ("hang", {}) in host.seen
     assert (late.status, after.stdout) == ("timeout", "1\n")
     assert host.at_work == 0
 
