@@ -175,7 +175,7 @@ def _socket_of(door: socket.socket) -> socket.socket:
 
     Raises:
         NoToolsError: None can be opened now.
-        OSError: Nobody is at the other end.
+        OSError: The other end is closed, or not there.
     """
     door.sendall(b"?")
     found = array.array("i")
