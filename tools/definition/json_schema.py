@@ -248,7 +248,7 @@ def _costs_itself(
     except TooMuchToCheckError:
         raise ConfigError(
             f"the schema of {tool} takes too long to check",
-            hint="write it with fewer schemas inside",
+            hint="write it with fewer schemas inside, and fewer or shorter patterns",
         ) from None
     except Exception as error:
         raise ConfigError(
