@@ -28,7 +28,7 @@ MOST_STEPS = 1_000_000
 MAX_LEVELS = 150
 """Keywords inside each other. When it is reached the value is refused."""
 
-_CHARACTERS, _PARTS = 64, 16
+CHARACTERS, _PARTS = 64, 16
 """Characters of a text, and parts of a list or object, that one step reads."""
 
 _Keyword = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
@@ -111,7 +111,7 @@ def kept() -> dict[Hashable, Any]:
 
 def _steps_to_read(value: Any) -> int:
     if isinstance(value, str | bytes):
-        return len(value) // _CHARACTERS
+        return len(value) // CHARACTERS
     return len(value) // _PARTS if isinstance(value, dict | list) else 0
 
 
@@ -139,10 +139,10 @@ def _size(value: Any) -> int:
         each = left.pop()
         size += 1
         if isinstance(each, dict):
-            size += sum(map(len, each)) // _CHARACTERS
+            size += sum(map(len, each)) // CHARACTERS
             left += each.values()
         elif isinstance(each, list):
             left += each
         elif isinstance(each, str):
-            size += len(each) // _CHARACTERS
+            size += len(each) // CHARACTERS
     return size

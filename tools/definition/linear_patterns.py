@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 from pydantic_core import SchemaError as PatternError
@@ -10,29 +9,29 @@ from pydantic_core import SchemaValidator, core_schema
 
 from toolcell.core import ConfigError
 
-from .check_budget import TooMuchToCheckError, kept, spend
+from .check_budget import CHARACTERS, TooMuchToCheckError, kept, spend
+from .pattern_size import PatternSize, UnmeasuredError, measured
 
-MAX_SIZE = 20_000
-"""Size of the patterns of one schema, in about 4 KiB of memory: 100 for each, and 1 for
-each character and repetition, 16 where there are classes of all alphabets. When it is
-exceeded the schema is refused."""
+MAX_BYTES = 64 << 20
+"""Bytes of the compiled patterns of one schema, about: a thousand times `\\w`. When it
+is exceeded the schema is refused."""
 
-_EACH, _WIDE = 100, 16
+_EACH = 8_192
+"""Bytes of the smallest pattern."""
 
 _AT_ONCE = 32
 """Parts of a pattern that one step may look for at once."""
 
-_WIDE_CLASS = re.compile(r"\\[wWpP]")
-_COUNT = re.compile(r"(.?)\{([0-9,\s]+)\}", re.DOTALL)
-_ENDS_GROUP = (*")}?*+", "")
-_HIDES_COUNTS = re.compile(r"(?<!\\)(?:\\\\)*\(\?[\w-]*x")
-"""The flag `x`: comments may stand inside of a count."""
-
 
 class _Pattern(NamedTuple):
     engine: SchemaValidator
-    parts: int
-    size: int
+    size: PatternSize
+
+
+class _Compiled(dict[str, _Pattern]):
+    """The patterns of one schema."""
+
+    bytes = 0
 
 
 def check_patterns(tool: str, schema: dict[str, Any]) -> None:
@@ -58,33 +57,22 @@ def check_patterns(tool: str, schema: dict[str, Any]) -> None:
 
 def matches(pattern: str, text: str) -> bool:
     """Return whether a pattern is found in a text."""
-    engine, parts, _ = _linear(pattern)
-    times = 1 + parts // _AT_ONCE
-    spend(times, *[text] * times)
+    engine, size = _linear(pattern)
+    times = 1 + size.at_once // _AT_ONCE
+    spend(1 + times * len(text) // CHARACTERS)
     return engine.isinstance_python(text)
 
 
 def _linear(pattern: str) -> _Pattern:
-    compiled: dict[str, _Pattern] = kept().setdefault(_Pattern, {})
+    compiled: _Compiled = kept().setdefault(_Compiled, _Compiled())
     if pattern not in compiled:
-        parts = _parts(pattern)
-        size = _EACH + parts * (_WIDE if _WIDE_CLASS.search(pattern) else 1)
-        if size + sum(each.size for each in compiled.values()) > MAX_SIZE:
+        try:
+            size = measured(pattern)
+        except UnmeasuredError:
+            raise TooMuchToCheckError from None
+        compiled.bytes += _EACH + size.bytes
+        if compiled.bytes > MAX_BYTES:
             raise TooMuchToCheckError
         engine = SchemaValidator(core_schema.str_schema(pattern=pattern))
-        compiled[pattern] = _Pattern(engine, parts, size)
+        compiled[pattern] = _Pattern(engine, size)
     return compiled[pattern]
-
-
-def _parts(pattern: str) -> int:
-    """Return the most parts that a pattern has when its counts are written out."""
-    if len(pattern) > MAX_SIZE or _HIDES_COUNTS.search(pattern):
-        raise TooMuchToCheckError
-    single, groups = len(pattern), 1
-    for before, written in _COUNT.findall(pattern):
-        count = max(map(int, re.findall("[1-9][0-9]*", written)), default=1)
-        if before in _ENDS_GROUP:
-            groups *= count
-        else:
-            single += count
-    return single * groups

@@ -180,16 +180,21 @@ def with_patterns(*patterns: str) -> dict[str, Any]:
     return with_x({"allOf": [{"pattern": each} for each in patterns]})
 
 
+CHINESE = "".join(chr(0x4E00 + 7 * n) for n in range(250))
 LARGE_PATTERNS = {
     "classes": [rf"\w{{120}}{n}" for n in range(60)],
-    "many": [f"[a-z]{{3}}|x{n}" for n in range(300)],
-    "one": ["a{20000}"],
-    "groups": ["((a{30}b){30}c){30}"],
-    "count of a count": ["a{200}{200}"],
-    "optional groups": ["(a{200})?{200}"],
-    "spaced": ["a{ 1 , 20000 }"],
-    "comments": [r"\\(?ix)(a{200}){#}\n200}"],
-    "long": ["a" * 30_000],
+    "characters": [f"[{CHINESE}]{{592}}{n}" for n in range(20)],
+    "digits": [rf"\d{{2005}}{n}" for n in range(9)],
+    "one": [r"\w{20000}"],
+    "in a class": [r"[^]\w]{20000}"],
+    "groups": [r"((\w{30}b){30}c){30}"],
+    "count of a count": [r"\w{200}{200}"],
+    "optional groups": [r"(\w{200})?{200}"],
+    "spaced": [r"\w{ 1 , 20000 }"],
+    "comments": [r"\\(?ix)(\w{200}){#}\n200}"],
+    "nested classes": [r"[[a]\w]{20000}"],
+    "counts": ["a" + "{99}" * 10_000],
+    "long": [r"\w" * 10_000],
 }
 
 
@@ -204,10 +209,34 @@ def test_patterns_that_are_large_to_compile_cost_their_tool(
 
 
 def test_patterns_as_tools_have_them_are_kept() -> None:
-    digits = [f"[0-9a-f]{{{count}}}" for count in (8, 4, 4, 4, 12)]
-    patterns = ["-".join(digits), r"^[\w+=,.@-]{1,128}$", r"^.{1,4096}$", r"\(?x"]
+    group, four = "([0-9a-f]{1,4}:)", "[0-9a-f]{1,4}"
+    patterns = [
+        "-".join(f"([0-9a-f]){{{count}}}" for count in (8, 4, 4, 4, 12)),
+        f"^({group}{{7}}{four}|{group}{{1,7}}:|{group}{{1,4}}(:{four}){{1,3}})$",
+        r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.){0,126}[a-z0-9]{1,63}$",
+        *(rf"^[\w+=,.@-]{{1,128}}{n}$" for n in range(6)),
+        r"^.{1,4096}$",
+        r"\(?x",
+        r"[(?x]",
+        *(f"^ID{n}-[0-9]+$" for n in range(200)),
+    ]
+    assert build_validator("t", with_patterns(*patterns, *patterns))
 
-    assert build_validator("t", with_patterns(*patterns, *patterns * 20))
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        (r"^.{1,8000}$", ["x" * 8000]),
+        (r"^[\s\S]{1,4000}$", ["x" * 3000] * 100),
+        ("^((([0-9a-f]{1,4}:){1,7}|:)((:[0-9a-f]{1,4}){1,7}|:)){1,4}$", ["::"] * 1000),
+    ],
+)
+def test_a_long_count_refuses_no_value_that_fits(
+    pattern: str, texts: list[str]
+) -> None:
+    validator = build_validator("t", {"items": {"pattern": pattern}})
+
+    assert problems_of(validator, texts) == []
 
 
 def test_patterns_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
