@@ -31,7 +31,7 @@ const {pathToFileURL} = require('node:url');
 const {stripTypeScriptTypes} = require('node:module');
 const text = fs.readFileSync(SCRIPT_FD, 'utf8');
 fs.closeSync(SCRIPT_FD);
-const {code, inputs, args, lives, secrets, tools} = JSON.parse(text);
+const {code, inputs, args, lives, secrets, tools, callsAtOnce} = JSON.parse(text);
 const NAME = 'main.js', MAX = 524288, MAX_VALUES = 100000, LOOSE =
   /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
 let room = MAX_VALUES, value, failure, finished = false, drained = false;
@@ -227,7 +227,8 @@ function withoutTypes(source) {
   }
   const {$secrets = {}, ...others} = named;
   return {code: body.subarray(second + 1).toString(), inputs: others,
-          secrets: {...header.variables, ...$secrets}, tools: header.tools ?? []};
+          secrets: {...header.variables, ...$secrets}, tools: header.tools ?? [],
+          callsAtOnce: header.calls_at_once ?? CALLS_AT_ONCE};
 }
 async function serve(request) {
   let fail;
@@ -239,7 +240,7 @@ async function serve(request) {
     const before = {...process.env};
     Object.assign(globalThis, request.inputs);
     Object.assign(process.env, request.secrets);
-    const endTools = offerTools(request.tools);
+    const endTools = offerTools(request.tools, request.callsAtOnce);
     room = MAX_VALUES;
     finished = false;
     const failed = new Promise((_, no) => { fail = no; });
@@ -265,11 +266,11 @@ async function serve(request) {
 process.argv = [process.argv[0], NAME, ...args];
 if (lives || tools.length) supervisor.open();
 if (lives) {
-  serve({code, inputs, secrets, tools});
+  serve({code, inputs, secrets, tools, callsAtOnce});
   return;
 }
 Object.assign(globalThis, inputs);
-offerTools(tools);
+offerTools(tools, callsAtOnce);
 const program = understood();
 if (program instanceof vm.Script) {
   value = program.runInThisContext();
@@ -310,6 +311,7 @@ def run(node: str, request: dict[str, Any], *, lives: bool) -> int:
         "secrets": request.get("secrets", {}),
         "lives": lives,
         "tools": request["tools"],
+        "callsAtOnce": request["calls_at_once"],
     }
     data = json.dumps(asked).encode()
     view = memoryview(data)

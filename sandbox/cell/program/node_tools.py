@@ -7,8 +7,12 @@ request socket by events, as a thread that waits there would hold up `process.ex
 from __future__ import annotations
 
 from ..wire.contract import ANSWER, MAX_CALL_BYTES
+from ..wire.frames import CALLS_AHEAD, RUN_DEFAULTS
 
-_CONSTANTS = "const ANSWER = %d, MAX_CALL_BYTES = %d;" % (ANSWER[0], MAX_CALL_BYTES)
+_CONSTANTS = (
+    "const ANSWER = %d, MAX_CALL_BYTES = %d, CALLS_AHEAD = %d, CALLS_AT_ONCE = %d;"
+    % (ANSWER[0], MAX_CALL_BYTES, CALLS_AHEAD, RUN_DEFAULTS["calls_at_once"])
+)
 
 RUNNER_PART = (
     _CONSTANTS
@@ -22,7 +26,7 @@ class ToolError extends Error {
   }
 }
 const supervisor = {
-  waiting: new Map(), sent: 0, parts: [], held: 0, written: null,
+  waiting: new Map(), made: 0, sent: 0, most: 0, parts: [], held: 0, written: null,
   open() {
     const {Socket} = require('node:net');
     this.reader = this.messages();
@@ -65,14 +69,21 @@ const supervisor = {
       if (text.length > MAX_CALL_BYTES) {
         throw new ToolError('the arguments are too large', 'too_large');
       }
-      const number = ++this.sent;
-      const hex = (each) => each.toString(16).padStart(8, '0');
-      this.waiting.set(number, {yes, no});
+      this.waiting.set(++this.made, {yes, no, text});
       // A program goes on while a call is open.
       this.socket.ref();
-      this.socket.write(hex(text.length) + hex(number));
-      this.written = new Promise((done) => this.socket.write(text, done));
+      this.send();
     });
+  },
+  // Those past the most that the supervisor reads stay here, where a run can drop them.
+  send() {
+    const hex = (each) => each.toString(16).padStart(8, '0');
+    while (this.sent < this.made &&
+        this.waiting.size - (this.made - this.sent) < this.most) {
+      const {text} = this.waiting.get(++this.sent);
+      this.socket.write(hex(text.length) + hex(this.sent));
+      this.written = new Promise((done) => this.socket.write(text, done));
+    }
   },
   settle({id, value, error}) {
     const call = this.waiting.get(id);
@@ -81,9 +92,11 @@ const supervisor = {
     if (!this.waiting.size) this.socket.unref();
     if (error) call.no(new ToolError(error.message, error.code, error.retry_after));
     else call.yes(value);
+    this.send();
   },
   forget() {
     this.waiting.clear();
+    this.sent = this.made;
     this.socket.unref();
   },
   close() {
@@ -98,8 +111,9 @@ function isPlain(each) {
   const kind = each && typeof each === 'object' && Object.getPrototypeOf(each);
   return kind === Object.prototype || kind === null && each !== null;
 }
-function offerTools(names) {
+function offerTools(names, callsAtOnce) {
   if (!names.length) return () => {};
+  supervisor.most = CALLS_AHEAD * callsAtOnce;
   let over = false;
   const call = (name) => async (...given) => {
     if (over) throw new ToolError('the run of these tools is over', 'gone');

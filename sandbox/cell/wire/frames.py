@@ -32,7 +32,7 @@ MAX_JSON_DIGITS = 4300
 CALLS_AHEAD = 2
 """Calls of a program that reach the host before one of them is answered, for each that
 may be at work there at once. When it is reached further ones wait in the program's own
-socket."""
+socket, or in node."""
 
 MAX_ARTIFACTS = 64
 MAX_ARTIFACT_BYTES = 16 * 1024 * 1024

@@ -31,6 +31,13 @@ async def nodes(backend: BackendRow) -> AsyncIterator[Sandbox]:
             yield manager
 
 
+# More calls, or larger ones, than the cell and its socket take before an answer comes.
+BEYOND = [
+    pytest.param(40, 100_000, {}, id="many"),
+    pytest.param(6, 300_000, {"max_concurrency": 1}, id="large"),
+]
+
+
 class Host:
     """Answers calls, and remembers them."""
 
@@ -164,6 +171,22 @@ async def test_a_large_call_that_a_run_leaves_open_spares_the_next_run(
         after = await js(session, "await tools.add(2, 3)", host, limits=limits)
 
     assert (left.value, after.value) == (1, 5), after.stderr
+
+
+@pytest.mark.parametrize(("count", "size", "bounds"), BEYOND)
+async def test_calls_past_those_that_are_read_do_not_hold_up_the_end_of_a_run(
+    nodes: Sandbox, count: int, size: int, bounds: dict[str, int]
+) -> None:
+    leaves = "for (let i = 0; i < count; i++) tools.hang('x'.repeat(size))\n1"
+    given = {"count": count, "size": size}
+    host = Host(**bounds)
+    async with nodes.session() as session:
+        await js(session, "await tools.add(1)", Host())
+        left = await js(session, leaves, host, inputs=given)
+        after = await js(session, "await tools.add(2, 3)", Host())
+
+    assert (left.status, left.value, left.state) == ("ok", 1, "kept"), left.stderr
+    assert (after.status, after.value) == ("ok", 5), after.stderr
 
 
 @pytest.mark.promise("E-84", "E-85")
