@@ -35,6 +35,7 @@ _SESSIONS = 100
 _CALLERS = 8
 _DOCKER_POOL = 4
 _POLL_SECONDS = 0.01
+_CLOSING_SECONDS = 60.0
 
 
 def _config(limits: Limits | None = None, pool: int = 0) -> SandboxConfig:
@@ -181,7 +182,6 @@ async def crowd(options: Options) -> list[Row]:
     alone = Sample(name="session.run, alone")
     async with SandboxManager(_config()) as sandbox, sandbox.session() as busy:
         await busy.run("x = 1")
-        cells = len(processes.children(processes.launcher()))
 
         async def measure(sample: Sample) -> None:
             await processes.all_settled()
@@ -198,9 +198,11 @@ async def crowd(options: Options) -> list[Row]:
                     await stack.enter_async_context(sandbox.session())
                 opening.values.append((time.perf_counter() - started) * 1_000 / count)
                 await measure(among)
+                left = len(processes.children(processes.launcher())) - count
                 started = time.perf_counter()
-            while len(processes.children(processes.launcher())) > cells:
-                await anyio.sleep(_POLL_SECONDS)
+            with anyio.fail_after(_CLOSING_SECONDS):
+                while len(processes.children(processes.launcher())) > left:
+                    await anyio.sleep(_POLL_SECONDS)
             closing.values.append((time.perf_counter() - started) * 1_000 / count)
     work = f"{count} idle sessions"
     return [
