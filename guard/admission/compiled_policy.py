@@ -88,9 +88,13 @@ class _CompiledRule:
             return True
         return judge_arguments(self.when, call.arguments, every=self.kind == "allow")
 
-    def judge_known(self, known: Mapping[str, Any]) -> tuple[bool | None, bool]:
+    def judge_known(
+        self, known: Mapping[str, Any], *, complete: bool
+    ) -> tuple[bool | None, bool]:
         """Return what the known arguments say, and whether they are all it asks for."""
-        judged = [each for each in self.when if each[0] and each[0][0] in known]
+        judged = [
+            each for each in self.when if complete or (each[0] and each[0][0] in known)
+        ]
         answer = judge_arguments(judged, known, every=self.kind == "allow")
         return answer, len(judged) == len(self.when)
 
@@ -151,12 +155,14 @@ class CompiledPolicy:
         found = [*self._exact.get(tool, ()), *others]
         return [rule for _, rule in sorted(found, key=itemgetter(0))]
 
-    def may_allow(self, tool: str, facts: CallFacts, known: Mapping[str, Any]) -> bool:
+    def may_allow(
+        self, tool: str, facts: CallFacts, known: Mapping[str, Any], *, complete: bool
+    ) -> bool:
         """Return whether the rules could allow some call of a tool."""
         for rule in self.rules_for(tool):
             if rule.dry_run or not rule.applies_to(facts):
                 continue
-            answer, is_whole = rule.judge_known(known)
+            answer, is_whole = rule.judge_known(known, complete=complete)
             if rule.kind == "deny":
                 if is_whole and answer is not False:
                     return False
@@ -311,12 +317,20 @@ class PolicySet:
         return found
 
     def may_allow(
-        self, agent_id: str, tool: str, facts: CallFacts, known: Mapping[str, Any]
+        self,
+        agent_id: str,
+        tool: str,
+        facts: CallFacts,
+        known: Mapping[str, Any],
+        *,
+        complete: bool,
     ) -> bool:
         """Return whether a call of a tool could be allowed with some arguments."""
         chain = self.of(agent_id)
         fit = TOOL_NAME.fullmatch(tool) is not None and facts.via in facts.callers
-        may = all(each.may_allow(tool, facts, known) for each in chain)
+        may = all(
+            each.may_allow(tool, facts, known, complete=complete) for each in chain
+        )
         return bool(chain) and fit and may
 
 

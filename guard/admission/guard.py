@@ -153,6 +153,8 @@ class ActionGuard:
         tool: str,
         facts: CallFacts = NO_FACTS,
         known: Mapping[str, JsonValue] = _NOTHING,
+        *,
+        complete: bool = False,
     ) -> bool:
         """Return whether the rules could allow some call of an agent to a tool.
 
@@ -162,8 +164,10 @@ class ActionGuard:
             facts: What the host knows about the call.
             known: Arguments that the call will have; default none. Conditions on
                 others, and on all of them (`*`), could be met or not.
+            complete: True if the call has no other arguments than these, and so every
+                condition is judged; default False.
         """
-        return self._policies.may_allow(agent_id, tool, facts, known)
+        return self._policies.may_allow(agent_id, tool, facts, known, complete=complete)
 
     async def decide(self, call: ToolCall, facts: CallFacts = NO_FACTS) -> Decision:
         """Return the decision that a call would get now, and why; reserve nothing."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from anyio.lowlevel import checkpoint
 from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolCall
+from toolcell.core.large_values import read_large
 from toolcell.core.text.printable import escaped
 from toolcell.guard import CallFacts
 from toolcell.guard.spi import Via
@@ -66,7 +68,7 @@ class MCPActs:
         for server, toolset in self._toolsets.items():
             for offer in toolset.offers:
                 await checkpoint()
-                if offer.kind == kind and self._may_ask(agent_id, server, offer):
+                if offer.kind == kind and await self._may_ask(agent_id, server, offer):
                     found.setdefault(offer.address, []).append((server, offer))
         return [each[0] for each in found.values() if len(each) == 1]
 
@@ -162,7 +164,9 @@ class MCPActs:
         may = [
             each
             for each in servers
-            if self._may(agent_id, act, {"server": each, **given}, via)
+            if await self._may(
+                agent_id, act, {"server": each, **given}, via, complete=True
+            )
         ]
         if servers and not may:
             return {"server": servers[0], **given}
@@ -218,23 +222,29 @@ class MCPActs:
                     return toolset, offer
         raise _not_offered(act)
 
-    def _may_ask(self, agent_id: str, server: str, offer: MCPOffer) -> bool:
+    async def _may_ask(self, agent_id: str, server: str, offer: MCPOffer) -> bool:
         """Return whether the rules could allow an agent to ask for it."""
         act = _GET if offer.kind == "prompt" else _READ
         known: dict[str, JsonValue] = {"server": server}
         if offer.kind != "template":
             known[_ADDRESSES[act]] = offer.address
-        return self._may(agent_id, act, known)
+        is_whole = offer.kind == "resource"
+        return await self._may(agent_id, act, known, complete=is_whole)
 
-    def _may(
+    async def _may(
         self,
         agent_id: str,
         act: str,
         known: Mapping[str, JsonValue],
         via: Via = "model",
+        *,
+        complete: bool,
     ) -> bool:
         guard, facts = self._executor.guard, CallFacts(tags=_TAGS, via=via)
-        return guard is None or guard.may_allow(agent_id, act, facts, known)
+        if guard is None:
+            return True
+        ask = partial(guard.may_allow, agent_id, act, facts, known, complete=complete)
+        return await read_large(agent_id, known, ask)
 
 
 def _offer_of(act: str, toolset: MCPToolset, address: str) -> MCPOffer | None:

@@ -320,6 +320,27 @@ def test_what_may_be_allowed_follows_from_the_arguments_that_are_known(
     assert guard.may_allow("a", "open", known=known) is may
 
 
+@pytest.mark.parametrize(
+    ("when", "known", "may"),
+    [
+        ({"*": {"contains": "secret"}}, {"path": "/secret"}, False),
+        ({"*": {"contains": "secret"}}, {"path": "/x"}, True),
+        ({"*": {"max_length": 1}}, {"path": "/x"}, False),
+        ({"path": {"equals": None}}, {}, False),
+        ({"path": {"equals": "/x"}}, {}, True),
+    ],
+)
+async def test_every_condition_is_judged_where_all_arguments_are_known(
+    when: dict[str, Any], known: dict[str, Any], may: bool
+) -> None:
+    guard = guard_with(allow=["open"], deny=[{"tools": ["open"], "when": when}])
+
+    assert guard.may_allow("a", "open", known=known)
+    assert guard.may_allow("a", "open", known=known, complete=True) is may
+    decision = await guard.decide(call("open", **known))
+    assert decision.allowed is may
+
+
 @pytest.mark.promise("E-116")
 @pytest.mark.parametrize(
     "cost",

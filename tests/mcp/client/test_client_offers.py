@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -189,6 +190,7 @@ ONLY_TODAY = {
     "tools": ["resource.read"],
     "when": {"server": {"equals": "one"}, "uri": {"equals": "note://desk/today"}},
 }
+NO_SECRETS = {"tools": ["*"], "when": {"*": {"contains": "secret"}}}
 PROBES: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("a", {"uri": "note://desk/secret"}, "note://desk/none", None),
     ("a", {"uri": "note://desk/secret"}, "other://none", None),
@@ -198,6 +200,9 @@ PROBES: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("a", {"name": "greet", "arguments": {"who": "x"}}, "none", None),
     ("b", {"uri": "note://desk/today"}, "other://none", None),
     ("c", {"name": "greet", "arguments": {}}, "none", None),
+    ("d", {"uri": "note://desk/secret"}, "note://none/secret", None),
+    ("d", {"uri": "note://desk/secret"}, "note://none/secret", "two"),
+    ("d", {"name": "greet", "arguments": {"who": "secret"}}, "none", None),
 ]
 
 
@@ -206,6 +211,9 @@ async def test_a_denied_agent_does_not_learn_what_is_offered(tmp_path: Path) -> 
     policies = [
         AgentPolicy(agent_id="a", allow=[ONLY_TODAY]),
         AgentPolicy(agent_id="b", allow=["prompt.get"]),
+        AgentPolicy(
+            agent_id="d", allow=["resource.read", "prompt.get"], deny=[NO_SECRETS]
+        ),
     ]
     toolsets = [
         MCPToolset(name, offering(tmp_path / name).command(), pins=None)
@@ -220,6 +228,33 @@ async def test_a_denied_agent_does_not_learn_what_is_offered(tmp_path: Path) -> 
                     await ask(**each, agent_id=agent, server=server)
                 answers.append(ErrorInfo.of(refused.value))
             assert answers[0] == answers[1]
+
+
+async def test_a_list_leaves_out_what_a_rule_on_all_arguments_denies(
+    tmp_path: Path,
+) -> None:
+    guard = guarded(allow=["resource.read"], deny=[NO_SECRETS])
+    async with acts(guard, offering(tmp_path).toolset()) as mcp:
+        listed = [await mcp.listed("a", kind) for kind in ("resource", "template")]
+
+    shown = [offer.address for offers in listed for _, offer in offers]
+    assert shown == ["note://desk/today", BY_DAY["uriTemplate"]]
+
+
+async def test_large_arguments_are_judged_beside_the_loop(tmp_path: Path) -> None:
+    threads: list[int] = []
+
+    class Guard(ActionGuard):
+        def may_allow(self, *given: Any, **more: Any) -> bool:
+            threads.append(threading.get_ident())
+            return super().may_allow(*given, **more)
+
+    guard = Guard([AgentPolicy(agent_id="a", allow=["prompt.get"], deny=[NO_SECRETS])])
+    async with acts(guard, offering(tmp_path).toolset()) as mcp:
+        await mcp.get_prompt("greet", {"who": "x" * 100_000}, agent_id="a")
+
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_what_is_refused_unasked_is_recorded(tmp_path: Path) -> None:
