@@ -245,13 +245,18 @@ class ActionGuard:
         """
         await self._ledger.check()
 
-    async def record_unknown(self, call: ToolCall) -> None:
-        """Record a call of a tool that does not exist, or not for its agent.
+    async def record_unknown(
+        self, call: ToolCall, detail: str = "the agent has no tool of this name"
+    ) -> None:
+        """Record a call of what does not exist, or not for its agent.
+
+        Args:
+            call: The call.
+            detail: The cause, in words; default: there is no such tool.
 
         Raises:
             AuditError: It cannot be recorded.
         """
-        detail = "the agent has no tool of this name"
         await self._records.unknown(call, deny("no_tool", detail, self.policy_version))
 
     async def reset(self, agent_id: str, *, by: str) -> int:

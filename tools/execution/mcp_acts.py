@@ -189,7 +189,7 @@ class MCPActs:
         self._executor.refuse(call, error)
         guard = self._executor.guard
         if guard is not None and error.details["reason"] != "arguments":
-            await guard.record_unknown(call)
+            await guard.record_unknown(call, error.message)
 
     def _only_offer(
         self, act: str, address: str, servers: list[str]

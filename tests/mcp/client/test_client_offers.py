@@ -275,9 +275,9 @@ async def test_what_is_refused_unasked_is_recorded(tmp_path: Path) -> None:
     assert sorted(records) == [("prompt.get", "error"), ("resource.read", "error")]
     lines = (tmp_path / "audit.jsonl").read_text().splitlines()
     decisions = [each for each in map(json.loads, lines) if each["event"] == "decision"]
-    assert [(each["tool"], each["reason"]) for each in decisions] == [
-        ("resource.read", "no_tool")
-    ]
+    [decision] = decisions
+    assert (decision["tool"], decision["reason"]) == ("resource.read", "no_tool")
+    assert decision["detail"] == "no server offers that, as it is written"
 
 
 async def test_what_some_rule_could_allow_is_listed(tmp_path: Path) -> None:
