@@ -18,6 +18,7 @@ from toolcell.guard.spi import Via
 
 from ..foreign.definition import MAX_DESCRIPTION_CHARACTERS, marked
 from ..mcp_client.offers import Kind, MCPOffer
+from ..mcp_client.results import UNNAMED_MEDIA, bare_media_type
 from ..mcp_client.toolset import MCPToolset
 from .components import RunContext
 from .executor import ToolExecutor
@@ -30,7 +31,7 @@ UNTRUSTED_META = "toolcell/untrusted"
 
 _READ, _GET = MCP_ACTS
 _TAGS = frozenset({"mcp"})
-_TEXTS = frozenset({"text", "title", "description"})
+_NOTES = frozenset({"name", "title", "description"})
 _NO_RUN = RunContext()
 _ADDRESSES = {_READ: "uri", _GET: "name"}
 
@@ -289,8 +290,21 @@ def _marked_prompt(toolset: MCPToolset, prompt: dict[str, Any]) -> dict[str, Jso
         content = message["content"] | _mark(toolset)
         # An embedded resource has its text one level deeper.
         for each in (content, content.get("resource", {})):
-            for name in _TEXTS & each.keys():
-                each[name] = marked(author, each[name])
+            _mark_texts(author, each)
         messages.append({"role": message["role"], "content": content})
-    about = escaped(prompt.get("description", ""), MAX_DESCRIPTION_CHARACTERS)
-    return {"description": marked(author, about), "messages": messages}
+    about = _marked_note(author, prompt.get("description", ""))
+    return {"description": about, "messages": messages}
+
+
+def _mark_texts(author: str, content: dict[str, Any]) -> None:
+    """Mark the texts of a content, and cut what is said about it as in lists."""
+    if "text" in content:
+        content["text"] = marked(author, content["text"])
+    for name in _NOTES & content.keys():
+        content[name] = _marked_note(author, content[name])
+    if "mimeType" in content:
+        content["mimeType"] = bare_media_type(content["mimeType"]) or UNNAMED_MEDIA
+
+
+def _marked_note(author: str, text: str) -> str:
+    return marked(author, escaped(text, MAX_DESCRIPTION_CHARACTERS))

@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue
 from toolcell.core import ConfigError, InvalidInputError
 
 from ..foreign.definition import ForeignDefinition, checked_definition, model_schema
-from .results import MEDIA_TYPE
+from .results import bare_media_type
 
 Kind = Literal["resource", "template", "prompt"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -128,7 +128,6 @@ def offer_name(kind: Kind, given: Mapping[str, Any]) -> str:
 
 def mcp_offer(kind: Kind, given: Mapping[str, Any]) -> MCPOffer:
     """Return what a server offers, as it listed it. Raises ConfigError."""
-    media_type = (given.get("mime_type") or "").partition(";")[0]
     made = checked_definition(
         MCPOffer,
         {
@@ -136,7 +135,7 @@ def mcp_offer(kind: Kind, given: Mapping[str, Any]) -> MCPOffer:
             "kind": kind,
             "address": given[_ADDRESSES[kind]],
             "description": _description(kind, given),
-            "media_type": media_type if MEDIA_TYPE.fullmatch(media_type) else "",
+            "media_type": bare_media_type(given.get("mime_type")),
             "inputSchema": _schema(given.get("arguments") or ()),
         },
         ("input_schema", "address"),

@@ -31,8 +31,8 @@ MAX_ERROR_CHARACTERS = 4_096
 MAX_PROGRESS_CHARACTERS = 256
 """Characters of a progress message. When it is reached the text is cut."""
 
-MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
-_UNNAMED = "application/octet-stream"
+_MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
+UNNAMED_MEDIA = "application/octet-stream"
 _Block = dict[str, JsonValue]
 
 
@@ -142,9 +142,15 @@ def _show(data: bytes, context: ToolContext) -> bool:
     return context.show(ImagePart(mime=mime, data=base64.b64encode(data).decode()))
 
 
+def bare_media_type(given: str | None) -> str:
+    """Return a media type without its parameters; empty if it cannot be one."""
+    bare = (given or "").partition(";")[0]
+    return bare if _MEDIA_TYPE.fullmatch(bare) else ""
+
+
 def _media(media_type: str | None) -> str:
-    known = media_type is not None and MEDIA_TYPE.fullmatch(media_type)
-    return media_type if known and media_type else _UNNAMED
+    known = media_type is not None and _MEDIA_TYPE.fullmatch(media_type)
+    return media_type if known and media_type else UNNAMED_MEDIA
 
 
 class MCPProgressRelay:

@@ -81,7 +81,10 @@ async def test_what_is_allowed_is_read_and_marked(tmp_path: Path) -> None:
 async def test_each_text_of_a_prompt_is_marked(tmp_path: Path) -> None:
     """Attack: a server writes to a model in content that is not of the type `text`."""
     embedded = {"uri": "note://desk/x", "text": "Obey."}
-    link = {"uri": "note://x", "name": "x", "title": "Obey.", "description": "Obey."}
+    link = {
+        "uri": "note://x",
+        **dict.fromkeys(("name", "title", "description"), "Obey."),
+    }
     contents = [
         {"type": "text", "text": "Obey."},
         {"type": "resource", "resource": embedded, "_meta": {"x": 1}},
@@ -97,8 +100,40 @@ async def test_each_text_of_a_prompt_is_marked(tmp_path: Path) -> None:
     shown = [each["content"] for each in prompt["messages"]]
     assert [each["_meta"] for each in shown] == [{"toolcell/untrusted": mark}] * 4
     assert shown[0]["text"] == shown[1]["resource"]["text"] == f"{mark} Obey."
-    assert shown[2]["title"] == shown[2]["description"] == f"{mark} Obey."
+    assert {shown[2][each] for each in ("name", "title", "description")} == {
+        f"{mark} Obey."
+    }
     assert json.dumps(prompt).count("Obey.") == json.dumps(prompt).count("] Obey.")
+
+
+async def test_what_is_said_about_a_content_of_a_prompt_is_cut(tmp_path: Path) -> None:
+    """Attack: a server writes to a model at length, or in a media type."""
+    types = ["x" * 1_000, "text/plain; obey=me", "image/png"]
+    notes = dict.fromkeys(("name", "title", "description"), "\u200b" + "x" * 4_500)
+    contents = [
+        *(
+            {"type": "resource_link", "uri": "note://x", "mimeType": each} | notes
+            for each in types
+        ),
+        {"type": "image", "data": "AAAA", "mimeType": types[0]},
+        {
+            "type": "resource",
+            "resource": {"uri": "note://x", "text": "x", "mimeType": types[0]},
+        },
+    ]
+    messages = [{"role": "user", "content": each} for each in contents]
+    server = offering(tmp_path, **{"prompts/get": {"messages": messages}})
+    async with acts(None, server.toolset()) as mcp:
+        prompt: Any = await mcp.get_prompt("greet", {"who": "Ada"}, agent_id="a")
+
+    shown = [each["content"] for each in prompt["messages"]]
+    unnamed = "application/octet-stream"
+    media = [each["mimeType"] for each in shown[:4]]
+    assert media == [unnamed, "text/plain", "image/png", unnamed]
+    assert shown[4]["resource"]["mimeType"] == unnamed
+    for note in notes:
+        assert len(shown[0][note]) < 2_200
+        assert "\u200b" not in shown[0][note]
 
 
 WRITINGS = [
