@@ -1,4 +1,4 @@
-"""How large a pattern is when its counts are written out, without compiling it."""
+"""The size of a pattern when its counts are written out, without compiling it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PatternSize(NamedTuple):
     """Parts, which are characters and classes, that a step may look for at once."""
 
     bytes: int
-    """What it takes when it is compiled, about, as measured with pydantic-core 2."""
+    """About its size when it is compiled, as measured with pydantic-core 2."""
 
 
 class UnmeasuredError(Exception):
