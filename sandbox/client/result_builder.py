@@ -151,8 +151,7 @@ def _ending(report: RunReport) -> tuple[int | None, int | None]:
         return None, signal.SIGKILL
     if report.wait_status is None:
         # An interpreter that lives on can only report its exit code itself.
-        code = (report.program_report or {}).get("exit_code")
-        return (code if isinstance(code, int) else None), None
+        return (report.program_report or {}).get("exit_code"), None
     return exit_of(report.wait_status)
 
 

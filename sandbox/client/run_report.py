@@ -23,6 +23,7 @@ from ..results.output_reader import OutputReader
 from ..results.process_end import kept_text
 from ..results.result import Artifact, Connection
 from ..results.status import RUN_ENDS, Status
+from .header_numbers import MAX_EXIT_CODE, MAX_WAIT_STATUS, milliseconds, whole
 from .types import Program
 
 # 16 for the members of a report besides its value.
@@ -123,11 +124,11 @@ class RunReport:
         streams = {"stdout": self.stdout, "stderr": self.stderr}
         stream = streams[header["stream"]]
         if not self.keep_output:
-            stream.dropped = _whole(header.get("dropped", stream.dropped))
+            stream.dropped = whole(header.get("dropped", stream.dropped))
             return
         if header["type"] == "tail":
             stream.tail = payload
-            stream.dropped = _whole(header["dropped"])
+            stream.dropped = whole(header["dropped"])
         else:
             stream.data += payload
         if len(stream.data) + len(stream.tail) > self.cap:
@@ -153,10 +154,10 @@ class RunReport:
         """
         header, payload = frame.header, frame.payload
         if header["type"] == "artifact":
-            self._add_piece(header["name"], _whole(header["size"]), payload)
+            self._add_piece(header["name"], whole(header["size"]), payload)
         elif header["type"] == "collected":
             self.artifacts_left = tuple(str(each) for each in header["left"])
-            self.artifacts_more = _whole(header["more"])
+            self.artifacts_more = whole(header["more"])
             self.collecting = False
         else:
             raise FrameError(f"unexpected frame {header['type'][:40]!r}")
@@ -215,11 +216,11 @@ class RunReport:
             raise FrameError("unknown reason")
         self.reason = header["reason"]
         if header["wait_status"] is not None:
-            self.wait_status = _whole(header["wait_status"])
-        self.wall_ms = float(header["wall_ms"])
-        self.cpu_ms = float(header["cpu_ms"])
-        self.peak_memory_bytes = _whole(header["peak_memory_bytes"])
-        self.oom_kills = _whole(header["oom_kills"])
+            self.wait_status = whole(header["wait_status"], MAX_WAIT_STATUS)
+        self.wall_ms = milliseconds(header["wall_ms"])
+        self.cpu_ms = milliseconds(header["cpu_ms"])
+        self.peak_memory_bytes = whole(header["peak_memory_bytes"])
+        self.oom_kills = whole(header["oom_kills"])
         self.layers = known_layers
         if header["layers"] is not None:
             self.layers = tuple(str(layer)[:40] for layer in header["layers"][:40])
@@ -231,15 +232,9 @@ class RunReport:
         if header["lost"] is not None:
             self.lost = str(header["lost"])[:200]
         self.collecting = header["artifacts"] is True
-        self.outputs_left = _whole(header["outputs_left"])
+        self.outputs_left = whole(header["outputs_left"])
         self.clean = header["clean"] is True and self.reason is None
         self.program_report, self.forged = _parse_program_report(program_report)
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise FrameError("not a whole number")
-    return value
 
 
 def _parse_program_report(data: bytes) -> tuple[dict[str, Any] | None, bool]:
@@ -271,6 +266,8 @@ def _parse_program_report(data: bytes) -> tuple[dict[str, Any] | None, bool]:
             program_report["value"], dict
         ):
             return None, True
+        if "exit_code" in program_report:
+            whole(program_report["exit_code"], MAX_EXIT_CODE)
     except (FrameError, KeyError, TypeError):
         return None, True
     return program_report, False

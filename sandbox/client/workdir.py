@@ -19,10 +19,11 @@ from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import CellLostError, InvalidInputError
 
-from ..cell.wire.frames import strict_json
+from ..cell.wire.frames import FrameError, strict_json
 from ..config.argument_checks import check_kinds
 from .download import MAX_DOWNLOAD_BYTES, Download, FileChunk
 from .file_errors import file_error, host_error, known
+from .header_numbers import whole
 from .types import Asked, Program
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -192,12 +193,7 @@ class WorkDir:
         while True:
             request = {"op": "read", "path": name, "offset": offset, "size": size}
             answer, data = await self.ask(request)
-            chunk = FileChunk(
-                data=data,
-                total=answer["total"],
-                executable=answer["executable"] is True,
-                inode=str(answer["inode"]),
-            )
+            chunk = _chunk(answer, data)
             offset += len(data)
             if max(chunk.total, offset) > max_bytes:
                 message = f"{name} has {chunk.total} bytes, the limit is {max_bytes}"
@@ -218,7 +214,7 @@ class WorkDir:
                 # Thousands of long names would block other tasks.
                 await anyio.lowlevel.checkpoint()
         except (IndexError, TypeError, ValueError) as error:
-            raise CellLostError(f"the cell broke the protocol: {error}") from None
+            raise _broken(error) from None
         return tuple(found)
 
     async def remove(self, path: str | PathLike[str]) -> None:
@@ -288,14 +284,32 @@ class WorkDir:
         return answer, data
 
 
+def _broken(error: Exception) -> CellLostError:
+    return CellLostError(f"the cell broke the protocol: {error}")
+
+
+def _chunk(answer: dict[str, Any], data: bytes) -> FileChunk:
+    """Return a piece of a file. Raises CellLostError if the answer makes no sense."""
+    try:
+        return FileChunk(
+            data=data,
+            total=whole(answer["total"]),
+            executable=answer["executable"] is True,
+            inode=str(answer["inode"]),
+        )
+    except (KeyError, FrameError) as error:
+        raise _broken(error) from None
+
+
 def _listed(paths: list[str], entries: Any) -> Iterator[FileInfo]:
     """Yield entries and append their paths: each entry names its folder by number."""
     for number, name, kind, size in entries:
-        path = f"{paths[number]}/{name}" if paths[number] else name
+        folder = paths[whole(number)]
+        path = f"{folder}/{name}" if folder else name
         if len(path) > _MAX_PATH_BYTES + _MAX_DEPTH:
             raise ValueError("a path that is too long")
         paths.append(path)
-        yield FileInfo(path=path, kind=kind, size=size)
+        yield FileInfo(path=path, kind=kind, size=whole(size))
 
 
 def _local_entries(folder: Path) -> Iterator[tuple[str, bool]]:

@@ -13,6 +13,7 @@ import anyio
 from toolcell.core import CellLostError, InvalidInputError
 
 from ..cell.wire.contract import PIECE_BYTES, WINDOW_BYTES
+from ..client.header_numbers import MAX_WAIT_STATUS, milliseconds, whole
 from ..client.types import CellTraits, Stream
 from ..config.settings import Limits
 from ..network.types import SendFrame
@@ -232,7 +233,7 @@ class Process:
             self._kept[stream].add(payload)
             self._feed.add(stream, payload)
         elif kind == "exec_room":
-            self._room += int(header["bytes"])
+            self._room += whole(header["bytes"], WINDOW_BYTES)
             self._wake_writer()
         elif kind == "exec_call" and self.calls is not None:
             self.calls.take(payload)
@@ -254,7 +255,7 @@ class Process:
         self._room_came = anyio.Event()
 
     def _build_result(self, header: dict[str, Any]) -> ExecutionResult:
-        code, number = exit_of(int(header["wait_status"]))
+        code, number = exit_of(whole(header["wait_status"], MAX_WAIT_STATUS))
         out, err = self._kept["stdout"], self._kept["stderr"]
         return ExecutionResult(
             status=status_of_end(header["reason"], code, number),
@@ -266,9 +267,9 @@ class Process:
             exit_code=code,
             signal=signal_name(number),
             usage=Usage(
-                wall_ms=float(header["wall_ms"]),
-                cpu_ms=float(header["cpu_ms"]),
-                peak_memory_bytes=int(header["peak_memory_bytes"]),
+                wall_ms=milliseconds(header["wall_ms"]),
+                cpu_ms=milliseconds(header["cpu_ms"]),
+                peak_memory_bytes=whole(header["peak_memory_bytes"]),
                 enforced_by=dict(self._traits.enforced_by),
             ),
             backend=self._traits.backend,

@@ -14,6 +14,7 @@ from toolcell.core import CellLostError, InvalidInputError
 
 from ..cell.wire.frames import Frame
 from ..client.file_errors import known
+from ..client.header_numbers import MAX_PID, whole
 from ..client.types import CellTraits
 from ..config.settings import Limits
 from ..network.run_clock import RunClock
@@ -194,8 +195,11 @@ class ProcessTable:
             words = {"argv": command.argv, "env": dict(command.env)}
             header = _start_header(number, command, branch, process)
             await self._frames.send(header, json.dumps(words).encode())
-            with anyio.fail_after(_START_SECONDS):
+            with anyio.move_on_after(_START_SECONDS):
                 await started.wait()
+            if not started.is_set():
+                why = f"the command did not start in {_START_SECONDS:g} seconds"
+                raise CellLostError(why)
         except BaseException:
             self._living.pop(number, None)
             with anyio.CancelScope(shield=True), anyio.move_on_after(1):
@@ -275,7 +279,7 @@ class ProcessTable:
         if process is None:
             return
         if header["type"] == "exec_started":
-            process.pid = int(header["pid"])
+            process.pid = whole(header["pid"], MAX_PID)
             self._announce(number)
         elif header["type"] == "exec_failed":
             self._failures[number] = _not_started(header)
@@ -284,6 +288,7 @@ class ProcessTable:
         else:
             process.handle_frame(header, frame.payload)
         if header["type"] == "exec_ended":
+            self._announce(number)
             self._end(number, process)
 
     def _end(self, number: int, process: Process) -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from toolcell.core import CellLostError
 
 from ..cell.wire.frames import Frame
+from ..client.header_numbers import milliseconds, whole
 from .beside import FramesBesideRuns
 
 _ANSWER_SECONDS = 30.0
@@ -81,8 +82,11 @@ class UsageTable:
         question = self._questions.get(told["id"])
         if question is None:
             return
-        names = CellUsage.model_fields
-        question.usage = CellUsage.model_validate({n: told[n] for n in names})
+        question.usage = CellUsage(
+            cpu_ms=milliseconds(told["cpu_ms"]),
+            memory_bytes=whole(told["memory_bytes"]),
+            disk_bytes=whole(told["disk_bytes"]),
+        )
         question.answered.set()
 
     def end_all(self, _: str) -> None:

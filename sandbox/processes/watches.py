@@ -14,6 +14,7 @@ from toolcell.core import CellLostError, InvalidInputError
 from ..cell.wire.contract import CHANGES_AT_ONCE
 from ..cell.wire.frames import Frame, strict_json
 from ..client.file_errors import file_error, known
+from ..client.header_numbers import whole
 from .beside import FramesBesideRuns
 
 
@@ -134,14 +135,14 @@ class FileWatch:
         header = frame.header
         if header["type"] == "watch_changes":
             answer = strict_json(frame.payload)
-            asked = self._answered < header["question"] <= self._questions
-            if len(answer) > CHANGES_AT_ONCE or not asked:
+            question = whole(header["question"], self._questions)
+            if len(answer) > CHANGES_AT_ONCE or question <= self._answered:
                 raise ValueError("more than was asked for")
             self._came.extend(
                 FileChange(kind=kind, path=path, new_path=new_path, entry=entry)
                 for kind, path, new_path, entry in answer
             )
-            self._answered = int(header["question"])
+            self._answered = question
             self._has_more = header["more"] is True
         elif header["type"] == "watch_opened":
             self._is_open = True

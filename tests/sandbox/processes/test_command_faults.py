@@ -12,6 +12,7 @@ import pytest
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager, Session
 from toolcell.sandbox.backends import launcher_start
+from toolcell.sandbox.processes import table
 from toolcell.sandbox.processes.output import KeptOutput
 
 from ...conftest import SUBPROCESS, BackendRow
@@ -257,6 +258,22 @@ async def test_a_process_host_that_fails_says_why(
             await process.wait()
 
         assert (await (await session.exec(["true"])).wait()).ok
+
+
+async def test_a_command_of_which_the_cell_says_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts = 'self._send({"type": "exec_started", "id": number, "pid": process.pid})'
+    code = changed_bundle([("processes.host", starts, "pass")])
+    for name in ("bundle", "compiled_bundle"):
+        monkeypatch.setattr(launcher_start, name, lambda: code)
+    monkeypatch.setattr(table, "_START_SECONDS", 0.1)
+    async with (
+        SandboxManager(SUBPROCESS.config()) as manager,
+        manager.session() as session,
+    ):
+        with anyio.fail_after(60), pytest.raises(CellLostError, match="did not start"):
+            await session.exec(["sleep", "600"])
 
 
 @pytest.mark.parametrize(
