@@ -226,3 +226,26 @@ def test_the_pipe_is_read_before_lines_that_follow_are_in_it() -> None:
     seen: list[int] = []
     taken = [reader.take_old(lambda: seen.append(page.words[TAKING])) for _ in "ab"]
     assert (taken, seen, page.words[TAKING]) == ([b"", b"line\n"], [1], 0)
+
+
+def test_a_line_is_taken_once_all_of_it_is_copied() -> None:
+    """C may copy the first bytes of a line last, and be interrupted before."""
+    page = OutputPage()
+    reader = PageReader(page)
+    page.memory[START : START + 15] = b"line\n\0\0\0\0 line\n"
+    taken = [reader.take_old(bytes) for _ in "abc"]
+    page.memory[START + 5 : START + 9] = b"next"
+    taken += [reader.take_old(bytes) for _ in "ab"]
+    assert taken == [b"", b"line\n", b"", b"next line\n", b""]
+
+
+def test_zeros_that_a_program_prints_are_taken_later() -> None:
+    page = OutputPage()
+    reader = PageReader(page)
+    page.memory[START : START + 4] = b"a\0b\n"
+    taken = [reader.take_old(bytes) for _ in range(40)]
+    assert b"".join(taken) == b"a\0b\n"
+
+    page.memory[START + 4 : START + 8] = b"c\0d\n"
+    taken = [reader.take_old(bytes) for _ in "ab"]
+    assert (taken, reader.take_rest(b"")) == ([b"", b"c"], b"\0d\n")

@@ -7,6 +7,8 @@ import select
 from ..wire.output_page import BASE, BEGAN, SENDING, SENT, SIZE, START, TAKEN, TAKING
 
 _PIECE = select.PIPE_BUF
+# Looks in which zeros may be bytes that are not copied yet: a second.
+_PATIENCE = 25
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
@@ -26,6 +28,7 @@ class PageReader:
         self._taken = 0
         # The end of what was there at the last look.
         self._seen = 0
+        self._patience = _PATIENCE
         words = page.words
         for word in (SENDING, TAKING, BASE, SENT, TAKEN, BEGAN):
             words[word] = 0
@@ -44,13 +47,26 @@ class PageReader:
                 return b""
             start, data = self._unsent()
             seen, self._seen = self._seen, start + len(data)
-            data = data[: max(seen - start, 0)]
+            data = self._written(data[: max(seen - start, 0)])
             if data:
                 words[TAKEN] = self._taken = start + len(data)
                 drain()
             return data
         finally:
             words[TAKING] = 0
+
+    def _written(self, data: bytes) -> bytes:
+        """Return the bytes before a hole in a line: C copies a line's first bytes last.
+
+        A machine that is busy may let the program wait in the middle of its copy. What
+        is a hole for too long is zeros that the program printed.
+        """
+        before, hole, _ = data.partition(b"\0")
+        if hole and self._patience:
+            self._patience -= 1
+            return before
+        self._patience = _PATIENCE
+        return data
 
     @property
     def has_begun(self) -> bool:
@@ -80,6 +96,8 @@ class PageReader:
         words, memory = self._page.words, self._page.memory
         start = max(words[SENT], self._taken)
         at = START + start - words[BASE]
-        if not START <= at < SIZE or not memory[at]:
+        # Only one that prints zeros has a line that begins with some.
+        is_empty = self._patience == _PATIENCE
+        if not START <= at < SIZE or (is_empty and not memory[at]):
             return start, b""
         return start, memory[at:SIZE].rstrip(b"\0")
