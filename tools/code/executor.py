@@ -175,13 +175,18 @@ class CodeExecutor:
         if run is None:
             run = _ASKS_NOBODY if session is None else _ASKS
         handler, calls = self._handler(agent_id, call_id, run)
-        place = self._sandbox if session is None else session
         inputs = _inputs(extra_namespace)
         if gate is None:
             gate = self.executor.request_gate(
                 agent_id=agent_id, parent_id=handler.program_id, run=run
             )
-        result = await place.run(
+        # A session is its agent's already.
+        place = (
+            partial(self._sandbox.run, agent_id=agent_id)
+            if session is None
+            else session.run
+        )
+        result = await place(
             code,
             language=language,
             inputs=inputs,

@@ -186,7 +186,9 @@ class ToolRunner:
                 hint="pass sandbox=SandboxManager(...)",
             )
         result, wall = await run_in_cell(
-            self._sandbox, tool, arguments, seconds, state.gate
+            *(self._sandbox, tool, arguments, seconds),
+            agent_id=state.agent or None,
+            gate=state.gate,
         )
         state.add_cell_usage(result)
         return content_of(tool.name, result, wall)
@@ -253,7 +255,9 @@ async def run_in_cell(
     tool: Tool,
     arguments: Arguments,
     seconds: float,
-    gate: RequestGate | None = None,
+    *,
+    agent_id: str | None,
+    gate: RequestGate | None,
 ) -> tuple[ExecutionResult, float]:
     """Return the run of a tool's function in a new cell, and the seconds it had.
 
@@ -272,7 +276,11 @@ async def run_in_cell(
     wall = min(seconds, sandbox.config.limits.wall_seconds)
     limits = Limits(wall_seconds=wall)
     result = await sandbox.run(
-        program.code, inputs=program.inputs, limits=limits, gate=gate
+        program.code,
+        inputs=program.inputs,
+        limits=limits,
+        agent_id=agent_id,
+        gate=gate,
     )
     return result, wall
 
