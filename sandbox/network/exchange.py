@@ -29,7 +29,7 @@ class Exchange:
         if self.status is not None:
             told["status"] = self.status
         if self._request.used:
-            told["credentials"] = list(self._request.used)
+            told["used"] = list(self._request.used)
         came, went = self._began
         told["bytes_in"] = self._attempt.bytes_in - came
         told["bytes_out"] = self._attempt.bytes_out - went
