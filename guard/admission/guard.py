@@ -19,7 +19,7 @@ from ..stores.base import Store
 from ..stores.memory import MemoryStore
 from ..values.call_facts import NO_FACTS, CallFacts
 from ..values.clock import Clock, microseconds, steady_time
-from ..values.decision import NO_CAPS, Decision, Ruling
+from ..values.decision import NO_CAPS, Decision, Reason, Ruling
 from ..values.limit_state import LimitState
 from .compiled_policy import PolicySet, ToolPolicy
 from .decisions import (
@@ -246,18 +246,22 @@ class ActionGuard:
         await self._ledger.check()
 
     async def record_unknown(
-        self, call: ToolCall, detail: str = "the agent has no tool of this name"
+        self,
+        call: ToolCall,
+        detail: str = "the agent has no tool of this name",
+        reason: Reason = "no_tool",
     ) -> None:
-        """Record a call of what does not exist, or not for its agent.
+        """Record a call that is refused before rules are asked.
 
         Args:
-            call: The call.
+            call: The call, of what does not exist, or not for its agent.
             detail: The cause, in words; default: there is no such tool.
+            reason: The cause, as one word.
 
         Raises:
             AuditError: It cannot be recorded.
         """
-        await self._records.unknown(call, deny("no_tool", detail, self.policy_version))
+        await self._records.unknown(call, deny(reason, detail, self.policy_version))
 
     async def reset(self, agent_id: str, *, by: str) -> int:
         """Set an agent's counters back to zero; return how many there were.

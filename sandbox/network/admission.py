@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,7 +14,7 @@ from toolcell.core.task_groups import lone_error_as_it_is
 
 from .gate import NetworkAct, RequestGate
 from .run_clock import Pausable, answer_for
-from .types import REFUSAL, ProgramEnd, RefusedError
+from .types import MISPLACED, REFUSAL, ProgramEnd, RefusedError
 
 INTERIM_SECONDS = 3.0
 """Seconds between interim responses to a client whose request waits for a person; some
@@ -105,6 +106,21 @@ async def admitted(
         except ToolcellError as error:
             raise _refusal(error, act) from None
         yield
+
+
+async def note_misplaced(
+    gate: RequestGate | None, act: NetworkAct, error: RefusedError
+) -> None:
+    """Let a gate take note of a request with a placeholder where no value may go.
+
+    Args:
+        gate: Takes note; None: there is no one to.
+        act: What the program asks for.
+        error: Refuses it in any case; others than for such a placeholder are passed by.
+    """
+    if gate is not None and error.headers.get(REFUSAL) == MISPLACED:
+        with contextlib.suppress(ToolcellError):
+            await gate.misplaced(act, str(error))
 
 
 def _refusal(error: ToolcellError, act: NetworkAct) -> RefusedError:

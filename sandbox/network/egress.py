@@ -30,7 +30,7 @@ from ..config.network import Network
 from ..config.settings import Limits
 from ..results.result import Connection
 from . import stream as egress_stream
-from .admission import admitted
+from .admission import admitted, note_misplaced
 from .attempt import Attempt
 from .gate import ActName, NetworkAct, RequestGate
 from .http_request import HTTPRequest, ResponseHead
@@ -342,22 +342,27 @@ class Egress:
         facts: dict[str, JsonValue] = {"host": attempt.host, "port": attempt.port}
         if http is not None and is_guarded:
             name, facts = http.act, http.exactly()
-        if http is not None and self._credentials is not None:
-            # The exact spelling may show a placeholder that another one hid.
-            http.use(self._credentials)
-        if not is_guarded:
-            yield
-            return
         act = NetworkAct(
             name=name,
             arguments=facts,
             stop=partial(attempt.stop, "a person stopped it"),
             outcome=outcome or attempt.outcome,
         )
+        gate = self._gate if is_guarded else None
+        if http is not None and self._credentials is not None:
+            # The exact spelling may show a placeholder that another one hid.
+            try:
+                http.use(self._credentials)
+            except RefusedError as error:
+                await note_misplaced(gate, act, error)
+                raise
+        if not is_guarded:
+            yield
+            return
         attempt.is_guarded = True
         withdraw = partial(attempt.stop, "the program went away before it was admitted")
         interim = http is not None and http.takes_interim
-        gate, clock, stream = self._gate, self._clock, program or attempt.stream
+        clock, stream = self._clock, program or attempt.stream
         async with admitted(gate, act, clock, stream, withdraw, interim=interim):
             yield
 

@@ -53,3 +53,13 @@ class RequestGate(Protocol):
                 `rule` and `retry_after`.
         """
         ...
+
+    async def misplaced(self, act: NetworkAct, message: str) -> None:
+        """Take note of an act that is refused, and was not judged.
+
+        It has the placeholder of a credential where the value may not go.
+
+        Raises:
+            ToolcellError: It cannot be recorded.
+        """
+        ...

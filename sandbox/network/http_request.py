@@ -17,7 +17,7 @@ from ..config.host_rules import read_authority, write_authority
 from ..credentials.agents import AgentCredentials, MisplacedError
 from ..credentials.masking import Mask
 from .gate import ActName
-from .types import REFUSAL, ByteStream, RefusedError
+from .types import MISPLACED, REFUSAL, ByteStream, RefusedError
 
 MAX_HEAD_BYTES = 65_536
 HTTP_PORT = 80
@@ -204,8 +204,7 @@ def _misplaced_is_refused() -> Iterator[None]:
     try:
         yield
     except MisplacedError as error:
-        headers = {REFUSAL: "credential_misplaced"}
-        raise RefusedError(str(error), headers=headers) from None
+        raise RefusedError(str(error), headers={REFUSAL: MISPLACED}) from None
 
 
 def _pass(data: bytes) -> None:

@@ -16,6 +16,7 @@ from pydantic import JsonValue
 
 from toolcell.core import GuardDeniedError, ToolCall, ToolcellError, ToolStatus
 from toolcell.guard import CallFacts, Permit
+from toolcell.guard.spi import Reason
 from toolcell.sandbox import ExecutionResult
 from toolcell.sandbox.spi import NetworkAct
 
@@ -304,6 +305,11 @@ class Operation:
         by_time = {unit: math.ceil(held.get(unit, 0) * share) for unit in _BY_TIME}
         return {**NO_COST, **by_time}
 
+    def refuse(self, error: GuardDeniedError) -> None:
+        """Note that it is refused, and was not judged."""
+        self._attempt.verdict = "denied"
+        self.fail(error)
+
     def fail(self, error: BaseException) -> None:
         """Note what ended it; only the first error counts."""
         if self._error is not None:
@@ -388,6 +394,27 @@ class RequestGuard:
                 yield
             finally:
                 operation.note({**act.outcome()})
+
+    async def misplaced(self, act: NetworkAct, message: str) -> None:
+        """Record an act that is refused for its placeholder; see `RequestGate`.
+
+        Raises:
+            AuditError: It cannot be recorded.
+        """
+        reason: Reason = "credential_misplaced"
+        call = ToolCall(
+            id=uuid.uuid4().hex,
+            name=act.name,
+            arguments=dict(act.arguments),
+            agent_id=self._agent_id,
+            parent_id=self._parent_id,
+        )
+        operation = Operation(self._components, call, self._run, NO_COST, ())
+        operation.refuse(GuardDeniedError(message, details={"reason": reason}))
+        operation.close()
+        guard = self._components.guard
+        if guard is not None:
+            await guard.record_unknown(call, message, reason)
 
 
 def _measured(result: ExecutionResult) -> dict[str, int | str]:

@@ -22,6 +22,7 @@ class Gate:
         self.asked: list[tuple[str, Any]] = []
         self.outcomes: list[dict[str, Any]] = []
         self.cancelled = 0
+        self.misplaced_at: list[Any] = []
 
     async def look(self) -> None:
         """Take the time that a person takes."""
@@ -40,3 +41,6 @@ class Gate:
             raise GuardDeniedError("no rule allows it", details=details)
         yield
         self.outcomes.append({**act.outcome()})
+
+    async def misplaced(self, act: NetworkAct, message: str) -> None:
+        self.misplaced_at.append(act.arguments["path"])

@@ -1,0 +1,106 @@
+"""The value of a credential is in no process and no file of a cell, in many runs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from toolcell.sandbox import HostCalls, Limits, Network, SandboxManager
+from toolcell.sandbox.credentials.masking import spellings
+
+from ..conftest import BackendRow
+from ..support.cells.gates import Gate
+from ..support.cells.memory import found_in_cells
+from ..support.cells.mirror import Mirror, mirroring
+from ..support.cells.web_server import NAME, resolve_here, self_signed
+
+pytestmark = pytest.mark.anyio
+
+# Of this process alone, whose memory is not searched.
+VALUE = f"ghp_{secrets.token_hex(20)}"
+SPELLINGS = spellings(VALUE)
+USE = """
+import os, urllib.request
+token = os.environ["API_TOKEN"]
+def answer(path):
+    request = urllib.request.Request(f"https://{name}:{port}/{path}")
+    request.add_header("Authorization", "Bearer " + token)
+    with urllib.request.urlopen(request) as came:
+        return f"{came.reason} {came.headers} {came.read().decode()}"
+shown = [answer(path) for path in ("plain", "base64", "hex", "value", "pieces")]
+with open("answers", "w") as file:
+    file.writelines(shown)
+tools.look(token)
+shown[0].count(token)
+"""
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return self_signed(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture(scope="module")
+def mirror(certificate: Path) -> Iterator[type[Mirror]]:
+    with mirroring(certificate, VALUE) as handler:
+        yield handler
+
+
+@pytest.fixture
+async def manager(
+    backend: BackendRow, mirror: Any, certificate: Path, tmp_path: Path
+) -> AsyncIterator[SandboxManager]:
+    (tmp_path / "token").write_text(VALUE)
+    host = f"{NAME}:{mirror.port}"
+    network = Network(
+        mode="guarded",
+        hosts=(host, f"127.0.0.1:{mirror.port}"),
+        inspect=(host,),
+        server_ca=str(certificate),
+    )
+    credential: Any = {
+        "name": "api",
+        "value": f"file:{tmp_path}/token",
+        "hosts": [host],
+        "agents": ["builder"],
+        "variable": "API_TOKEN",
+        "prefix": "ghp_",
+    }
+    config = backend.config(
+        network=network, credentials=(credential,), limits=Limits(wall_seconds=60)
+    )
+    async with SandboxManager(config, resolver=resolve_here) as manager:
+        yield manager
+
+
+@pytest.mark.promise("boundary-6")
+@pytest.mark.parametrize("runs", [2, pytest.param(200, marks=pytest.mark.full)])
+async def test_no_cell_has_the_value_during_and_after_its_runs(
+    manager: SandboxManager, mirror: Any, runs: int
+) -> None:
+    found: list[set[bytes]] = []
+
+    async def look(name: str, arguments: list[Any], _: Any) -> dict[str, Any]:
+        texts = *SPELLINGS, arguments[0].encode()
+        found.append(await anyio.to_thread.run_sync(found_in_cells, *texts))
+        return {"value": None}
+
+    inputs: dict[str, Any] = {"name": NAME, "port": mirror.port}
+    calls = HostCalls(names=("look",), handler=look)
+    for _ in range(runs):
+        result = await manager.run(
+            USE, inputs=inputs, agent_id="builder", gate=Gate(), calls=calls
+        )
+        assert (result.status, result.value) == ("ok", 3), result.stderr
+        assert not any(text.decode() in repr(result) for text in SPELLINGS)
+        assert not found[-1] & {*SPELLINGS}
+        assert not found_in_cells(*SPELLINGS)
+
+    assert all(found), "a placeholder that a program has was not found"
+    sent = [head for head in mirror.heads if f"Bearer {VALUE}\n" in head]
+    assert len(sent) >= runs * 5
