@@ -195,8 +195,9 @@ class HTTPRequest:
                 event = self._connection.next_event()
             # Trailers were not judged.
             await send(out.send(h11.EndOfMessage()) or b"")
-        except h11.ProtocolError as error:
-            raise RefusedError(str(error)) from None
+        except h11.ProtocolError:
+            # Its messages quote what came.
+            raise RefusedError("its body is not as its head says") from None
 
 
 @contextmanager

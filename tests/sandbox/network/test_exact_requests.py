@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import h11
@@ -11,7 +12,14 @@ from hypothesis import strategies as st
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import Network
+from toolcell.sandbox.network.http_request import (
+    HTTPRequest,
+    check_host,
+    new_reader,
+)
 from toolcell.sandbox.network.request_facts import exact_target, request_facts
+from toolcell.sandbox.network.request_head import exact_head
+from toolcell.sandbox.network.types import RefusedError
 
 
 @pytest.mark.promise("boundary-2")
@@ -132,6 +140,93 @@ def test_what_cannot_be_judged_exactly_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=r"its |it |requests "):
         facts(method, target, *headers)
+
+
+METHODS = ("GET", "POST", "get", "CONNECT", "TRACE", "M-X", "", "GET ")
+TARGETS = (
+    "/",
+    "/a?b=%41",
+    "/%2e%2e/x",
+    "*",
+    "https://a.test/y",
+    "//x",
+    "/a#b",
+    "/\xe9",
+)
+LINES = (
+    *(
+        "Host: a.test",
+        "host:a.test:443",
+        "Host: b.test",
+        "Host : a.test",
+        "HOST:A.TEST.",
+    ),
+    *(
+        "Content-Length: 3",
+        "content-length:\t3",
+        "Content-Length: 3, 3",
+        "Content-Length: +3",
+    ),
+    *(
+        "Transfer-Encoding: chunked",
+        "transfer-encoding: CHUNKED",
+        "Transfer-Encoding: x",
+    ),
+    *(
+        "Connection: X-Own, Host, Content-Length",
+        "X-Own: 1",
+        "Upgrade: h2c",
+        "TE: trailers",
+    ),
+    *(" folded", "X: a\rY: b", "X: a\nY: b", "X\0: a", "X-HTTP-Method: DELETE", ""),
+)
+
+
+def read_plainly(sent: bytes) -> tuple[list[str], dict[str, str]]:
+    """Read a head as the plainest server would; every line counts once."""
+    head, end, body = sent.partition(b"\r\n\r\n")
+    first, *lines = head.decode("ascii").split("\r\n")
+    pairs = [line.split(": ", 1) for line in lines]
+    headers = {name.lower(): value for name, value in pairs}
+    assert (end, body, len(headers)) == (b"\r\n\r\n", b"", len(pairs))
+    assert not re.search("[\r\n\0]", "".join([first, *headers.values()]))
+    return first.split(" "), headers
+
+
+@pytest.mark.promise("boundary-2")
+@given(
+    st.sampled_from(METHODS),
+    st.sampled_from(TARGETS),
+    st.lists(st.sampled_from(LINES), max_size=6, unique=True),
+)
+def test_the_plainest_server_reads_what_was_judged(
+    method: str, target: str, lines: list[str]
+) -> None:
+    written = "\r\n".join([f"{method} {target} HTTP/1.1", *lines, "", ""])
+    reader = new_reader()
+    try:
+        reader.receive_data(exact_head(written.encode("latin-1")))
+        read = reader.next_event()
+        assert isinstance(read, h11.Request)
+        check_host(read, "a.test", 443, 443)
+        made = HTTPRequest(
+            *(reader, read, read.target.decode(), "a.test", 443), scheme="https"
+        )
+        judged = made.exactly()
+    except (ValueError, h11.ProtocolError, RefusedError):
+        return
+    sent = h11.Connection(h11.CLIENT).send(made.head())
+    (verb, path, version), headers = read_plainly(sent or b"")
+
+    assert (verb, version, headers["host"]) == (judged["method"], "HTTP/1.1", "a.test")
+    assert path.partition("?")[0] == judged["path"]
+    length = judged["content_length"]
+    frames = {"content-length", "transfer-encoding"} & headers.keys()
+    assert frames <= {"transfer-encoding" if length is None else "content-length"}
+    assert headers.get("content-length", "0") == str(length or 0)
+    assert not {"connection", "upgrade", "te"} & headers.keys()
+    nominated = any("X-Own," in line for line in lines)
+    assert ("x-own" in headers) == ("X-Own: 1" in lines and not nominated)
 
 
 A, AB = ["a.test:443"], ["a.test:443", "b.test:443"]

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
+import h11
 import pytest
 
 from toolcell.sandbox import Limits, Network
@@ -33,7 +34,10 @@ pytestmark = pytest.mark.anyio
 
 NAME = "api.example.test"
 RECORD = 16_384
-OURS, THEIRS = CertificateAuthority([NAME]), CertificateAuthority([NAME])
+OTHER = "other.example.test"
+OURS, THEIRS = CertificateAuthority([NAME]), CertificateAuthority([NAME, OTHER])
+FRAMES = (b"content-length", b"transfer-encoding")
+OK = "HTTP/1.1 200 OK\r\n"
 Serve = Callable[[TLSStream, "Wire"], Awaitable[None]]
 
 
@@ -98,8 +102,10 @@ class Program:
 class Carrier:
     """The network of a run whose server is `serve`; each call is a connection."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, serve: Serve) -> None:
-        self._tasks, self._serve = tasks, serve
+    def __init__(
+        self, tasks: anyio.abc.TaskGroup, serve: Serve, context: ssl.SSLContext
+    ) -> None:
+        self._tasks, self._serve, self._context = tasks, serve, context
         self.reached = 0
 
     def judged(self, *_: Any) -> Any:
@@ -119,13 +125,15 @@ class Carrier:
     async def _answer(self, sock: socket.socket) -> None:
         with closing(sock), suppress(OSError):
             wire = Wire(sock)
-            tls = TLSStream(wire, THEIRS.context(NAME))
+            tls = TLSStream(wire, self._context)
             await tls.handshake()
             await self._serve(tls, wire)
 
 
 @asynccontextmanager
-async def inspected(serve: Serve) -> AsyncIterator[tuple[TLSStream, Carrier, Attempt]]:
+async def inspected(
+    serve: Serve, context: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[TLSStream, Carrier, Attempt]]:
     """Yield a program's TLS to a server, through the proxy."""
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(30))
@@ -133,7 +141,7 @@ async def inspected(serve: Serve) -> AsyncIterator[tuple[TLSStream, Carrier, Att
         stack.enter_context(program.frames)
         stack.enter_context(program.give)
         tasks = await stack.enter_async_context(anyio.create_task_group())
-        carrier = Carrier(tasks, serve)
+        carrier = Carrier(tasks, serve, context or THEIRS.context(NAME))
         attempt = Attempt(program.stream, host=NAME, port=443)
         inspector = cast(
             "Any",
@@ -143,10 +151,12 @@ async def inspected(serve: Serve) -> AsyncIterator[tuple[TLSStream, Carrier, Att
         async def proxy() -> None:
             connection = InspectedConnection(attempt, inspector, carrier)
             try:
-                await connection.serve(await program.hello())
+                with attempt.scope:
+                    await connection.serve(await program.hello())
             except OSError as error:
                 attempt.stop(error)
             await program.stream.aclose()
+            attempt.over.set()
 
         tasks.start_soon(proxy)
         tls = TLSStream(program, trusting(OURS), NAME)
@@ -293,3 +303,151 @@ async def test_connections_to_servers_count_as_those_of_programs_do() -> None:
         with pytest.raises(RefusedError, match="used up its 2 connections"):
             await egress.reach(attempt)
         assert egress.warnings == ("the run has used up its 2 connections",)
+
+
+@pytest.mark.promise("boundary-2")
+@pytest.mark.parametrize(
+    ("sent", "status", "body"),
+    [
+        (OK + "Content-Length: 2\r\n\r\nok", 200, b"ok"),
+        (OK + "Content-Length: 2\r\nContent-Length: 2\r\n\r\nok", 200, b"ok"),
+        (OK + "Content-Length: 2\r\nContent-Length: 3\r\n\r\nok!", 502, b""),
+        (OK + "Content-Length: 2, 3\r\n\r\nok!", 502, b""),
+        (OK + "Content-Length: +2\r\n\r\nok", 502, b""),
+        (OK + "Content-Length: 0x2\r\n\r\nok", 502, b""),
+        (OK + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 502, b""),
+        (OK + "Transfer-Encoding: identity\r\n\r\nok", 502, b""),
+        (
+            f"{OK}Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n"
+            "2;x=y\r\nok\r\n0\r\nX-Trailer: late\r\n\r\n",
+            200,
+            b"ok",
+        ),
+        (OK.replace("\r", "") + "Content-Length: 2\n\nok", 200, b"ok"),
+        (OK + "Content-Length : 2\r\n\r\nok", 502, b""),
+        (OK + "X-(Odd): a\r\nContent-Length: 2\r\n\r\nok", 502, b""),
+        (OK + "X: a\0b\r\nContent-Length: 2\r\n\r\nok", 502, b""),
+        (OK + "X: a\rY: b\r\nContent-Length: 2\r\n\r\nok", 502, b""),
+        ("HTTP/1.1 2000 OK\r\n\r\n", 502, b""),
+        ("HTTP/2 200\r\n\r\n", 502, b""),
+        ("nothing like it\r\n\r\n", 502, b""),
+        ("HTTP/1.1 101 Switch\r\nUpgrade: websocket\r\n\r\nx", 502, b""),
+        (OK + f"X: {'y' * 1_000_000}\r\n\r\n", 502, b""),
+        (
+            "HTTP/1.1 103 Early\r\nX-Early: hint\r\n\r\n"
+            f"{OK}Content-Length: 2\r\nConnection: X-Own\r\n\r\nok",
+            200,
+            b"ok",
+        ),
+    ],
+)
+async def test_an_answer_has_one_reading_or_is_none(
+    sent: str, status: int, body: bytes
+) -> None:
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        await heard(tls)
+        await tls.send(sent.encode("latin-1"))
+        await tls.end()
+
+    async with inspected(serve) as (tls, _, _attempt):
+        await tls.send(request())
+        reader = h11.Connection(h11.CLIENT)
+        reader.send(h11.Request(method="GET", target="/", headers=[("Host", NAME)]))
+        reader.send(h11.EndOfMessage())
+        found, came = [], b""
+        while not isinstance(event := reader.next_event(), h11.EndOfMessage):
+            if event is h11.NEED_DATA:
+                reader.receive_data(await tls.receive())
+            elif isinstance(event, h11.Data):
+                came += event.data
+            elif isinstance(event, h11.InformationalResponse):
+                assert event.headers == []
+            elif isinstance(event, h11.Response):
+                found.append(event)
+        [head] = found
+        names = [name for name, _ in head.headers]
+        lengths = [each for each in names if each in FRAMES]
+        assert (head.status_code, len(lengths), len(event.headers)) == (status, 1, 0)
+        assert b"X-Early" not in names
+        assert came == body if status == 200 else came.startswith(b"toolcell: ")
+
+
+@pytest.mark.promise("boundary-5")
+@pytest.mark.parametrize(
+    ("authority", "name", "days", "told"),
+    [
+        (THEIRS, NAME, 1, ""),
+        (THEIRS, NAME, -1, "certificate has expired"),
+        (THEIRS, OTHER, 1, "Hostname mismatch"),
+        (CertificateAuthority([NAME]), NAME, 1, "unable to get local issuer"),
+    ],
+)
+async def test_a_certificate_of_another_time_name_or_maker_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    authority: CertificateAuthority,
+    name: str,
+    days: int,
+    told: str,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("toolcell.sandbox.network.authority._DAYS", days)
+        context = authority.context.__wrapped__(name)
+    received = []
+
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        received.append(await heard(tls))
+        await tls.send(answer(b"whole"))
+
+    async with inspected(serve, context) as (tls, _, attempt):
+        await tls.send(request())
+        said = await all_of(tls) if told else await until(tls, b"whole")
+        assert told in said.decode()
+        assert len(received) == (0 if told else 1)
+        assert attempt.verdict == ("failed" if told else "allowed")
+
+
+@pytest.mark.promise("boundary-5")
+@pytest.mark.parametrize(
+    ("framing", "body"),
+    [
+        ("Content-Length: 5", b"ab"),
+        ("Transfer-Encoding: chunked", b"5\r\nab"),
+        ("Transfer-Encoding: chunked", b"2\r\nab\r\n"),
+        ("Transfer-Encoding: chunked", b"zz\r\nab\r\n0\r\n\r\n"),
+    ],
+)
+async def test_a_request_that_breaks_off_is_none_for_the_server(
+    framing: str, body: bytes
+) -> None:
+    ended, over = [], anyio.Event()
+
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        reader = h11.Connection(h11.SERVER)
+        try:
+            while not isinstance(event := reader.next_event(), h11.EndOfMessage):
+                if event is h11.NEED_DATA:
+                    reader.receive_data(await tls.receive())
+            ended.append("whole")
+        except (OSError, h11.RemoteProtocolError):
+            ended.append("broken")
+        over.set()
+
+    async with inspected(serve) as (tls, _, attempt):
+        head = f"POST / HTTP/1.1\r\nHost: {NAME}\r\n{framing}\r\n\r\n"
+        await tls.send(head.encode() + body)
+        await tls.end()
+        await over.wait()
+        assert ended == ["broken"]
+        assert "zz" not in attempt.reason
+
+
+@pytest.mark.promise("boundary-2")
+async def test_half_a_head_reaches_no_server() -> None:
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        await heard(tls)
+
+    async with inspected(serve) as (tls, carrier, attempt):
+        await tls.send(request()[:-2])
+        await tls.end()
+        await attempt.over.wait()
+        assert (carrier.reached, attempt.verdict) == (0, "refused")
