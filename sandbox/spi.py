@@ -23,6 +23,7 @@ if typing.TYPE_CHECKING:
     from .config.settings import Enforcer, IsolationLevel, is_weaker
     from .machine.own_folders import folder_prefix, sweep_folders
     from .network.gate import NETWORK_ACTS, NetworkAct, RequestGate
+    from .network.request_facts import facts_of_url
     from .network.run_clock import answer_for, pause_deadline
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep
@@ -95,6 +96,7 @@ __all__ = [
     "clean",
     "diagnose",
     "early_launcher",
+    "facts_of_url",
     "folder_prefix",
     "image_names",
     "is_weaker",
@@ -127,6 +129,7 @@ __getattr__ = _lazy_face(
         ".config.settings": "Enforcer IsolationLevel is_weaker",
         ".machine.own_folders": "folder_prefix sweep_folders",
         ".network.gate": "NETWORK_ACTS NetworkAct RequestGate",
+        ".network.request_facts": "facts_of_url",
         ".network.run_clock": "answer_for pause_deadline",
         ".network.types": "OnConnection Resolver",
         ".packages.distributions": "OnStep",

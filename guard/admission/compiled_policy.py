@@ -57,6 +57,7 @@ _log = logging.getLogger("toolcell.guard")
 _MAX_TOOL_POLICIES = 32_768
 """Tools of agents whose policy is kept compiled: ten each of 3,000, 2 to 4 KB each."""
 
+_ANSWERS = {True: "met", False: "not met", None: "cannot be judged"}
 _STRICTNESS: dict[GuardVerdict, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
@@ -72,6 +73,7 @@ class _CompiledRule:
         self.versions = frozenset(rule.versions)
         self.via = rule.via
         self.when = rule.paths
+        self._written = tuple(rule.when)
         self.kind = kind
         self.dry_run = rule.dry_run
         self.approvers = rule.approvers
@@ -87,6 +89,16 @@ class _CompiledRule:
         if not self.when:
             return True
         return judge_arguments(self.when, call.arguments, every=self.kind == "allow")
+
+    def judged_parts(self, call: ToolCall, facts: CallFacts) -> str:
+        """Return how each argument that it asks for was judged, for people."""
+        if not self.applies_to(facts):
+            return ""
+        every = self.kind == "allow"
+        return "; ".join(
+            f"{name}: {_ANSWERS[judge_arguments([part], call.arguments, every=every)]}"
+            for name, part in zip(self._written, self.when, strict=True)
+        )
 
     def judge_known(
         self, known: Mapping[str, Any], *, complete: bool
@@ -180,8 +192,8 @@ def _judge(
         # An argument that cannot be judged counts against the caller.
         met = answer is True or (answer is None and rule.kind != "allow")
         if trace.tried is not None:
-            unclear = "an argument cannot be judged" if answer is None else ""
-            trace.tried.append(Tried(rule=rule.name, met=met, detail=unclear))
+            parts = rule.judged_parts(call, facts)
+            trace.tried.append(Tried(rule=rule.name, met=met, detail=parts))
         if not met:
             continue
         if rule.dry_run:

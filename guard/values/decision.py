@@ -59,6 +59,7 @@ class Tried:
     rule: str
     met: bool
     detail: str = ""
+    """Each argument that it asks for, `met`, `not met` or `cannot be judged`."""
 
 
 class Decision(NamedTuple):

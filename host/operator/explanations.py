@@ -11,9 +11,10 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from toolcell.core import ToolCall, ToolcellError
+from toolcell.core import InvalidInputError, ToolCall, ToolcellError
 from toolcell.guard import ActionGuard, CallFacts, Decision, Redactor
 from toolcell.guard.spi import AuditEntry, audit_of_call
+from toolcell.sandbox.spi import NETWORK_ACTS, facts_of_url
 from toolcell.tools import Records, Tool, ToolExecutionRecord, ToolRegistry
 
 _CLOCKS_APART = timedelta(seconds=5)
@@ -32,19 +33,38 @@ async def explain(
     Args:
         guard: The guard.
         registry: The tools.
-        call: The call, with its agent.
+        call: The call, with its agent. What a program sends to the network may have a
+            `url` in place of its parts.
         run_id: The run that it would be made in; None: no run.
         seconds: Seconds of a call to a tool that names no timeout.
 
     Raises:
+        InvalidInputError: The URL cannot be judged exactly.
         ToolValidationError: The arguments do not fit the tool.
     """
+    if call.name in NETWORK_ACTS:
+        call = _with_parts(call)
+        return await guard.decide(call, CallFacts(run_id=run_id, via="code"))
     tool = registry.snapshot().get(call.name)
     if tool is None:
         return await guard.decide(call, CallFacts(run_id=run_id))
     exact = {"name": tool.name, "arguments": tool.validate(call.arguments).json}
     facts = _facts(tool, run_id, seconds)
     return await guard.decide(call.model_copy(update=exact), facts)
+
+
+def _with_parts(call: ToolCall) -> ToolCall:
+    """Return an act of a program with the parts of its URL."""
+    if "url" not in call.arguments:
+        return call
+    try:
+        parts = facts_of_url(call.name, call.arguments)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"{error}: a program could not send it either",
+            hint='write {"method": "POST", "url": "https://host/path?query"}',
+        ) from None
+    return call.model_copy(update={"arguments": parts})
 
 
 def _facts(tool: Tool, run_id: str | None, seconds: float) -> CallFacts:

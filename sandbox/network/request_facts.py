@@ -10,11 +10,15 @@ section 4.1.18.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import h11
 from pydantic import JsonValue
+
+from ..config.host_rules import read_authority
+from .http_request import DEFAULT_PORTS
 
 MAX_TARGET_BYTES = 8_192
 """Bytes of a path with its query. When it is exceeded the request is refused."""
@@ -25,6 +29,7 @@ MAX_QUERY_FIELDS = 200
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,19}")
 _NEVER_SENT = ("CONNECT", "TRACE", "TRACK")
 _TARGET = re.compile(r"[!$&'()*+,\-./0-9:;=?@A-Z_a-z~%]*")
+_URL = re.compile(r"(?i:(https?))://([^/?#]+)(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"%(.{0,2})")
 _UNRESERVED = re.compile(rb"[A-Za-z0-9._~-]")
 _DECODINGS = 4
@@ -122,6 +127,37 @@ def request_facts(
         "query": _fields(query),
     }
     return facts | _body_facts(request)
+
+
+def facts_of_url(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an act with the parts of its `url` in its place.
+
+    A request without a `method` is a GET, and one without a length has no body.
+
+    Args:
+        name: The act.
+        arguments: They, with a URL of `http` or `https` as `url`.
+
+    Raises:
+        ValueError: It is no such URL, is read in more than one way, or a part of it is
+            named beside it.
+    """
+    others = {each: value for each, value in arguments.items() if each != "url"}
+    found = _URL.fullmatch(str(arguments["url"]))
+    if found is None:
+        raise ValueError("`url` is not http://host/path or https://host/path")
+    scheme = found[1].lower()
+    host, port = read_authority(found[2], DEFAULT_PORTS[scheme])
+    parts: dict[str, Any] = {"host": host, "port": port}
+    if name != "net.connect":
+        target = found[3] if found[3].startswith("/") else f"/{found[3]}"
+        path, _, query = exact_target(target).partition("?")
+        parts |= {"scheme": scheme, "path": path, "query": _fields(query)}
+        body = {"content_type": None, "content_length": 0}
+        others = {"method": "GET", **body, **others}
+    if both := parts.keys() & others.keys():
+        raise ValueError(f"`url` says {', '.join(sorted(both))} already")
+    return parts | others
 
 
 def _check_names(names: Iterable[bytes]) -> None:

@@ -112,7 +112,11 @@ def explain(
         tried = facts.pop("tried", [])
         rows = [*facts.items()]
         rows += [
-            (f"tried {each['rule']}", "met" if each["met"] else "") for each in tried
+            (
+                f"tried {each['rule']}",
+                " ".join(filter(None, ("met" if each["met"] else "", each["detail"]))),
+            )
+            for each in tried
         ]
         print_table(("", ""), rows)
     raise typer.Exit(0 if decision.allowed else 3)

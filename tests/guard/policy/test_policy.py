@@ -263,13 +263,13 @@ async def test_a_decision_tells_every_rule_that_was_tried() -> None:
     )
 
     told = await guard.decide(call("add", n=1), FREE)
-    assert [(each.rule, each.met) for each in told.tried] == [
-        ("a.deny[0]", False),
-        ("a.allow[1]", True),
+    assert [(each.rule, each.met, each.detail) for each in told.tried] == [
+        ("a.deny[0]", False, "n: not met"),
+        ("a.allow[1]", True, ""),
     ]
     assert told.rule == "a.allow[1]"
     unclear = await guard.decide(call("add", n="1"), FREE)
-    assert unclear.tried[0].detail == "an argument cannot be judged"
+    assert unclear.tried[0].detail == "n: cannot be judged"
     assert unclear.policy_version == guard.policy_version
 
 

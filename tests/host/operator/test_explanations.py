@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from toolcell.core import InvalidInputError, ToolCall
 from toolcell.host import Host, HostConfig
 from toolcell.host.operator.checks import Doctor
-from toolcell.host.operator.explanations import CallTree, call_tree, why
+from toolcell.host.operator.explanations import CallTree, call_tree, explain, why
 from toolcell.host.operator.limits import agent_limits
 from toolcell.sandbox import SandboxConfig
 from toolcell.sandbox.spi import DoctorReport
@@ -148,3 +149,56 @@ async def test_the_doctor_looks_once_a_minute() -> None:
         found = await doctor.examine()
         assert doctor.last is found
     assert looks == [100, 160]
+
+
+REQUESTS = """
+[[policies]]
+agent_id = "a"
+deny = [{ tools = ["http.*"], when = { "query.key" = { max_length = 9 } } }]
+[[policies.allow]]
+tools = ["http.request"]
+via = "code"
+when = { host = { equals = "a.test" }, path = { under = "/b%20c" } }
+[[policies.allow]]
+tools = ["net.connect"]
+when = { host = { equals = "a.test" }, port = { equals = 8443 } }
+"""
+
+
+@pytest.mark.promise("boundary-4")
+async def test_an_act_of_a_program_is_explained_by_its_url(tmp_path: Path) -> None:
+    path = tmp_path / "toolcell.toml"
+    path.write_text(REQUESTS)
+    async with Host(HostConfig.from_file(path)) as host:
+
+        async def told(name: str, **arguments: Any) -> list[Any]:
+            call = ToolCall(id="1", name=name, arguments=arguments, agent_id="a")
+            made = await explain(
+                host.guard, host.registry, call, run_id=None, seconds=1
+            )
+            return [made.rule, *(each.detail for each in made.tried)]
+
+        url = "https://A.test/b%20c/%7e"
+        assert await told("http.request", url=url) == [
+            "a.allow[0]",
+            "query.key: not met",
+            "host: met; path: met",
+        ]
+        assert await told("http.request", url=f"{url}?key=1") == [
+            "a.deny[0]",
+            "query.key: met",
+        ]
+        assert await told("http.request", url="http://a.test:443", method="PUT") == [
+            None,
+            "query.key: not met",
+            "host: met; path: not met",
+        ]
+        assert await told("net.connect", url="https://a.test:8443/x") == [
+            "a.allow[1]",
+            "host: met; port: met",
+        ]
+        for wrong in ("a.test", "ftp://a.test/", "https://u@a.test/", f"{url}/../x"):
+            with pytest.raises(InvalidInputError, match="could not send it either"):
+                await told("http.request", url=wrong)
+        with pytest.raises(InvalidInputError, match="`url` says host already"):
+            await told("http.request", url=url, host="b.test")
