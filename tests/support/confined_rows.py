@@ -33,6 +33,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         "sandbox/config/test_mounts.py::test_links_in_a_mount_lead_nowhere",
         "sandbox/config/test_mounts.py::test_programs_read_what_is_mounted",
         "sandbox/config/test_mounts.py::test_what_is_written_stays_on_the_host",
+        "sandbox/network/test_credential_programs.py::test_a_program_sends_the_value_and_has_the_placeholder",
         "sandbox/network/test_drivers.py::test_a_driver_of_a_database_reaches_its_rule",
         "sandbox/network/test_drivers.py::test_a_host_that_does_not_answer_is_recorded",
         "sandbox/network/test_drivers.py::test_a_run_with_fewer_rules_reaches_no_more",

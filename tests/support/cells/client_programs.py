@@ -1,4 +1,4 @@
-"""curl and git of this machine, so that they run in cells of any image."""
+"""Programs of this machine, so that they run in cells of any image."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ SHOWN = "/clients"
 _LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
 
 
-def collect(folder: Path) -> None:
-    """Copy the programs and all that they load; skip where they are not."""
-    for name in ("curl", "git"):
+def collect(folder: Path, *more: str) -> None:
+    """Copy curl, git, others and all that they load; skip where they are not."""
+    programs = ("curl", "git", *more)
+    for name in programs:
         if shutil.which(name) is None:
             missing(f"there is no {name} here")
     helpers = _said("git", "--exec-path").strip()
     for part in ("bin", "lib"):
         (folder / part).mkdir()
-    for program in ("curl", "git", f"{helpers}/git-remote-https"):
+    for program in (*programs, f"{helpers}/git-remote-https"):
         _add(folder, Path(shutil.which(program) or ""))
     folder.chmod(0o755)
 

@@ -27,6 +27,9 @@ class Mirror(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self.heads.append(f"{self.command} {self.path}\n{self.headers}{body!r}")
+        if self.path.startswith("/repo.git/"):
+            self.repository()
+            return
         sent = self.headers.get("Authorization", "none").rpartition(" ")[2]
         show = self.path.strip("/").partition("?")[0]
         text = sent.encode()
@@ -52,6 +55,19 @@ class Mirror(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     do_POST = do_GET
+
+    def repository(self) -> None:
+        """Answer as a repository of git's older protocol, to those who log in."""
+        is_head = self.path.endswith("/HEAD")
+        text = (
+            b"ref: refs/heads/main\n" if is_head else b"1" * 40 + b"\trefs/heads/main\n"
+        )
+        knows = "Authorization" in self.headers
+        self.send_response(200 if knows else 401)
+        self.send_header("WWW-Authenticate", "Basic")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
 
     def log_message(self, *_: Any) -> None:
         """Be quiet."""
