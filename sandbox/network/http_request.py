@@ -17,11 +17,16 @@ from ..config.host_rules import read_authority, write_authority
 from ..credentials.agents import AgentCredentials, MisplacedError
 from ..credentials.masking import Mask
 from .gate import ActName
-from .types import MISPLACED, REFUSAL, ByteStream, RefusedError
+from .types import (
+    DEFAULT_PORTS,
+    HTTP_PORT,
+    MISPLACED,
+    REFUSAL,
+    ByteStream,
+    RefusedError,
+)
 
 MAX_HEAD_BYTES = 65_536
-HTTP_PORT = 80
-DEFAULT_PORTS = {"http": HTTP_PORT, "https": 443}
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(.*)", re.DOTALL)
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _LINE_END = re.compile(rb"\r?\n")

@@ -30,7 +30,6 @@ from .attempt import Attempt, Verdict
 from .client_hello import HANDSHAKE, read_client_hello
 from .exchange import Exchange, NoAnswerError
 from .http_request import (
-    DEFAULT_PORTS,
     MAX_HEAD_BYTES,
     HTTPRequest,
     check_host,
@@ -41,7 +40,7 @@ from .proxy import http_answer
 from .request_head import next_head
 from .stream import CellStream
 from .tls import TLSStream
-from .types import REFUSAL, ByteStream, ProgramEnd, RefusedError
+from .types import DEFAULT_PORTS, REFUSAL, ByteStream, ProgramEnd, RefusedError
 
 _HANDSHAKE_SECONDS = 10.0
 _NOT_PASSED_ON = frozenset(

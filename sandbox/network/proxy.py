@@ -14,7 +14,6 @@ import h11
 
 from ..config.host_rules import read_authority, read_host, write_authority
 from .http_request import (
-    HTTP_PORT,
     HTTPRequest,
     asks_for_web_socket,
     check_host,
@@ -22,7 +21,7 @@ from .http_request import (
     read_head,
     split_absolute,
 )
-from .types import ByteStream, RefusedError
+from .types import HTTP_PORT, ByteStream, RefusedError
 
 _NOT_SERVED = "501 Not Implemented"
 _NO_UPGRADE = "plain connections carry no web sockets here: use wss:// or CONNECT"

@@ -18,7 +18,7 @@ import h11
 from pydantic import JsonValue
 
 from ..config.host_rules import read_authority
-from .http_request import DEFAULT_PORTS
+from .types import DEFAULT_PORTS
 
 MAX_TARGET_BYTES = 8_192
 """Bytes of a path with its query. When it is exceeded the request is refused."""

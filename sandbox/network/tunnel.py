@@ -14,7 +14,6 @@ import h11
 from ..config.host_rules import read_authority, read_host
 from .client_hello import HANDSHAKE, RECORDS, read_client_hello
 from .http_request import (
-    HTTP_PORT,
     MAX_HEAD_BYTES,
     HTTPRequest,
     check_host,
@@ -23,7 +22,7 @@ from .http_request import (
     split_absolute,
 )
 from .proxy import ProxyRequest
-from .types import ByteStream, RefusedError
+from .types import HTTP_PORT, ByteStream, RefusedError
 
 _MAX_LINE_BYTES = 16_384
 # Lenient servers skip these before a method, and take them for a space: str.split().

@@ -16,6 +16,10 @@ OnConnection = Callable[["Connection"], None]
 """Called with each connection that has ended or was refused."""
 
 
+HTTP_PORT = 80
+DEFAULT_PORTS = {"http": HTTP_PORT, "https": 443}
+"""The port of a URL without one, by its scheme."""
+
 REFUSAL = "X-Toolcell-Refusal"
 """The header of a response that says why a guard, or its proxy, refuses."""
 

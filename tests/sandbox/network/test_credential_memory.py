@@ -13,11 +13,11 @@ import pytest
 from toolcell.sandbox import HostCalls, Limits, Network, SandboxManager
 from toolcell.sandbox.credentials.masking import spellings
 
-from ..conftest import BackendRow
-from ..support.cells.gates import Gate
-from ..support.cells.memory import found_in_cells
-from ..support.cells.mirror import Mirror, mirroring
-from ..support.cells.web_server import NAME, resolve_here, self_signed
+from ...conftest import BackendRow
+from ...support.cells.gates import Gate
+from ...support.cells.memory import found_in_cells
+from ...support.cells.mirror import Mirror, mirroring
+from ...support.cells.web_server import NAME, resolve_here, self_signed
 
 pytestmark = pytest.mark.anyio
 
