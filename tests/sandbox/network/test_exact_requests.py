@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import parse_qs
 
 import h11
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolcell.core import InvalidInputError
@@ -142,43 +143,21 @@ def test_what_cannot_be_judged_exactly_is_refused(
         facts(method, target, *headers)
 
 
-METHODS = ("GET", "POST", "get", "CONNECT", "TRACE", "M-X", "", "GET ")
+METHODS = ("GET", "POST", "M-X", "get", "TRACE")
 TARGETS = (
     "/",
-    "/a?b=%41",
+    "/%7eu/%2D?b=%41",
+    "/\xe9?q=\xe9",
     "/%2e%2e/x",
-    "*",
     "https://a.test/y",
     "//x",
-    "/a#b",
-    "/\xe9",
 )
+HOSTS = ("Host: a.test", "host:A.TEST.:443", "Host: b.test", "Host : a.test")
 LINES = (
-    *(
-        "Host: a.test",
-        "host:a.test:443",
-        "Host: b.test",
-        "Host : a.test",
-        "HOST:A.TEST.",
-    ),
-    *(
-        "Content-Length: 3",
-        "content-length:\t3",
-        "Content-Length: 3, 3",
-        "Content-Length: +3",
-    ),
-    *(
-        "Transfer-Encoding: chunked",
-        "transfer-encoding: CHUNKED",
-        "Transfer-Encoding: x",
-    ),
-    *(
-        "Connection: X-Own, Host, Content-Length",
-        "X-Own: 1",
-        "Upgrade: h2c",
-        "TE: trailers",
-    ),
-    *(" folded", "X: a\rY: b", "X: a\nY: b", "X\0: a", "X-HTTP-Method: DELETE", ""),
+    *("Content-Length: 3", "content-length:\t03", "Content-Length: 3, 3"),
+    *("Transfer-Encoding: chunked", "transfer-encoding: CHUNKED"),
+    *("Connection: X-Own, Host, Content-Length", "X-Own: 1", "Upgrade: h2c"),
+    *("TE: trailers", "Keep-Alive: 5", " folded", "X: a\rY: b", "Host: a.test"),
 )
 
 
@@ -197,12 +176,16 @@ def read_plainly(sent: bytes) -> tuple[list[str], dict[str, str]]:
 @given(
     st.sampled_from(METHODS),
     st.sampled_from(TARGETS),
-    st.lists(st.sampled_from(LINES), max_size=6, unique=True),
+    st.sampled_from(HOSTS),
+    st.lists(st.sampled_from(LINES), max_size=4, unique=True),
 )
+@example("GET", "/", "Host: a.test", ["Connection: X-Own, Host", "X-Own: 1"])
+@example("POST", "/%7eu/%2D?b=%41", "Host: a.test", ["Transfer-Encoding: CHUNKED"])
+@example("POST", "/\xe9?q=\xe9", "host:A.TEST.:443", ["Content-Length: 3"])
 def test_the_plainest_server_reads_what_was_judged(
-    method: str, target: str, lines: list[str]
+    method: str, target: str, host: str, lines: list[str]
 ) -> None:
-    written = "\r\n".join([f"{method} {target} HTTP/1.1", *lines, "", ""])
+    written = "\r\n".join([f"{method} {target} HTTP/1.1", host, *lines, "", ""])
     reader = new_reader()
     try:
         reader.receive_data(exact_head(written.encode("latin-1")))
@@ -220,11 +203,12 @@ def test_the_plainest_server_reads_what_was_judged(
 
     assert (verb, version, headers["host"]) == (judged["method"], "HTTP/1.1", "a.test")
     assert path.partition("?")[0] == judged["path"]
+    assert parse_qs(path.partition("?")[2]) == judged["query"]
     length = judged["content_length"]
     frames = {"content-length", "transfer-encoding"} & headers.keys()
     assert frames <= {"transfer-encoding" if length is None else "content-length"}
-    assert headers.get("content-length", "0") == str(length or 0)
-    assert not {"connection", "upgrade", "te"} & headers.keys()
+    assert int(headers.get("content-length", 0)) == (length or 0)
+    assert not {"connection", "keep-alive", "upgrade", "te"} & headers.keys()
     nominated = any("X-Own," in line for line in lines)
     assert ("x-own" in headers) == ("X-Own: 1" in lines and not nominated)
 

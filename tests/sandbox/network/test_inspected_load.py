@@ -108,7 +108,7 @@ def peak_mb() -> float:
 
 @pytest.mark.parametrize("agent", ["reader", "builder"])
 @pytest.mark.parametrize(
-    "size", [32 * MIB, pytest.param(1024 * MIB, marks=pytest.mark.full)]
+    "size", [64 * MIB, pytest.param(1024 * MIB, marks=pytest.mark.full)]
 )
 async def test_bodies_are_exact_and_never_held_whole(
     manager: SandboxManager, site: Site, size: int, agent: str
