@@ -16,17 +16,13 @@ from pydantic import BaseModel, ConfigDict
 from toolcell.core import ToolcellError
 
 from ..backends import docker_engine
+from ..backends.launcher import NAMESPACES_FIX
 from ..client.backend import Backend
 from ..client.cell import Cell
 from ..client.types import Program
 from ..config.settings import Limits, SandboxConfig
 from . import kernel_helpers
 
-_USERNS_FIX = (
-    "sysctl -w user.max_user_namespaces=10000; on Ubuntu 24.04 also "
-    "kernel.apparmor_restrict_unprivileged_userns=0; inside Docker start the outer "
-    "container with --security-opt seccomp=unconfined --cap-add SYS_ADMIN"
-)
 _CGROUP_FIX = "systemd-run --user --scope -p Delegate=yes toolcell ..., or run as root"
 _DOCKER_FIX = "install and start Docker, or set DOCKER_HOST"
 _PROC_FIX = "in a container: --security-opt systempaths=unconfined"
@@ -46,13 +42,22 @@ _NAMESPACES = {
 _PROBE = """\
 import ctypes, json, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
-USER = 0x10000000
+USER, uid = 0x10000000, os.geteuid()
+def entered(flags):
+    if libc.unshare(flags) != 0:
+        return ctypes.get_errno()
+    if flags & USER:
+        try:
+            users = os.open("/proc/self/uid_map", os.O_WRONLY)
+            os.write(users, b"%d %d 1" % (uid, uid))
+        except OSError as error:
+            return error.errno
+    return 0
 def attempt(flags):
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        failed = libc.unshare(flags) != 0
-        os.write(write, str(ctypes.get_errno() if failed else 0).encode())
+        os.write(write, str(entered(flags)).encode())
         os._exit(0)
     os.waitpid(pid, 0)
     return int(os.read(read, 16))
@@ -175,7 +180,7 @@ def _probe_namespaces() -> list[DoctorCheck]:
             name=f"namespace {name}",
             ok=found.get(name) == "",
             detail=found.get(name, "the probe did not answer"),
-            fix="" if found.get(name) == "" else _USERNS_FIX,
+            fix="" if found.get(name) == "" else NAMESPACES_FIX,
         )
         for name in _NAMESPACES
     ]

@@ -33,10 +33,13 @@ _ANSWER_SECONDS = 10.0
 _CHECK_SECONDS = 5.0
 _END_SECONDS = 5.0
 _KILL_SECONDS = 5.0
-_HINTS = {
-    "unshare": "for namespaces set user.max_user_namespaces=10000, on Ubuntu also "
+NAMESPACES_FIX = (
+    "for namespaces set user.max_user_namespaces=10000, on Ubuntu also "
     "kernel.apparmor_restrict_unprivileged_userns=0, or start the container with "
-    "--security-opt seccomp=unconfined --security-opt systempaths=unconfined",
+    "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+)
+_HINTS = {
+    "unshare": NAMESPACES_FIX,
     "Landlock": "for confined cells boot Linux 5.19 or newer (5.13 as root) with "
     "landlock among its security modules (lsm=landlock,...), and let a container's "
     "seccomp profile allow its calls",

@@ -55,10 +55,7 @@ class NamespaceWalls:
         self._cell_uid: int = setup["cell_uid"]
         if _is_masked("/proc"):
             _require_own_proc()
-        try:
-            self._users = CellUsers(self._cell_uid)
-        except OSError as error:
-            raise WallsRefusedError(error.errno, error.strerror) from None
+        self._users = CellUsers(self._cell_uid)
         self._shares = Shares(self._users.separate)
         self.has_network = not gvisor.is_this_kernel() or gvisor.has_loopback()
         """False if cells have no network at all, not even a loopback interface."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 
 from ..kernel import linux
+from .refused import WallsRefusedError
 
 _FIRST_UID = 1_900_000_000
 # This many cells at once have their own uids.
@@ -22,7 +23,8 @@ class CellUsers:
         cell_uid: The uid of programs inside every cell.
 
     Raises:
-        OSError: The kernel refused the namespace.
+        WallsRefusedError: The kernel refused the namespace.
+        OSError: It made one and refused its users.
     """
 
     def __init__(self, cell_uid: int) -> None:
@@ -59,7 +61,12 @@ class CellUsers:
 
 
 def unshare_mounts() -> bool:
-    """Enter a mount namespace; True if this process may give cells uids."""
+    """Enter a mount namespace; True if this process may give cells uids.
+
+    Raises:
+        WallsRefusedError: The kernel refused it.
+        OSError: This process is in one, without a user that it knows.
+    """
     if os.geteuid() == 0 and _has_all_users():
         try:
             linux.unshare(linux.CLONE_NEWNS)
@@ -67,10 +74,18 @@ def unshare_mounts() -> bool:
         except OSError:
             pass
     uid, gid = os.geteuid(), os.getegid()
-    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
+    try:
+        linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
+    except OSError as error:
+        raise WallsRefusedError(error.errno, error.strerror) from None
     _deny_groups("self")
-    _write("/proc/self/uid_map", f"{uid} {uid} 1")
-    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    try:
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    except OSError as error:
+        # So does AppArmor on Ubuntu.
+        why = f"unshare: its map of users was refused: {error.strerror}"
+        raise OSError(why) from None
     return False
 
 

@@ -144,6 +144,7 @@ MASKED_PROC = "mount -t tmpfs none /proc/bus"
 
 
 NO_LANDLOCK = [sys.executable, str(TESTS / "support" / "without_landlock.py")]
+NO_USER_MAPS = [sys.executable, str(TESTS / "support" / "without_user_maps.py")]
 
 
 def without_namespaces(
@@ -151,6 +152,7 @@ def without_namespaces(
     stdin: str,
     lacks: str = NO_NAMESPACES,
     before: Sequence[str] = (),
+    as_user: Sequence[str] = ("-r",),
 ) -> subprocess.CompletedProcess[str]:
     """Run toolcell where the kernel gives no namespaces, or not all that belongs."""
     command = [*before, TOOLCELL, *arguments]
@@ -161,7 +163,7 @@ def without_namespaces(
         if os.getuid() != 0 or shutil.which("unshare") is None:
             missing("needs root and util-linux, to take namespaces away")
         script = f'{lacks} && exec "$@"'
-        command = ["unshare", "-Urm", "sh", "-c", script, "sh", *command]
+        command = ["unshare", "-Um", *as_user, "sh", "-c", script, "sh", *command]
     env = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
     return subprocess.run(
         command,
@@ -208,6 +210,26 @@ def test_where_proc_is_masked_cells_are_confined_and_it_is_said() -> None:
     for stderr in (done.stderr, refused.stderr):
         assert "mount /proc: Operation not permitted" in stderr
         assert "systempaths=unconfined" in stderr
+
+
+def test_where_users_are_not_mapped_cells_are_confined_and_the_cause_is_said() -> None:
+    """As on Ubuntu: who makes namespaces finds no right in them."""
+    user = ("--map-user=12345", "--map-group=12345")
+    kernel: Any = {"lacks": ":", "before": NO_USER_MAPS, "as_user": user}
+    done = without_namespaces("run", "-", stdin="print(1)", **kernel)
+    options = ("--isolation", "namespaces")
+    refused = without_namespaces("run", "-", *options, stdin="1", **kernel)
+    doctor = without_namespaces("doctor", "--json", stdin="", **kernel)
+
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert "confined isolation" in done.stderr
+    assert (refused.returncode, refused.stdout) == (4, "")
+    for stderr in (done.stderr, refused.stderr):
+        assert "its map of users was refused: Operation not permitted" in stderr
+    report = json.loads(doctor.stdout)
+    assert report["level"] == "confined"
+    for text in (refused.stderr, report["summary"]):
+        assert "kernel.apparmor_restrict_unprivileged_userns=0" in text
 
 
 def in_process(code: str, seconds: int = 30) -> dict[str, Any]:
