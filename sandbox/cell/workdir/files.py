@@ -39,7 +39,8 @@ _ENTRIES_AT_ONCE = 100
 _MAX_EMPTIED_DEPTH = 10_000
 # The host waits for 60 seconds.
 _LIST_SECONDS = 30.0
-# A program may run meanwhile, whose limits nobody keeps; the host asks again.
+# A program may run meanwhile, whose limits nobody keeps; the host asks again. The way
+# down to the first entry that can be removed is not counted: it is the same each time.
 _REMOVE_SECONDS = 1.0
 
 
@@ -247,11 +248,11 @@ def _empty(fd: int) -> bool:
     Returns:
         True if nothing is left, False if the time was over.
     """
-    until = time.monotonic() + _REMOVE_SECONDS
+    clock = _Clock()
     above: list[tuple[int, int]] = []
     try:
         while True:
-            inner = _sweep(fd, until)
+            inner = _sweep(fd, clock)
             if inner is not None and len(above) >= _MAX_EMPTIED_DEPTH:
                 why = f"deeper than {_MAX_EMPTIED_DEPTH} folders"
                 raise FileProblem(why, "too_many")
@@ -259,6 +260,7 @@ def _empty(fd: int) -> bool:
                 above.append(_identity(fd))
                 following = inside(fd, inner)
             elif above:
+                clock.check()
                 following = _back(fd, above.pop())
             else:
                 return True
@@ -270,7 +272,21 @@ def _empty(fd: int) -> bool:
         os.close(fd)
 
 
-def _sweep(fd: int, until: float) -> str | None:
+class _Clock:
+    """The time that a request may take, from the first check on."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def check(self) -> None:
+        """Raise TimeoutError if the time is over."""
+        now = time.monotonic()
+        self._until = self._until or now + _REMOVE_SECONDS
+        if now > self._until:
+            raise TimeoutError
+
+
+def _sweep(fd: int, clock: _Clock) -> str | None:
     """Remove a folder's entries; return the name of the first non-empty folder.
 
     Raises:
@@ -278,19 +294,18 @@ def _sweep(fd: int, until: float) -> str | None:
     """
     with os.scandir(fd) as entries:
         for entry in entries:
-            if time.monotonic() > until:
-                raise TimeoutError
             try:
                 if entry.is_dir(follow_symlinks=False):
                     os.rmdir(entry.name, dir_fd=fd)
                 else:
                     os.unlink(entry.name, dir_fd=fd)
             except FileNotFoundError:
-                continue
+                pass
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 return entry.name
+            clock.check()
     return None
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager, Stdout
-from toolcell.sandbox.cell.workdir.files import serve
+from toolcell.sandbox.cell.workdir import files
 
 from ...conftest import BackendRow
 
@@ -105,6 +105,22 @@ async def test_what_is_removed_is_never_reached_by_a_link(
     assert left == ["kept", "kept/it"]
 
 
+@pytest.mark.promise("E-96", "P-16")
+def test_a_removal_gets_on_though_the_way_down_takes_all_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_REMOVE_SECONDS", -1.0)
+    (tmp_path / "/".join("d" * 20)).mkdir(parents=True)
+    request = {"op": "remove", "path": "d"}
+    answers = [
+        files.serve(request, b"", str(tmp_path), None, owns_root=False)[0]
+        for _ in range(20)
+    ]
+
+    assert answers == [{"more": True}] * 19 + [{}]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.promise("E-28", "P-17")
 def test_a_folder_that_moves_while_it_is_emptied_leads_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -121,7 +137,7 @@ def test_a_folder_that_moves_while_it_is_emptied_leads_nowhere(
         (folder / "it").touch()
     monkeypatch.setattr(os, "open", move_and_open)
     request = {"op": "remove", "path": "d"}
-    answer, _ = serve(request, b"", str(tmp_path), None, owns_root=False)
+    answer, _ = files.serve(request, b"", str(tmp_path), None, owns_root=False)
 
     assert answer == {"error": "folders were moved meanwhile", "reason": "busy"}
     assert sorted(each.name for each in kept.iterdir()) == ["e", "it"]
