@@ -223,18 +223,38 @@ async def test_a_launcher_that_nobody_uses_ends() -> None:
     assert not alive(started)
 
 
-async def test_a_launcher_that_was_set_up_early_has_the_cell_of_the_first_run() -> None:
+async def test_a_launcher_that_was_set_up_early_has_the_cell_of_the_first_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = SUBPROCESS.config()
     before = children(os.getpid())
+    cells = cells_of_launchers(monkeypatch)
     with early_launcher() as early:
         early.set_up(config)
         [started] = children(os.getpid()).keys() - before.keys()
-        await until(lambda: bool(children(started)))
+        # It is ready once it has the cell; children before that try what it may do.
+        assert early._started is not None
+        await anyio.wait_readable(early._started.control)
         [ahead] = children(started)
         async with SandboxManager(config) as manager:
             assert launcher_of(manager)._process.pid == started
             assert (await manager.run("6 * 7")).value == 42
+            assert cells[0] == ahead
             await until(lambda: not alive(ahead))
+
+
+def cells_of_launchers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the first process of each cell that is handed over."""
+    cells: list[int] = []
+    launch = launcher.LauncherProcess.launch
+
+    async def noted(process: Any, kind: dict[str, Any]) -> Any:
+        made = await launch(process, kind)
+        cells.append(made[2])
+        return made
+
+    monkeypatch.setattr(launcher.LauncherProcess, "launch", noted)
+    return cells
 
 
 @pytest.mark.namespaces
