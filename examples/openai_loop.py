@@ -17,7 +17,6 @@ from toolcell.tools import RunContext, to_openai
 
 CONFIG = HostConfig.model_validate(
     {
-        "sandbox": {"backend": "subprocess"},
         "tools": {"builtin": ["arithmetic", "code", "files"]},
         "policies": [
             {

@@ -215,6 +215,20 @@ def test_console_blocks_run(block: Block, environment: dict[str, str]) -> None:
             compare(command.output, str(code))
 
 
+@pytest.mark.promise("JE5")
+def test_examples_run_where_only_an_engine_does() -> None:
+    """One is about the layers of the backend that it names."""
+    named = [
+        str(path.relative_to(ROOT))
+        for path in documents()
+        for block in read_blocks(path)
+        if block.language in ("python", "console", "toml")
+        and re.search(r"backend\W+subprocess", "\n".join(block.lines))
+    ]
+
+    assert named == ["docs/security.md"]
+
+
 @pytest.mark.parametrize("block", blocks_of("toml"))
 def test_configurations_are_accepted(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "toolcell.toml"
