@@ -117,7 +117,8 @@ class PackageError(SandboxError):
     """A package may not be installed, cannot be found, or does not fit.
 
     `details["reason"]` is `not_allowed`, `not_found`, `no_wheel`, `conflict`,
-    `unreachable`, `refused`, `timeout`, `not_a_file` or `failed`.
+    `unreachable`, `refused`, `timeout`, `not_a_file` or `failed`; of packages of npm
+    also `not_from_registry` and `needs_script`.
     """
 
     kind = "sandbox.package"

@@ -133,6 +133,8 @@ class SandboxManager(Sandbox, Detachable):
         try:
             await self._open()
         except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._stack.aclose()
             self._entered = False
             raise
         return self
@@ -141,7 +143,13 @@ class SandboxManager(Sandbox, Detachable):
         inspector = _inspector(self.config)
         credentials = _credentials(self.config)
         self._index_password = self._index_password or _index_password(self.config)
-        backend, self._notices = await open_backend(self.config)
+        shown = self.config
+        if shown.npm:
+            from .packages.npm_installer import with_npm
+
+            installed = with_npm(shown, self._open_build_session)
+            shown = await self._stack.enter_async_context(installed)
+        backend, self._notices = await open_backend(shown)
         try:
             check_strength(self.config, backend.traits)
             tasks = await self._stack.enter_async_context(anyio.create_task_group())
@@ -267,7 +275,7 @@ class SandboxManager(Sandbox, Detachable):
     async def _open_build_session(
         self, config: SandboxConfig
     ) -> AsyncIterator[Session]:
-        builder = SandboxManager(config)
+        builder = SandboxManager(config, resolver=self._resolver)
         # It may be gone from where it was read.
         builder._index_password = self._index_password
         async with builder, builder.session() as session:

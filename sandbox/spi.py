@@ -19,7 +19,7 @@ if typing.TYPE_CHECKING:
     from .client.artifact_file import save_artifact
     from .client.types import Freshness, Language, OnDisplay, OnOutput
     from .client.workdir import FileInfo
-    from .config.package_rules import Requirement
+    from .config.package_rules import NpmRequirement, Requirement
     from .config.settings import Enforcer, IsolationLevel, is_weaker
     from .machine.own_folders import folder_prefix, sweep_folders
     from .network.gate import NETWORK_ACTS, NetworkAct, RequestGate
@@ -72,6 +72,7 @@ __all__ = [
     "Language",
     "NETWORK_ACTS",
     "NetworkAct",
+    "NpmRequirement",
     "OnConnection",
     "OnDisplay",
     "OnOutput",
@@ -125,7 +126,7 @@ __getattr__ = _lazy_face(
         ".client.artifact_file": "save_artifact",
         ".client.types": "Freshness Language OnDisplay OnOutput",
         ".client.workdir": "FileInfo",
-        ".config.package_rules": "Requirement",
+        ".config.package_rules": "NpmRequirement Requirement",
         ".config.settings": "Enforcer IsolationLevel is_weaker",
         ".machine.own_folders": "folder_prefix sweep_folders",
         ".network.gate": "NETWORK_ACTS NetworkAct RequestGate",

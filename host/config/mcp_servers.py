@@ -10,7 +10,7 @@ from toolcell.core import ConfigError
 from toolcell.core.addresses import is_loopback_or_https
 from toolcell.core.secrets import SecretReference
 from toolcell.sandbox import Limits, Mount, Network
-from toolcell.sandbox.spi import Requirement
+from toolcell.sandbox.spi import NpmRequirement, Requirement
 
 from .base import Count, FilePath, Model, Seconds
 
@@ -26,7 +26,8 @@ _Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 class MCPCellConfig(Model):
     """The cell that a program of MCP runs in. It is made as `[sandbox]` says, on this
-    machine, and has of network, mounts, packages and limits only what stands here."""
+    machine, and has of network, mounts, packages, npm and limits only what stands
+    here."""
 
     network: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
     """The hosts that it may reach, as in `sandbox.network.hosts`. Empty: none."""
@@ -37,6 +38,10 @@ class MCPCellConfig(Model):
     packages: Annotated[tuple[Requirement, ...], Field(max_length=64)] = ()
     """Packages of Python that it can import, and whose commands it finds, as in
     `sandbox.packages`. They are installed before it starts, outside of its cell."""
+
+    npm: Annotated[tuple[NpmRequirement, ...], Field(max_length=64)] = ()
+    """Packages of npm that it finds in `/node_modules`, and whose commands it finds, as
+    in `sandbox.npm`."""
 
     limits: Limits = Limits.model_construct()
     """Its limits, as in `sandbox.limits`: those of a cell, `connections` and

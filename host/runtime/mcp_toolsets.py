@@ -142,6 +142,7 @@ def _cell(name: str, cell: MCPCellConfig, sandbox: SandboxConfig) -> SandboxConf
         "credentials": credentials,
         "mounts": cell.mounts,
         "packages": cell.packages,
+        "npm": cell.npm,
         "limits": cell.limits,
         "env": {},
     }

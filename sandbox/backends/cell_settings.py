@@ -7,6 +7,7 @@ from typing import Any
 
 from ..cell.wire import aliases, trust
 from ..cell.wire.contract import CELL_UID, USER_NAME
+from ..config.mount_rules import NODE_MODULES
 from ..config.network import Network
 from ..config.settings import LIMITS, Enforcer, Limits, SandboxConfig
 
@@ -14,17 +15,19 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def cell_environment(
-    extra: dict[str, str], workdir: str, image_path: str = ""
+    config: SandboxConfig, workdir: str, image_path: str = ""
 ) -> dict[str, str]:
     """Return the whole environment of a program.
 
     Args:
-        extra: Variables that the configuration sets.
+        config: Names the variables that are set, and packages of npm.
         workdir: The home folder of programs; pip installs commands below it.
         image_path: The PATH of an image; empty for the usual one.
     """
     given = [each for each in image_path.split(":") if each.startswith("/")]
-    own = (aliases.FOLDER, f"{workdir}/.local/bin")
+    own = [aliases.FOLDER, f"{workdir}/.local/bin"]
+    if config.npm:
+        own.append(f"{NODE_MODULES}/.bin")
     base = {
         "PATH": ":".join([*own, *(given or [_SYSTEM_PATH]), "/node/bin"]),
         "HOME": workdir,
@@ -35,7 +38,7 @@ def cell_environment(
         "PYTHONDONTWRITEBYTECODE": "1",
         "MPLBACKEND": "Agg",
     }
-    return {**base, **extra}
+    return {**base, **config.env}
 
 
 def cell_settings(
@@ -72,7 +75,7 @@ def cell_settings(
         "workdir": work_dir,
         "tmp": "/tmp",  # noqa: S108 - the cell's own
         "confined": "",
-        "env": cell_environment(config.env, work_dir),
+        "env": cell_environment(config, work_dir),
         "aliases": "",
         "authority": authority_pem(config.network),
         "trust": trust.FOLDER if config.network.inspect else "",

@@ -114,7 +114,7 @@ class DockerBackend:
         Raises:
             SandboxUnavailableError: One of them is missing, or does not work.
         """
-        if self._config.mounts:
+        if self._config.mounts or self._config.npm:
             mount_rules.require_local(self._where())
         self._packages = PackageMounts(self._config)
         if not mount_rules.is_local(self._where()):
@@ -282,8 +282,16 @@ class DockerBackend:
         return [
             *self._hosts.binds(),
             *mount_rules.follow(mount.bind for mount in self._config.mounts),
+            *self._npm_binds(),
             *self._packages.binds(),
         ]
+
+    def _npm_binds(self) -> list[mount_rules.Bind]:
+        if not self._config.npm:
+            return []
+        from ..packages.npm_installer import npm_binds
+
+        return npm_binds(self._config)
 
     def _settings(self, limits: Limits) -> dict[str, Any]:
         work_dir = self._config.work_dir
@@ -295,7 +303,7 @@ class DockerBackend:
             memory_folders=container_spec.in_memory(work_dir),
             own_kernel=container_spec.has_own_kernel(self._runtime),
             env=cell_environment(
-                self._config.env, work_dir, container_spec.path_of(self._image_env)
+                self._config, work_dir, container_spec.path_of(self._image_env)
             ),
             aliases=aliases.FOLDER,
             node="node",
@@ -367,10 +375,10 @@ def _require_own_files(config: SandboxConfig) -> None:
         SandboxUnavailableError: There are mounts, and this is Linux. Elsewhere the
             engine's machine shows some folders of this one.
     """
-    if config.mounts and sys.platform == "linux":
+    if (config.mounts or config.npm) and sys.platform == "linux":
         raise SandboxUnavailableError(
             "the Docker engine has other files than this process, so it can show "
-            "cells no mounts from here",
+            "cells no mounts, and no packages of npm, from here",
             hint="in a container with the engine's socket: have one folder of the "
             "engine's machine at the same path here, and name it as TMPDIR; or "
             "pass data as files",

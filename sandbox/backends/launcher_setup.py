@@ -97,6 +97,10 @@ class LauncherSetup(NamedTuple):
             from ..packages.layer_store import store_binds
 
             binds += store_binds(config)
+        if config.npm:
+            from ..packages.npm_installer import npm_binds
+
+            binds += npm_binds(config)
         node = node_binds(config.node)
         binds += node
         setup = {

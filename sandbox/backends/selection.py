@@ -141,6 +141,7 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
             hint="`toolcell doctor` says how to get namespaces, or use Docker",
         )
     _check_mounts(config, traits.level)
+    _check_npm(config, traits)
     _check_work_dir(config, traits.level)
     check_network(config.network, traits)
     if config.programs_per_cell > 1 and traits.level == "process":
@@ -167,6 +168,16 @@ def _check_mounts(config: SandboxConfig, level: IsolationLevel) -> None:
             f"'confined' cells see {moved[0].source} at its own path, not at "
             f"{moved[0].target}",
             hint="name the source as the target, or use Docker or namespaces",
+        )
+
+
+def _check_npm(config: SandboxConfig, traits: CellTraits) -> None:
+    shows = traits.backend in ("docker", "subprocess")
+    if config.npm and (not shows or traits.level in ("confined", "process")):
+        raise SandboxUnavailableError(
+            f"{traits.level!r} cells of {traits.backend} show no packages of npm",
+            hint="use Docker, or `subprocess` with namespaces; `toolcell doctor` says "
+            "how to get them",
         )
 
 

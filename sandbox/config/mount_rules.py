@@ -45,6 +45,9 @@ _OWN_TARGETS = (
     *("/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var"),
     *("/node", "/packages", "/python", "/tmp"),  # noqa: S108 - the cell's own
 )
+NODE_MODULES = "/node_modules"
+"""The path of packages of npm in cells: node looks there from every folder."""
+
 _HOMES = ("/home", "/Users")
 
 

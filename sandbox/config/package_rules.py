@@ -17,6 +17,11 @@ _REQUIREMENT = re.compile(
     rf"( ?{_VERSION}( ?, ?{_VERSION})*)?"
 )
 
+_NPM = re.compile(
+    r"(?P<name>(@[A-Za-z0-9_-][A-Za-z0-9._-]{0,98}/)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,98})"
+    r"(@(?P<version>(\^|~|>=|<=|=|<|>)?[0-9][A-Za-z0-9.+-]{0,63}))?"
+)
+
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 """Hosts whose connections do not leave it."""
 
@@ -32,6 +37,26 @@ def _written_as_one(text: str) -> str:
 
 Requirement = Annotated[str, Field(max_length=400), AfterValidator(_written_as_one)]
 """A package in the form that pip takes, such as `numpy==2.1.*`."""
+
+
+def _written_for_npm(text: str) -> str:
+    if not _NPM.fullmatch(text):
+        raise ValueError(
+            "write a name and a version, such as 'lodash@4.17.21' or '@scope/name@^2'; "
+            "no addresses, paths, aliases or tags"
+        )
+    return text
+
+
+NpmRequirement = Annotated[str, Field(max_length=300), AfterValidator(_written_for_npm)]
+"""A package of npm with its version, such as `lodash@4.17.21`."""
+
+
+def npm_dependency(requirement: str) -> tuple[str, str]:
+    """Return the name and the version of a package of npm; `*` is any version."""
+    found = _NPM.fullmatch(requirement)
+    assert found is not None
+    return found["name"], found["version"] or "*"
 
 
 def _allowed(text: str) -> str:
@@ -70,6 +95,12 @@ class PackageRules(SettingsModel):
     """The place of the password of `index_url`: `env:NAME` or `file:/path`, read once,
     when the sandbox opens. It goes to the scheme, host and port of `index_url` alone,
     which is `https://` or on this machine."""
+
+    npm_registry: Annotated[
+        str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
+    ] = "https://registry.npmjs.org"
+    """The registry of packages of npm, without a password. The cell that installs them
+    reaches its host alone, at all addresses that it has when the sandbox opens."""
 
     seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
     """Seconds for finding, and again for fetching, a set of packages, and for building

@@ -13,7 +13,12 @@ from .backend_names import known_backend
 from .base import SettingsModel
 from .credentials import Credential, why_not_together
 from .network import Network
-from .package_rules import PackageRules, Requirement
+from .package_rules import (
+    NpmRequirement,
+    PackageRules,
+    Requirement,
+    npm_dependency,
+)
 
 IsolationLevel = Literal["kernel", "container", "namespaces", "confined", "process"]
 """The wall around a cell: its own kernel (gVisor), a container, Linux namespaces,
@@ -331,6 +336,11 @@ class SandboxConfig(SettingsModel):
     """Packages that every Python program can import, at most 64, such as
     `numpy==2.1.*`; they are allowed by standing here. Not in `process` isolation."""
 
+    npm: Annotated[tuple[NpmRequirement, ...], Field(max_length=64)] = ()
+    """Packages of npm that every program finds in `/node_modules`, at most 64, such as
+    `lodash@4.17.21`; commands of theirs are in PATH. Cells need node and npm for it. On
+    Docker, with an engine on this machine, and on `subprocess` with namespaces."""
+
     package_rules: PackageRules = PackageRules.model_construct()
     """The packages that runs and sessions may ask for beside `packages`."""
 
@@ -397,10 +407,20 @@ class SandboxConfig(SettingsModel):
             raise ValueError(why)
         return value
 
+    @field_validator("npm")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len({npm_dependency(each)[0] for each in value}) < len(value):
+            raise ValueError("each package has one version")
+        return value
+
     @model_validator(mode="after")
     def _possible(self) -> "SandboxConfig":
-        binds = (mount.bind for mount in self.mounts)
-        if why := mounts.why_not_work_dir(self.work_dir, binds):
+        binds = [mount.bind for mount in self.mounts]
+        if self.npm:
+            binds.append(mounts.Bind("npm", mounts.NODE_MODULES, read_only=True))
+        why = mounts.why_not_work_dir(self.work_dir, binds) or mounts.overlap(binds)
+        if why:
             raise ValueError(why)
         if why := why_not_together(self.credentials, self.network.inspect):
             raise ValueError(why)

@@ -48,13 +48,13 @@ class PackageLayer(BaseModel):
     """A hash over interpreter, platform, and exact versions with their hashes."""
 
     python: str
-    """The interpreter, such as `cpython-311`."""
+    """The interpreter, such as `cpython-311`, or `node`."""
 
     platform: str
     """The platform that its wheels are for, such as `x86_64-manylinux_2_36`."""
 
     packages: tuple[str, ...]
-    """Names and exact versions, such as `numpy==2.1.3`."""
+    """Names and exact versions, such as `numpy==2.1.3`, of npm `lodash@4.17.21`."""
 
     size_bytes: int
     """Bytes of its files on disk."""

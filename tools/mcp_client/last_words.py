@@ -18,7 +18,12 @@ dropped."""
 
 _SHOWN_LINES = 8
 _MIN_SECRET = 6
-_FETCHERS = ("bunx", "npx", "pipx", "pnpx", "uv", "uvx")
+_FETCHERS = {
+    **dict.fromkeys(("bunx", "npx", "pnpx"), "npm"),
+    **dict.fromkeys(("pipx", "uv", "uvx"), "packages"),
+}
+"""Programs that fetch others, and the key of a cell that does it for them."""
+
 _log = logging.getLogger(__name__)
 
 # What programs write, and what helps.
@@ -34,14 +39,13 @@ _CAUSES = (
     ),
     (
         r"Cannot find (module|package)|ERR_MODULE_NOT_FOUND",
-        "a package of npm is missing: show the folder with its node_modules in"
-        " `mounts` of its cell",
+        "a package of npm is missing: name it in `npm` of its cell",
     ),
     (
         r"ENOTCACHED|EAI_AGAIN|name resolution|Name or service not known|ProxyError"
         r"|Could not resolve|Network is unreachable|failed to fetch",
-        "it wants the network: name what it needs in `packages`, or the hosts in"
-        " `network` of its cell",
+        "it wants the network: name what it needs in `packages` or `npm`, or the hosts"
+        " in `network` of its cell",
     ),
     (
         r"EROFS|Read-only file system|readonly database",
@@ -59,8 +63,8 @@ _CAUSES = (
 
 _REFUSALS = {
     "missing": "its cell has no such program, or not the interpreter that its first"
-    " line names: name its package in `packages` of its cell, show its folder in"
-    " `mounts`, or take an image that has it",
+    " line names: name its package in `packages` or `npm` of its cell, show its"
+    " folder in `mounts`, or take an image that has it",
     "denied": "programs of its cell may not run it: make it executable for others",
 }
 
@@ -121,10 +125,10 @@ class LastWords:
             return ""
         if self.status == "out_of_memory":
             return "raise `limits.memory_mib` of its cell"
-        if self._command.rpartition("/")[2] in _FETCHERS:
+        if key := _FETCHERS.get(self._command.rpartition("/")[2]):
             return (
                 f"{self._command} fetches a program when it starts: name it in"
-                " `packages` of its cell and its command as `command`, or allow the"
+                f" `{key}` of its cell and its command as `command`, or allow the"
                 " registry in `network`"
             )
         if self.refusal:

@@ -51,7 +51,8 @@ async def value(toolset: MCPToolset, agent_id: str | None, expression: str) -> A
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["no-such"], ["no-such: No such file", "name its package in `packages`"]),
+        (["no-such"], ["no-such: No such file", "in `packages` or `npm` of its cell"]),
+        (["bunx", "x"], ["`npm` of its cell and its command"]),
         (["/etc/passwd"], ["/etc/passwd: Permission denied", "make it executable"]),
         (["uvx", "x"], ["uvx: No such file", "`packages` of its cell and its command"]),
         (["python3", "-c", "import mcp"], ["exit code 1", "No module named 'mcp'"]),
@@ -216,7 +217,7 @@ async def test_a_host_runs_servers_in_cells_unless_it_is_told_not_to(
         ("command = 'x'\nwhere = 'elsewhere'", "tools.mcp.s.where"),
         ("url = 'https://x/'\ncell = {}", "cell belong to a command"),
         ("command = 'x'\ncell = { network = ['x'] }", "tools.mcp.s.cell.network"),
-        ("command = 'x'\ncell = { npm = ['x'] }", "tools.mcp.s.cell.npm"),
+        ("command = 'x'\ncell = { npm = ['../x'] }", "tools.mcp.s.cell.npm"),
         ("command = 'x'\ncell = { limits = { wall_seconds = 3 } }", "wall_seconds"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Servers of PyPI, as they are published, in cells: listed, called, ended."""
+"""Servers of PyPI and npm, as they are published, in cells: listed, called, ended."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from toolcell.core import PackageError, SandboxUnavailableError, ToolExecutionEr
 from toolcell.sandbox import Mount
 from toolcell.tools import MCPCommand, MCPToolset
 
-from ...conftest import BackendRow, missing
+from ...conftest import SUBPROCESS, BackendRow, missing
+from ...support.cells.node_cells import npm_options
 from ...support.sample_tools import call, executor
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("door-5")]
+ON_SUBPROCESS = pytest.mark.parametrize(
+    "backend", [SUBPROCESS], indirect=True, ids=["subprocess"], scope="session"
+)
 PATIENT = 240.0
 
 
@@ -28,9 +32,10 @@ async def answer(
     *,
     mounts: tuple[Mount, ...] = (),
     env: dict[str, str] | None = None,
+    **options: Any,
 ) -> str:
-    """Return what a server answers to one call, as text."""
-    cell = backend.config(packages=packages, mounts=mounts)
+    """Return what a server answers to its last call, as text."""
+    cell = backend.config(packages=packages, mounts=mounts, **options)
     command = MCPCommand(
         command=argv[0], args=tuple(argv[1:]), cell=cell, env=env or {}
     )
@@ -117,3 +122,44 @@ async def test_git(backend: BackendRow, tmp_path: Path) -> None:
     )
 
     assert "first-of-all" in json.dumps(text)
+
+
+async def of_npm(
+    backend: BackendRow,
+    package: str,
+    argv: list[str],
+    wanted: dict[str, Any],
+    env: dict[str, str] | None = None,
+) -> str:
+    """Return what a server of npm answers to its last call, as text."""
+    options: dict[str, Any] = {"npm": (package,), **npm_options(backend)}
+    return await answer(backend, [], argv, wanted, env=env, **options)
+
+
+@ON_SUBPROCESS
+@pytest.mark.promise("door-9")
+async def test_memory(backend: BackendRow) -> None:
+    one = {"name": "tea", "entityType": "drink", "observations": ["green"]}
+    text = await of_npm(
+        backend,
+        "@modelcontextprotocol/server-memory",
+        ["mcp-server-memory"],
+        {"create_entities": {"entities": [one]}, "search_nodes": {"query": "green"}},
+        {"MEMORY_FILE_PATH": "/work/memory.jsonl"},
+    )
+
+    assert "drink" in text
+
+
+@ON_SUBPROCESS
+@pytest.mark.promise("door-9")
+async def test_filesystem(backend: BackendRow) -> None:
+    note = {"path": "/work/note", "content": "for servers"}
+    text = await of_npm(
+        backend,
+        "@modelcontextprotocol/server-filesystem",
+        ["mcp-server-filesystem", "/work"],
+        {"write_file": note, "read_text_file": {"path": "/work/note"}},
+    )
+
+    assert "for servers" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import io
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from toolcell.sandbox.spi import build_image
 from ...conftest import IMAGE, BackendRow, missing
 
 NODE_IMAGE = "toolcell-test/node:latest"
+_NPM_IMAGE = "toolcell-test/npm:latest"
 _ONLY_NODE = "toolcell-test/only-node:latest"
 
 
@@ -48,3 +50,38 @@ def options(backend: BackendRow) -> dict[str, str]:
     if backend.options["backend"] == "docker":
         return {"image": node_image()}
     return {"node": str(node())}
+
+
+@functools.cache
+def npm_image() -> str:
+    """Add npm to the image with node."""
+    import docker
+
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        npm = node().parents[1] / "lib" / "node_modules" / "npm"
+        archive.add(npm, "usr/local/lib/node_modules/npm")
+        link = tarfile.TarInfo("usr/local/bin/npm")
+        link.type, link.linkname = tarfile.SYMTYPE, "../lib/node_modules/npm/bin/"
+        link.linkname += "npm-cli.js"
+        archive.addfile(link)
+    client = docker.from_env()
+    try:
+        made = client.containers.create(node_image())
+        try:
+            made.put_archive("/", data.getvalue())
+            made.commit(_NPM_IMAGE)
+        finally:
+            made.remove()
+    finally:
+        client.close()
+    return _NPM_IMAGE
+
+
+def npm_options(backend: BackendRow) -> dict[str, str]:
+    """Return what a row of the table needs for packages of npm."""
+    if backend.options["backend"] == "docker":
+        return {"image": npm_image()}
+    if shutil.which("npm") is None:
+        missing("npm is not installed")
+    return {}
