@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from baselines.programs import PYTHON
 from harness.measure import (
     CALLS,
     Contender,
+    Missing,
     Row,
     Sample,
     WrongResult,
     against,
+    repeated,
     take_turns,
 )
 from harness.options import Options
 
 from rows.mcp import bare_stdio
 from toolcell.sandbox import SandboxConfig, SandboxManager
-from toolcell.tools import CodeExecutor, ToolRegistry, tool
+from toolcell.sandbox.spi import Language
+from toolcell.tools import CodeExecutor, Tool, ToolRegistry, tool
+from toolcell.tools.code.tool_index import ToolIndex
 
 _WORK = f"{CALLS} bridge round trips"
 
@@ -33,12 +39,22 @@ for i in range(calls):
     assert tools.add(i, 1) == i + 1
 time.perf_counter() - began
 """
+_NODE_PROGRAM = """
+await tools.add(0, 1)
+const began = performance.now()
+for (let i = 0; i < calls; i++) {
+  if (await tools.add(i, 1) !== i + 1) throw new Error(`no sum of ${i}`)
+}
+export default performance.now() - began
+"""
 _PEER = """
 import socket, sys
 with socket.socket(fileno=int(sys.argv[1])) as pipe:
     while data := pipe.recv(64):
         pipe.sendall(data)
 """
+_PROGRAMS = {"python": (_PROGRAM, 1_000), "node": (_NODE_PROGRAM, 1)}
+"""Programs, and the milliseconds in the unit of their clock."""
 
 
 @tool
@@ -63,22 +79,77 @@ async def peer_mcp(options: Options) -> list[Row]:
         return against(_WORK, await _beside(theirs, options), [0.4], "share")
 
 
-async def _beside(other: Contender, options: Options) -> list[Sample]:
-    """Measure round trips of the bridge, and others, by their own clocks."""
+async def bridge_node(options: Options) -> list[Row]:
+    """The same call by a program in JavaScript."""
+    if shutil.which("node") is None:
+        raise Missing("node is not on PATH")
+    async with _bridge() as code:
+        contenders = [_calls(code, "node"), _calls(code, "python")]
+        runs = max(1, options.runs // 10)
+        turns = await take_turns(contenders, runs)
+    samples = [each.by_own_clock() for each in turns]
+    return against(_WORK, samples, [1.5], "share")
+
+
+async def search(options: Options) -> list[Row]:
+    """A search in code mode's index of 1,000 tools."""
+    index = ToolIndex(_many_tools())
+
+    async def once() -> None:
+        if not index.search("list open invoices customer"):
+            raise WrongResult("nothing was found")
+
+    [found] = await take_turns([repeated("search_tools", once)], options.runs)
+    each = [ms / CALLS for ms in found.own]
+    ours = Sample(name="search_tools", values=each)
+    work = "search of 1,000 tools"
+    return [Row(work=work, ours=ours, compare="absolute", gate=5.0)]
+
+
+def _many_tools() -> list[Tool]:
+    async def act(customer: str, limit: int) -> None: ...
+
+    return [
+        tool(
+            name=f"{verb}_{noun}_{number}",
+            description=f"{verb.title()} a customer's open {noun}s, {number}.",
+        )(act)
+        for verb in ("list", "create", "update", "delete", "search")
+        for noun in ("invoice", "order", "ticket", "contact", "project")
+        for number in range(40)
+    ]
+
+
+@asynccontextmanager
+async def _bridge() -> AsyncIterator[CodeExecutor]:
     config = SandboxConfig(backend="subprocess", python=PYTHON)
     async with SandboxManager(config) as sandbox:
-        code = CodeExecutor(
-            sandbox, ToolRegistry([add]), guard=None, max_calls=CALLS + 1
+        tools = ToolRegistry([add])
+        yield CodeExecutor(sandbox, tools, guard=None, max_calls=CALLS + 1)
+
+
+def _calls(code: CodeExecutor, language: Language) -> Contender:
+    """Return the calls of a program, by its own clock."""
+    program, factor = _PROGRAMS[language]
+
+    async def run() -> float:
+        result = await code.execute(
+            program, language=language, extra_namespace={"calls": CALLS}
         )
+        took = result.value
+        if not isinstance(took, int | float) or len(result.calls) != CALLS + 1:
+            raise WrongResult(f"the calls became {result!r}")
+        return took * factor
 
-        async def ours() -> float:
-            result = await code.execute(_PROGRAM, extra_namespace={"calls": CALLS})
-            if not isinstance(result.value, float) or len(result.calls) != CALLS + 1:
-                raise WrongResult(f"the calls became {result!r}")
-            return result.value * 1_000
+    name = "tools.add" if language == "python" else f"tools.add, {language}"
+    return Contender(name=name, run=run)
 
+
+async def _beside(other: Contender, options: Options) -> list[Sample]:
+    """Measure round trips of the bridge, and others, by their own clocks."""
+    async with _bridge() as code:
         runs = max(1, options.runs // 10)
-        contenders = [Contender(name="tools.add", run=ours), other]
+        contenders = [_calls(code, "python"), other]
         return [each.by_own_clock() for each in await take_turns(contenders, runs)]
 
 
@@ -107,5 +178,7 @@ def _pipe() -> Contender:
 
 BRIDGE_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
     "bridge": bridge,
+    "bridge-node": bridge_node,
     "peer-bridge-mcp": peer_mcp,
+    "search": search,
 }
