@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,8 +20,7 @@ from ..support.attacks.programs import writes
 from ..support.cells.package_index import Index, filled
 from ..support.ordinary_user import (
     ORDINARY_USER,
-    PRELOADED,
-    SYSTEM_PYTHON,
+    as_ordinary_user,
     need_an_ordinary_user,
 )
 
@@ -190,14 +187,13 @@ async def test_no_mount_hides_the_packages(tmp_path: Path) -> None:
         Mount(source=str(tmp_path), target="/packages/kind")
 
 
-_AS_ORDINARY_USER = (
-    PRELOADED
-    + """
+_BEFORE = """
 from toolcell.sandbox import PackageRules
 from toolcell.sandbox.packages import installer, uv
-uid = int(sys.argv[1])
-os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
-sys.executable = sys.argv[2]
+"""
+_PROGRAM = """
+sys.executable = python
+index_url, folder = arguments
 CODE = '''
 import kind, os
 seen = []
@@ -211,9 +207,8 @@ for what in (lambda: os.listdir("/packages"), lambda: os.chmod("/packages", 0o75
 [kind.answer(), seen]
 '''
 async def main():
-    rules = PackageRules(allow=["kind"], index_url=sys.argv[3], folder=sys.argv[4])
-    config = SandboxConfig(
-        backend="subprocess", python=sys.argv[2], package_rules=rules)
+    rules = PackageRules(allow=["kind"], index_url=index_url, folder=folder)
+    config = SandboxConfig(backend="subprocess", python=python, package_rules=rules)
     async with SandboxManager(config) as manager:
         result = await manager.run(CODE, packages=["kind"])
         print(result.status, result.value)
@@ -221,7 +216,6 @@ async def main():
             print(result.stderr)
 anyio.run(main)
 """
-)
 
 
 @pytest.mark.namespaces
@@ -233,14 +227,13 @@ async def test_the_owner_of_the_store_gets_no_further() -> None:
         index = Index(Path(folder))
         index.wheel("kind", {"kind.py": "def answer():\n    return 42\n"})
         os.chown(folder, ORDINARY_USER, ORDINARY_USER)
-        arguments = [str(ORDINARY_USER), SYSTEM_PYTHON, index.url, f"{folder}/store"]
-        done = subprocess.run(
-            [sys.executable, "-c", _AS_ORDINARY_USER, *arguments],
-            capture_output=True,
-            text=True,
+        printed = as_ordinary_user(
+            _PROGRAM,
+            *(index.url, f"{folder}/store"),
+            before=_BEFORE,
             env={**os.environ, "HOME": folder},
             timeout=180,
         )
 
     refused = ["PermissionError", "OSError", "PermissionError", "OSError"]
-    assert done.stdout == f"ok [42, {refused}]\n", done.stdout + done.stderr
+    assert printed == f"ok [42, {refused}]\n"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 ORDINARY_USER = 65_534
-
-
 SYSTEM_PYTHON = "/usr/bin/python3"
 
-PRELOADED = """
+_PRELOADED = """
 import json, os, sys
 import anyio, anyio._backends._asyncio
 import toolcell.sandbox
@@ -26,10 +25,41 @@ cell_bundle.bundle()
 # Its validator is made, and plugins looked for, when it is first used.
 SandboxConfig()
 """
-"""Begins a program that runs cells once its privileges have gone.
-
-Everything is imported before: the checkout, or the interpreter, may be private.
+_AS_ORDINARY_USER = """
+user, python, *arguments = int(sys.argv[1]), *sys.argv[2:]
+os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 """
+
+
+def as_ordinary_user(
+    program: str,
+    *arguments: str,
+    before: str = "",
+    env: dict[str, str] | None = None,
+    timeout: float = 90,
+) -> str:
+    """Return what a program prints that runs cells once its privileges have gone.
+
+    Args:
+        program: Its source, in which `python` is an interpreter that every user may
+            read, and `arguments` are those that follow here.
+        before: Runs with the privileges. What is used later has to be imported here:
+            the checkout, or the interpreter, may be private.
+        env: Its environment; default that of this process.
+        timeout: Seconds that it may take.
+    """
+    source = _PRELOADED + before + _AS_ORDINARY_USER + program
+    done = subprocess.run(
+        [sys.executable, "-c", source, str(ORDINARY_USER), SYSTEM_PYTHON, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        env=env,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def need_an_ordinary_user() -> None:

@@ -16,25 +16,18 @@ import pytest
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 
 from ...conftest import missing, why_no_namespaces
-from ...support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
+from ...support.ordinary_user import SYSTEM_PYTHON, as_ordinary_user
 from ...support.paths import TESTS
 from ...support.toolcell_command import TOOLCELL
 
-_AS_ORDINARY_USER = (
-    PRELOADED
-    + """
-from toolcell.sandbox import Limits
-user = int(sys.argv[1])
-os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
-config = SandboxConfig(backend="subprocess", python=sys.argv[2],
+_RUN_ALL = """
+config = SandboxConfig(backend="subprocess", python=python,
                        limits=Limits(memory_mib=64, pids=24, wall_seconds=20))
-programs = json.loads(sys.argv[3])
 async def main():
     async with SandboxManager(config) as sandbox:
-        print(json.dumps([(await sandbox.run(code)).to_json() for code in programs]))
+        print(json.dumps([(await sandbox.run(code)).to_json() for code in arguments]))
 anyio.run(main)
 """
-)
 
 _STATUS_LINES = """
 import os
@@ -93,16 +86,10 @@ def ordinary() -> list[dict[str, Any]]:
         _SPREAD_MEMORY,
         "x = b'1' * (200 << 20)",
     ]
-    arguments = [str(ORDINARY_USER), SYSTEM_PYTHON, json.dumps(programs)]
-    done = subprocess.run(
-        [sys.executable, "-c", _AS_ORDINARY_USER, *arguments],
-        capture_output=True,
-        check=False,
-        timeout=90,
-        cwd="/",
+    printed = as_ordinary_user(
+        _RUN_ALL, *programs, before="from toolcell.sandbox import Limits"
     )
-    assert done.returncode == 0, done.stderr.decode()
-    results: list[dict[str, Any]] = json.loads(done.stdout)
+    results: list[dict[str, Any]] = json.loads(printed)
     return results
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -23,7 +22,7 @@ from toolcell.sandbox.backends import launcher, launcher_setup
 from ...conftest import CONFINED, SUBPROCESS, BackendRow
 from ...support.attacks.as_programs import attempt, program
 from ...support.attacks.programs import writes
-from ...support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
+from ...support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON, as_ordinary_user
 
 pytestmark = pytest.mark.anyio
 
@@ -411,13 +410,10 @@ async def test_an_engine_elsewhere_gets_no_mounts(tmp_path: Path) -> None:
             pass
 
 
-_AS_ORDINARY_USER = (
-    PRELOADED
-    + """
-user, base = int(sys.argv[1]), sys.argv[3]
-os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+_WITH_MOUNTS = """
+[base] = arguments
 os.makedirs(base + "/mine"), os.makedirs(base + "/given")
-config = SandboxConfig(backend="subprocess", python=sys.argv[2], mounts=[
+config = SandboxConfig(backend="subprocess", python=python, mounts=[
     {"source": base + "/given", "target": "/data"},
     {"source": base + "/mine", "target": "/out", "read_only": False}])
 code = "open('/out/x', 'w').write('1')\\nopen('/data/x', 'w')"
@@ -427,7 +423,6 @@ async def main():
 anyio.run(main)
 print(open(base + "/mine/x").read())
 """
-)
 
 
 @pytest.mark.promise("P-29")
@@ -438,17 +433,9 @@ def test_mounts_of_an_ordinary_user() -> None:
     # Not a folder of pytest's: those are closed to other users.
     with tempfile.TemporaryDirectory() as base:
         os.chown(base, ORDINARY_USER, ORDINARY_USER)
-        arguments = (str(ORDINARY_USER), SYSTEM_PYTHON, base)
-        done = subprocess.run(
-            [sys.executable, "-c", _AS_ORDINARY_USER, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        printed = as_ordinary_user(_WITH_MOUNTS, base)
 
-    result, _, written = done.stdout.partition("\n")
-    assert done.returncode == 0, done.stderr
+    result, _, written = printed.partition("\n")
     assert json.loads(result)["exception"]["message"].startswith("[Errno 30]")
     assert written == "1\n"
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 
 from ...support.ordinary_user import (
     ORDINARY_USER,
-    PRELOADED,
-    SYSTEM_PYTHON,
+    as_ordinary_user,
     need_an_ordinary_user,
 )
 
-_AS_ORDINARY_USER = (
-    PRELOADED
-    + """
+_BEFORE = """
 import encodings.idna, http.server, threading
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import Network
@@ -33,10 +28,10 @@ class Site(http.server.BaseHTTPRequestHandler):
 site = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
 threading.Thread(target=site.serve_forever, daemon=True).start()
 port = site.server_port
-user = int(sys.argv[1])
-os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+"""
+_PROGRAM = """
 config = SandboxConfig(
-    backend="subprocess", python=sys.argv[2], work_dir="/home/user",
+    backend="subprocess", python=python, work_dir="/home/user",
     network=Network.allow([f"web.test:{port}", f"127.0.0.1:{port}"]),
 )
 async def resolve(host, port): return ["127.0.0.1"]
@@ -45,7 +40,7 @@ import sys, urllib.error, urllib.request
 try: print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())
 except urllib.error.HTTPError as error: print(error.code)
 '''
-archive = sys.argv[3] + "/saved"
+archive = arguments[0] + "/saved"
 server = '''
 import os, socket, threading
 beats = os.open('beat', os.O_RDWR | os.O_CREAT, 0o600)
@@ -98,7 +93,6 @@ async def main():
     print(json.dumps(said))
 anyio.run(main)
 """
-)
 
 
 def test_an_ordinary_user_has_them_all() -> None:
@@ -106,17 +100,8 @@ def test_an_ordinary_user_has_them_all() -> None:
     # Not a folder of pytest's: those are closed to other users.
     with tempfile.TemporaryDirectory() as base:
         os.chown(base, ORDINARY_USER, ORDINARY_USER)
-        arguments = (str(ORDINARY_USER), SYSTEM_PYTHON, base)
-        done = subprocess.run(
-            [sys.executable, "-c", _AS_ORDINARY_USER, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=90,
-            cwd="/",
-        )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+        printed = as_ordinary_user(_PROGRAM, base, before=_BEFORE)
+    assert json.loads(printed) == {
         "network": [["reached", "allowed"], ["403", "refused"]],
         "watched": ["seen"],
         "connected": "cba",

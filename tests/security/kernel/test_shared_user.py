@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,22 +14,23 @@ import pytest
 
 from ...support.ordinary_user import (
     ORDINARY_USER,
-    PRELOADED,
-    SYSTEM_PYTHON,
+    as_ordinary_user,
     need_an_ordinary_user,
 )
 
-_AS_ORDINARY_USER = (
-    PRELOADED
-    + """
+_BEFORE = """
+import subprocess
+import toolcell.sandbox.sessions.session
+from pathlib import Path
 from toolcell.sandbox import Limits
-user = int(sys.argv[1])
-os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
-config = SandboxConfig(backend="subprocess", python=sys.argv[2],
-                       strongest_isolation="confined", limits=Limits(wall_seconds=20))
-attack, flood = (text.replace("HOST", str(os.getpid())) for text in sys.argv[3:])
+def config(**limits):
+    return SandboxConfig(backend="subprocess", python=python,
+                         strongest_isolation="confined", limits=Limits(**limits))
+"""
+_ATTACKED = """
+attack, flood = (text.replace("HOST", str(os.getpid())) for text in arguments)
 async def main():
-    async with SandboxManager(config) as sandbox:
+    async with SandboxManager(config(wall_seconds=20)) as sandbox:
         results = [await sandbox.run(attack)]
         async def flooded():
             results.append(await sandbox.run(flood, limits=Limits(wall_seconds=2)))
@@ -42,31 +41,20 @@ async def main():
         print(json.dumps([each.to_json() for each in results]))
 anyio.run(main)
 """
-)
-
-_CROWDED = (
-    PRELOADED
-    + """
-import subprocess
-import toolcell.sandbox.sessions.session
-from toolcell.sandbox import Limits
-user = int(sys.argv[1])
-os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
-config = SandboxConfig(backend="subprocess", python=sys.argv[2],
-                       strongest_isolation="confined",
-                       limits=Limits(wall_seconds=20, pids=16))
+_CROWDED = """
 async def main():
     results, others = [], []
-    async with SandboxManager(config) as sandbox, sandbox.session() as session:
+    manager = SandboxManager(config(wall_seconds=20, pids=16))
+    async with manager as sandbox, sandbox.session() as session:
         # The cell is there before they are.
         await session.run("")
         others = [subprocess.Popen(["/bin/sleep", "60"]) for _ in range(80)]
         try:
-            for code in sys.argv[3:]:
+            for code in arguments:
                 results.append(await sandbox.run(code))
             command = await session.exec(["sh", "-c", "/bin/true; exit 7"])
             ended = await command.wait()
-            results.append(await session.run(sys.argv[3], fresh=True))
+            results.append(await session.run(arguments[0], fresh=True))
         finally:
             for each in others:
                 each.kill()
@@ -74,21 +62,10 @@ async def main():
         print(json.dumps([*(each.to_json() for each in results), ended.exit_code]))
 anyio.run(main)
 """
-)
-_MORE_ROOM = (
-    PRELOADED
-    + """
-import subprocess
-import toolcell.sandbox.sessions.session
-from pathlib import Path
-from toolcell.sandbox import Limits
-user = int(sys.argv[1])
-os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
-config = SandboxConfig(backend="subprocess", python=sys.argv[2],
-                       strongest_isolation="confined",
-                       limits=Limits(wall_seconds=60, pids=8))
+_MORE_ROOM = """
 async def main():
-    async with SandboxManager(config) as sandbox, sandbox.session() as session:
+    manager = SandboxManager(config(wall_seconds=60, pids=8))
+    async with manager as sandbox, sandbox.session() as session:
         others = [subprocess.Popen(["/bin/sleep", "60"]) for _ in range(80)]
         def end(stream, data):
             for each in others:
@@ -99,17 +76,16 @@ async def main():
             said.append(Path(f"/proc/{notifier}/status").read_text())
         said = []
         try:
-            result = await session.run(sys.argv[3], on_output=end)
+            result = await session.run(arguments[0], on_output=end)
         finally:
             for each in others:
                 each.kill()
         again = await session.run("1 + 1")
-        many = await sandbox.run(sys.argv[4], limits=Limits(cpu_seconds=30))
+        many = await sandbox.run(arguments[1], limits=Limits(cpu_seconds=30))
         counted = [many.value, many.usage.cpu_ms, *said]
         print(json.dumps([result.status, result.state, again.value, *counted]))
 anyio.run(main)
 """
-)
 _LATE_BOMB = """
 import os, time
 print(os.getppid(), flush=True)
@@ -231,17 +207,9 @@ def told() -> Any:
                 os.chown(path, ORDINARY_USER, ORDINARY_USER)
             attack = _ATTACK.replace("OUTSIDE", repr(str(outside)))
             attack = attack.replace("PORT", str(tcp.getsockname()[1]))
-            arguments = [str(ORDINARY_USER), SYSTEM_PYTHON, attack, _FLOOD]
-            done = subprocess.run(
-                [sys.executable, "-c", _AS_ORDINARY_USER, *arguments],
-                capture_output=True,
-                check=False,
-                timeout=90,
-                cwd="/",
-            )
-        assert done.returncode == 0, done.stderr.decode()
+            printed = as_ordinary_user(_ATTACKED, attack, _FLOOD, before=_BEFORE)
         found = sorted(path.name for path in outside.iterdir())
-        yield json.loads(done.stdout), outside.stat().st_mode & 0o777, found
+        yield json.loads(printed), outside.stat().st_mode & 0o777, found
     finally:
         shutil.rmtree(base)
 
@@ -264,16 +232,8 @@ def test_nothing_else_of_the_user_is_reached(told: Any) -> None:
 
 def test_other_processes_of_the_user_take_none_from_a_program() -> None:
     need_an_ordinary_user()
-    arguments = [str(ORDINARY_USER), SYSTEM_PYTHON, _FAMILY, _BOMB]
-    done = subprocess.run(
-        [sys.executable, "-c", _CROWDED, *arguments],
-        capture_output=True,
-        check=False,
-        timeout=90,
-        cwd="/",
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    family, bomb, again, exit_code = json.loads(done.stdout)
+    printed = as_ordinary_user(_CROWDED, _FAMILY, _BOMB, before=_BEFORE)
+    family, bomb, again, exit_code = json.loads(printed)
 
     assert [family["value"], again["value"]] == [5, 5], (family, again)
     assert family["isolation"]["level"] == "confined"
@@ -285,16 +245,10 @@ def test_other_processes_of_the_user_take_none_from_a_program() -> None:
 @pytest.mark.promise("E-45")
 def test_a_program_is_charged_for_what_others_do_and_leave() -> None:
     need_an_ordinary_user()
-    arguments = [str(ORDINARY_USER), SYSTEM_PYTHON, _LATE_BOMB, _MANY_CALLS]
-    done = subprocess.run(
-        [sys.executable, "-c", _MORE_ROOM, *arguments],
-        capture_output=True,
-        check=False,
-        timeout=120,
-        cwd="/",
+    printed = as_ordinary_user(
+        _MORE_ROOM, _LATE_BOMB, _MANY_CALLS, before=_BEFORE, timeout=120
     )
-    assert done.returncode == 0, done.stderr.decode()
-    *ended, own_ms, charged_ms, notifier = json.loads(done.stdout)
+    *ended, own_ms, charged_ms, notifier = json.loads(printed)
 
     assert ended == ["killed", "lost", 2]
     # The program pays for what others do for it.
