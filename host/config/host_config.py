@@ -79,6 +79,23 @@ class StateConfig(Model):
     """While the counters cannot be reached: `closed` refuses every call, `local(20)`
     lets each agent make 20 calls, `open` admits what rules allow, uncounted."""
 
+    def folder_for(self, content: str) -> Path:
+        """Return the folder, and make it if it is not there.
+
+        Args:
+            content: The name of what is kept there, for the error.
+
+        Raises:
+            ConfigError: No folder is configured, or it cannot be made.
+        """
+        if self.folder is None:
+            raise ConfigError(
+                f"no folder is configured for {content}",
+                hint="name a folder in [state]",
+            )
+        self.make_folder()
+        return self.folder
+
     def make_folder(self) -> None:
         """Make the folder, if one is configured, for this user alone.
 

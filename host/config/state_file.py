@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +35,11 @@ def open_state_file(
             f"{path} cannot be used: {error}",
             hint="set state.folder to one that this user may write, and make room",
         ) from None
+
+
+def secret_hash(secret: str) -> bytes:
+    """Return the hash of a secret; one of 128 random bits needs no slow hash."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 class StateFile:

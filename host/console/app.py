@@ -52,7 +52,7 @@ async def open_app(
     """
     with ExitStack() as stack:
         checks = stack.enter_context(open_checks(sources.config, sources.audit))
-        acts = stack.enter_context(file.beside())
+        acts = stack.enter_context(file.second_connection())
         rights = Rights(acts, _sessions(sources, acts), sources.approvals)
         oidc = await _issuer(sources, rights, origin, file.clock)
         yield _gated(_console(sources, file, rights, origin, oidc, events, checks))

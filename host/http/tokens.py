@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import logging
 import secrets
@@ -13,9 +12,9 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any, Literal
 
-from toolcell.core import ConfigError, InvalidInputError, StoreUnavailableError
+from toolcell.core import InvalidInputError, StoreUnavailableError
 
-from ..config.state_file import StateFile, open_state_file
+from ..config.state_file import StateFile, open_state_file, secret_hash
 
 if TYPE_CHECKING:
     from ..config.host_config import HostConfig
@@ -172,7 +171,7 @@ class TokenStore(StateFile):
         else:
             secret = secrets.token_urlsafe(32)
             text = f"{_PREFIX}_{token.id}_{secret}"
-        self.run(_INSERT, (*asdict(token).values(), _hash(secret)))
+        self.run(_INSERT, (*asdict(token).values(), secret_hash(secret)))
         return token, text
 
     def all(self) -> list[Token]:
@@ -204,7 +203,7 @@ class TokenStore(StateFile):
             token_id, _, secret = rest.partition("_")
         rows = self.run(_ONE, (token_id,))
         *fields, known = rows[0] if rows else (None, _NO_HASH)
-        same = hmac.compare_digest(_hash(secret), known)
+        same = hmac.compare_digest(secret_hash(secret), known)
         if not rows or not same or prefix not in (_PREFIX, _E2B_PREFIX):
             return None
         token = _token(fields)
@@ -243,11 +242,6 @@ def _prepare(file: sqlite3.Connection) -> None:
             file.execute(f"ALTER TABLE tokens ADD {name} {kind}")
 
 
-def _hash(secret: str) -> bytes:
-    # A secret of 256 random bits needs no slow hash.
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
-
-
 def _token(row: Any) -> Token:
     token = Token(*row)
     return replace(
@@ -261,7 +255,4 @@ def open_tokens(settings: HostConfig) -> TokenStore:
     Raises:
         ConfigError: No state folder is configured, or the file cannot be used.
     """
-    if settings.state.folder is None:
-        raise ConfigError("tokens need a place", hint="name a folder in [state]")
-    settings.state.make_folder()
-    return TokenStore(settings.state.folder / TOKENS_FILE)
+    return TokenStore(settings.state.folder_for("tokens") / TOKENS_FILE)

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args
 
 from toolcell.core import InvalidInputError
 
-from .people_file import PeopleFile, hashed
+from ...config.state_file import secret_hash
+from .people_file import PeopleFile
 from .vouching import Vouched, Vouching
 
 Role = Literal["viewer", "approver", "operator", "admin"]
@@ -267,7 +268,7 @@ class People:
             self._file.run(
                 "INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
-                    *(hashed(code), person_id, role, _agents_text(agents), local),
+                    *(secret_hash(code), person_id, role, _agents_text(agents), local),
                     *(made_by, now + seconds),
                 ),
             )
@@ -275,7 +276,7 @@ class People:
 
     def link(self, code: str) -> Link | None:
         """Return the link of a code; None: it is unknown, used or expired."""
-        return next(iter(self._links("AND hash = ?", hashed(code))), None)
+        return next(iter(self._links("AND hash = ?", secret_hash(code))), None)
 
     def invitations(self) -> list[Link]:
         """Return the links of people that are good now, the oldest first."""
@@ -305,7 +306,7 @@ class People:
                 raise InvalidInputError(
                     "this link is good no longer", hint="ask an admin for a new one"
                 )
-            self._file.run("DELETE FROM links WHERE hash = ?", (hashed(code),))
+            self._file.run("DELETE FROM links WHERE hash = ?", (secret_hash(code),))
             is_known = link.person_id is not None and self.find(person_id) is not None
             if not is_known:
                 self._add(check_name(person_id), link.role, link.agents)

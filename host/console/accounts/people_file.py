@@ -6,14 +6,11 @@ and of passkeys the public keys.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import time
-
-from toolcell.core import ConfigError
 
 from ...config.host_config import HostConfig
 from ...config.state_file import StateFile, open_state_file
@@ -103,7 +100,7 @@ class PeopleFile(StateFile):
         super().__init__(file, "the people")
         file.execute("PRAGMA foreign_keys = ON")
 
-    def beside(self) -> PeopleFile:
+    def second_connection(self) -> PeopleFile:
         """Return another connection to the file. Raises ConfigError."""
         return PeopleFile(self._path, clock=self.clock)
 
@@ -126,18 +123,10 @@ class PeopleFile(StateFile):
                 raise
 
 
-def hashed(secret: str) -> bytes:
-    """Return the hash of a secret; one of 128 random bits needs no slow hash."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
-
-
 def open_people(config: HostConfig) -> PeopleFile:
     """Return the file of a configuration.
 
     Raises:
         ConfigError: No state folder is configured, or the file cannot be used.
     """
-    if config.state.folder is None:
-        raise ConfigError("the console needs a place", hint="name a folder in [state]")
-    config.state.make_folder()
-    return PeopleFile(config.state.folder / PEOPLE_FILE)
+    return PeopleFile(config.state.folder_for("people") / PEOPLE_FILE)

@@ -8,8 +8,9 @@ import math
 import secrets
 from dataclasses import dataclass, replace
 
+from ...config.state_file import secret_hash
 from .people import People, Person
-from .people_file import PeopleFile, hashed
+from .people_file import PeopleFile
 
 FRESH_SECONDS = 300.0
 """Seconds after a touch of the passkey in which acts that need one are accepted."""
@@ -73,7 +74,7 @@ class Sessions:
         self._file.run(
             "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                *(session_id, hashed(secret), person_id, address),
+                *(session_id, secret_hash(secret), person_id, address),
                 *(now, now, now, now + self._seconds),
             ),
         )
@@ -85,7 +86,7 @@ class Sessions:
 
     def find(self, secret: str) -> Session | None:
         """Return the session of a secret; None: it is unknown, ended or idle."""
-        for each in self._read(f"{_SESSION} AND hash = ?", hashed(secret)):
+        for each in self._read(f"{_SESSION} AND hash = ?", secret_hash(secret)):
             token = hmac.digest(secret.encode(), b"form", "sha256").hex()
             return replace(each, form_token=token)
         return None

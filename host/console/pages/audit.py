@@ -89,7 +89,9 @@ async def keep(visit: Visit) -> Response:
     log, _ = _log(visit)
     heads = visit.console.checks.heads
     if heads is None:
-        raise NotDoneError(409, "heads need a place", hint="name a folder in [state]")
+        raise NotDoneError(
+            409, "no folder is configured for heads", hint="name a folder in [state]"
+        )
     await keep_head(log, heads, by=visit.person.id)
     return visit.go("/audit#heads")
 

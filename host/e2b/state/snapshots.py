@@ -166,7 +166,5 @@ def open_snapshots(config: HostConfig) -> Snapshots:
     Raises:
         ConfigError: No state folder is configured, or it cannot be used.
     """
-    if config.state.folder is None:
-        raise ConfigError("snapshots need a place", hint="name a folder in [state]")
-    config.state.make_folder()
-    return Snapshots(config.state.folder / "snapshots", config.sandbox_api)
+    folder = config.state.folder_for("snapshots")
+    return Snapshots(folder / "snapshots", config.sandbox_api)

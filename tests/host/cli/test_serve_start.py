@@ -27,7 +27,7 @@ OAUTH = "issuer = 'https://login.example'\nresource = 'https://example/mcp'\n"
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (STATELESS, "tokens need a place (name a folder in [state])"),
+        (STATELESS, "no folder is configured for tokens (name a folder in [state])"),
         (f"{CONFIG}[auth]\nverifier = 'json:none_such'\n{OAUTH}", "none_such"),
         (
             "profile = 'development'\n"

@@ -247,7 +247,7 @@ async def test_an_answer_and_a_removal_come_one_after_the_other(
     with (
         log,
         ApprovalStore(place.folder / "approvals.db") as store,
-        place.file.beside() as file,
+        place.file.second_connection() as file,
     ):
         sessions = Sessions(file, 3600, 3600)
         other = Rights(file, sessions, Approvals(store, audit=log))

@@ -123,7 +123,7 @@ def test_the_page_of_a_request_hears_of_the_first_person(
 def with_passkey(service: Service, name: str) -> Client:
     """Return a person whom no issuer knows, so that admins manage the person."""
     client = Client(service, name=name)
-    with service.people._file.beside() as file:
+    with service.people._file.second_connection() as file:
         file.run("UPDATE people SET issuer = NULL WHERE id = ?", (name,))
     return client
 
@@ -156,7 +156,10 @@ def test_a_vote_of_a_person_who_is_being_removed_waits_and_is_none(
     request, _ = service.asked(agent="treasurer", to="in flight")
     eva = with_passkey(service, "eva")
     digest = eva.digest(request)
-    with ThreadPoolExecutor(1) as threads, service.people._file.beside() as file:
+    with (
+        ThreadPoolExecutor(1) as threads,
+        service.people._file.second_connection() as file,
+    ):
         with file.transaction():
             file.run("DELETE FROM people WHERE id = 'eva'")
             path = f"/approvals/{request.id}/approve"
