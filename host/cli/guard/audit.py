@@ -6,6 +6,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +19,7 @@ from toolcell.core.text.printable import escaped
 from ...terminal.exit_codes import EXIT_WITHOUT_KEY
 from ...terminal.output import print_json, print_notice, print_table
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
-from ..base.times import Since, Until
+from ..base.record_filters import Agent, Lines, Reason, Since, Text, Tool, Until
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -67,15 +68,7 @@ def verify(
     except AuditError as error:
         raise ConfigError(error.message, hint=error.hint) from None
     if as_json:
-        problems = [
-            {
-                "kind": each.kind,
-                "file": each.file,
-                "line": each.line,
-                "detail": each.detail,
-            }
-            for each in report.problems
-        ]
+        problems = [asdict(problem) for problem in report.problems]
         facts = {"ok": report.ok, "records": report.records, "problems": problems}
         keyed = secret is not None
         print_json({**facts, "keyed": keyed, "head": str(report.head)})
@@ -91,22 +84,16 @@ def verify(
 @audit.command()
 def tail(
     file: LogFile = None,
-    lines: Annotated[
-        int, typer.Option(min=1, max=100_000, help="The number of records.")
-    ] = 20,
+    lines: Lines = 20,
     since: Since = None,
     until: Until = None,
-    agent: Annotated[str | None, typer.Option(help="Only those of an agent.")] = None,
-    tool: Annotated[str | None, typer.Option(help="Only those of a tool.")] = None,
+    agent: Agent = None,
+    tool: Tool = None,
     status: Annotated[
         str | None, typer.Option(help="Only those that ended so; failed: not well.")
     ] = None,
-    reason: Annotated[
-        str | None, typer.Option(help="Only those refused for a reason.")
-    ] = None,
-    text: Annotated[
-        str | None, typer.Option(help="Only those with all of these words.")
-    ] = None,
+    reason: Reason = None,
+    text: Text = None,
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:

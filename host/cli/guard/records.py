@@ -13,30 +13,24 @@ from toolcell.core import ConfigError
 
 from ...terminal.output import print_json, print_table
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
-from ..base.times import Since, Until
+from ..base.record_filters import Agent, Lines, Reason, Since, Text, Tool, Until
 
 _SHOWN = ("started_at", "agent_id", "tool_name", "outcome", "reason", "duration_ms")
 
 
 def records(
-    agent: Annotated[str | None, typer.Option(help="Only those of an agent.")] = None,
-    tool: Annotated[str | None, typer.Option(help="Only those of a tool.")] = None,
+    agent: Agent = None,
+    tool: Tool = None,
     call: Annotated[str | None, typer.Option(help="Only those of a call.")] = None,
     status: Annotated[
         str | None,
         typer.Option(help="Only those that ended so, also programs; failed: not well."),
     ] = None,
-    reason: Annotated[
-        str | None, typer.Option(help="Only those refused for a reason.")
-    ] = None,
-    text: Annotated[
-        str | None, typer.Option(help="Only those with all of these words.")
-    ] = None,
+    reason: Reason = None,
+    text: Text = None,
     since: Since = None,
     until: Until = None,
-    lines: Annotated[
-        int, typer.Option(min=1, max=100_000, help="The number of records.")
-    ] = 20,
+    lines: Lines = 20,
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
