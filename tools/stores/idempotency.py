@@ -341,11 +341,11 @@ class MemoryIdempotency(Idempotency):
     def _mark_unknown(self, key: str, body: CallBody) -> None:
         self._put(key, body, "unknown")
 
-    def _put(self, key: str, body: CallBody, *told: JsonValue) -> None:
+    def _put(self, key: str, body: CallBody, *more: JsonValue) -> None:
         key = _short(key)
         # The newest is last.
         self._remove(body.agent, key)
-        entry = to_json((body.tool, body.arguments, *told))
+        entry = to_json((body.tool, body.arguments, *more))
         ended = self._ended.setdefault(body.agent, OrderedDict())
         ended[key] = _Ended(self._clock() + self._ttl, entry)
         self._whole[body.agent, key] = None

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import Any, TypedDict
+
+from toolcell.core import InvalidInputError
 
 from .record import ToolExecutionRecord
 
@@ -25,6 +27,20 @@ _BITS = 256
 # Chinese, Japanese and Korean have no spaces: each letter is a word.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
 _WORD = re.compile(f"[{_CJK}]|[^\\W_{_CJK}]+")
+
+
+class RecordFilterOptions(TypedDict, total=False):
+    """What records are chosen by; see `Records.page`."""
+
+    call_id: str | None
+    parent_id: str | None
+    agent_id: str | None
+    tool_name: str | None
+    status: str | tuple[str, ...] | None
+    reason: str | None
+    text: str | None
+    since: datetime | None
+    until: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +65,23 @@ class RecordFilter:
     until: datetime | None = None
     """Only those that started earlier."""
 
+    @classmethod
+    def of(
+        cls,
+        *,
+        status: str | tuple[str, ...] | None = None,
+        **options: Any,
+    ) -> RecordFilter:
+        """Return the filter of some options. Raises InvalidInputError."""
+        for name in ("since", "until"):
+            time = options.get(name)
+            if time is not None and time.utcoffset() is None:
+                raise InvalidInputError(
+                    f"{name} has no time zone", hint="datetime.now(UTC) has one"
+                )
+        outcomes = (status,) if isinstance(status, str) else status
+        return cls(outcomes=outcomes, **options)
+
     def fits(self, record: ToolExecutionRecord) -> bool:
         """Tell whether a record fits."""
         wanted = ((name, getattr(self, name)) for name in EXACT)
@@ -72,7 +105,7 @@ def phrases(text: str) -> list[str]:
 
 def has_words(searched: str, text: str) -> bool:
     """Tell whether words of a record, as `searched_words` gives them, have a text."""
-    return all(f" {each} " in f" {searched} " for each in phrases(text))
+    return all(f" {phrase} " in f" {searched} " for phrase in phrases(text))
 
 
 def searched_words(record: ToolExecutionRecord) -> str:

@@ -13,11 +13,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pydantic_core import from_json, to_json
+from typing_extensions import Unpack
 
 from toolcell.core import InvalidInputError, StoreUnavailableError
 
 from .record import NumberedRecord, ToolExecutionRecord
-from .record_filter import RecordFilter
+from .record_filter import RecordFilter, RecordFilterOptions
 
 _MOST = 10**12
 _log = logging.getLogger(__name__)
@@ -92,69 +93,36 @@ class Records(ABC):
         return
 
     def query(
-        self,
-        *,
-        call_id: str | None = None,
-        parent_id: str | None = None,
-        agent_id: str | None = None,
-        tool_name: str | None = None,
-        status: str | tuple[str, ...] | None = None,
-        reason: str | None = None,
-        text: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 100,
+        self, *, limit: int = 100, **filters: Unpack[RecordFilterOptions]
     ) -> list[ToolExecutionRecord]:
         """Return the newest records that fit, oldest first.
 
         Arguments and errors are those of `page`.
         """
-        found = self.page(
-            call_id=call_id,
-            parent_id=parent_id,
-            agent_id=agent_id,
-            tool_name=tool_name,
-            status=status,
-            reason=reason,
-            text=text,
-            since=since,
-            until=until,
-            limit=limit,
-        )
-        return [each.record for each in reversed(found)]
+        found = self.page(limit=limit, **filters)
+        return [numbered.record for numbered in reversed(found)]
 
     def page(
         self,
         *,
         before: int | None = None,
-        call_id: str | None = None,
-        parent_id: str | None = None,
-        agent_id: str | None = None,
-        tool_name: str | None = None,
-        status: str | tuple[str, ...] | None = None,
-        reason: str | None = None,
-        text: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
         limit: int = 100,
+        **filters: Unpack[RecordFilterOptions],
     ) -> list[NumberedRecord]:
         """Return the newest records that fit, newest first.
 
         Args:
             before: Only records with a lower number: that of the last one of the page
                 before. None: the newest.
-            call_id: Only attempts at this call.
-            parent_id: Only calls made inside this one.
-            agent_id: Only this agent's.
-            tool_name: Only of this tool.
-            status: Only with this status, or one of several: that of the call, or that
-                of its program where only the program failed.
-            reason: Only those that the guard refused for this reason.
-            text: Only those with all of these words, in its arguments, its result or
-                its error. A word counts if it is whole; capitals and accents do not.
-            since: Only those that started then or later; an aware datetime.
-            until: Only those that started earlier; an aware datetime.
             limit: The maximum number of records; 0 or more, default 100.
+            **filters: Only records that fit all of them. `call_id`: attempts at this
+                call. `parent_id`: calls made inside this one. `agent_id`: this agent's.
+                `tool_name`: of this tool. `status`: this one, or one of several: that
+                of the call, or that of its program where only the program failed.
+                `reason`: what the guard refused for this reason. `text`: with all of
+                these words, in arguments, result or error; a word counts if it is
+                whole, capitals and accents do not. `since`, `until`: started then or
+                later, and earlier; aware datetimes.
 
         Raises:
             InvalidInputError: `limit` is negative, or a time has no time zone.
@@ -164,23 +132,7 @@ class Records(ABC):
             raise InvalidInputError(
                 "limit must be 0 or more", hint="leave it out for the newest 100"
             )
-        for name, time in (("since", since), ("until", until)):
-            if time is not None and time.utcoffset() is None:
-                raise InvalidInputError(
-                    f"{name} has no time zone", hint="datetime.now(UTC) has one"
-                )
-        wanted = RecordFilter(
-            call_id=call_id,
-            parent_id=parent_id,
-            agent_id=agent_id,
-            tool_name=tool_name,
-            outcomes=(status,) if isinstance(status, str) else status,
-            reason=reason,
-            text=text,
-            since=since,
-            until=until,
-        )
-        return self._newest(wanted, before, limit)
+        return self._newest(RecordFilter.of(**filters), before, limit)
 
     @abstractmethod
     def _newest(

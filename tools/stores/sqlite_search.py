@@ -214,7 +214,7 @@ def _question(wanted: RecordFilter) -> str:
         for name, any_of in values.items()
         if any_of[0] is not None
     ]
-    asked += [f'words : "{each}"' for each in phrases(wanted.text or "")]
+    asked += [f'words : "{phrase}"' for phrase in phrases(wanted.text or "")]
     return " AND ".join(asked)
 
 
