@@ -43,8 +43,8 @@ from .errors import (
 from .lazy_face import lazy_face as _lazy_face
 
 if typing.TYPE_CHECKING:
+    from .content_parts import ImagePart, Part, TextPart
     from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
-    from .parts import ImagePart, Part, TextPart
     from .protocols import (
         CallProtocol,
         CheckpointerCapabilities,
@@ -113,7 +113,7 @@ __getattr__ = _lazy_face(
     __name__,
     {
         ".messages": "ErrorInfo Message Role ToolCall ToolResult ToolStatus",
-        ".parts": "ImagePart Part TextPart",
+        ".content_parts": "ImagePart Part TextPart",
         ".protocols": """
             CallProtocol CheckpointerCapabilities CheckpointerProtocol ModelChunk
             ModelProtocol ModelResponse ToolProtocol

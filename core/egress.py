@@ -68,7 +68,7 @@ class EgressRules:
             ConfigError: A network cannot be read.
         """
         try:
-            inner = tuple(ipaddress.ip_network(each) for each in networks)
+            inner = tuple(ipaddress.ip_network(network) for network in networks)
         except ValueError as error:
             raise ConfigError(
                 f"{owner}: {error}",

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 
+from .content_parts import Part
 from .errors import ToolcellError
 from .models import (
     DECIMAL,
@@ -19,11 +20,10 @@ from .models import (
     JsonCopy,
     JsonObjectCopy,
     WholeText,
+    construct_unchecked,
     copied,
     json_text,
-    put_together,
 )
-from .parts import Part
 from .text.strict_json import read_json
 
 ToolStatus = Literal["ok", "error", "denied", "timeout", "cancelled"]
@@ -148,7 +148,7 @@ class ToolCall(_Record):
             arguments: JSON values; not copied.
         """
         fields = {**self.__dict__, "name": name, "arguments": arguments}
-        return put_together(ToolCall, fields, _CALLED)
+        return construct_unchecked(ToolCall, fields, _CALLED)
 
     def to_openai_format(self) -> dict[str, Any]:
         """Return an entry of `tool_calls` of Chat Completions."""
@@ -259,7 +259,7 @@ class ToolResult(_Record):
                 fields["content"] = copied(content)
             except (TypeError, ValueError):
                 return cls(**fields)
-        return put_together(cls, fields, _RETURNED)
+        return construct_unchecked(cls, fields, _RETURNED)
 
     @classmethod
     def failed(

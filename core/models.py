@@ -57,7 +57,7 @@ _M = TypeVar("_M", bound=BaseModel)
 _set = object.__setattr__
 
 
-def put_together(kind: type[_M], fields: dict[str, Any], given: set[str]) -> _M:
+def construct_unchecked(kind: type[_M], fields: dict[str, Any], given: set[str]) -> _M:
     """Return a model of values that are known to be valid, as by unpickling.
 
     For what is made for each call or run. With checks a guarded call in memory takes

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def lone_error_as_it_is() -> Iterator[None]:
+def unwrapped_single_error() -> Iterator[None]:
     """Raise the only error of a task group inside the block without the group."""
     try:
         yield

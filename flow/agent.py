@@ -57,7 +57,7 @@ def agent_turn(
                 hint="raise max_turns, or look at what it tries",
                 details={"limit": "max_turns", "value": max_turns},
             )
-        seen = [each for each in ctx.tools() if tools is None or each.name in tools]
+        seen = [tool for tool in ctx.tools() if tools is None or tool.name in tools]
         offered = [describe(each) for each in seen]
         instructions = [Message.system(system)] if system else []
         response = await ctx.ask(

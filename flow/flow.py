@@ -36,8 +36,8 @@ from .control.cancelling import cancel_thread
 from .control.ownership import (
     RunOptions,
     drive,
-    let_go_after,
     owned,
+    releasing,
     result_of,
     runner_of,
 )
@@ -199,7 +199,7 @@ class Flow(Threads[S]):
             self._parts, thread, self._agent_id, state, plan, metadata
         )
         work = drive(self._parts, lease, view, options)
-        return await let_go_after(self._parts, lease, work)
+        return await releasing(self._parts, lease, work)
 
     async def _next_turn(
         self, value: Any, options: RunOptions, lease: Lease, view: ThreadView

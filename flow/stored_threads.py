@@ -126,7 +126,7 @@ class StoredThreads:
             info=thread_info(stored.head),
             agent=stored.head.agent,
             step=latest.step,
-            state={name: value_of(each) for name, each in pieces.items()},
+            state={name: value_of(piece) for name, piece in pieces.items()},
             next_nodes=tuple(each.node for each in latest.next),
             questions=tuple(open_ones),
             journal=records,
@@ -153,7 +153,7 @@ class StoredThreads:
             ids = [thread_id]
         else:
             heads = await self._store.every_head()
-            ids = [each.thread_id for each in heads if each.graph]
+            ids = [head.thread_id for head in heads if head.graph]
             ids += await self._store.unreadable()
         wrong = {}
         for each in ids:
@@ -237,9 +237,9 @@ class StoredThreads:
                 hint="a person answers, never the agent that asks",
             )
         found = [
-            each
-            for each in thread.questions
-            if interrupt_id in (None, each.interrupt_id)
+            question
+            for question in thread.questions
+            if interrupt_id in (None, question.interrupt_id)
         ]
         if not found:
             await self._check_answered(thread_id, interrupt_id)
@@ -259,7 +259,7 @@ class StoredThreads:
     async def _check_answered(self, thread_id: str, interrupt_id: str | None) -> None:
         """Raise InvalidInputError if the one question that is meant has an answer."""
         answers = map(read_answer, await self._store.answers(thread_id))
-        known = {each.id: each for each in answers if each.id != CANCEL}
+        known = {answer.id: answer for answer in answers if answer.id != CANCEL}
         meant = [*known] if interrupt_id is None else [interrupt_id]
         if len(meant) == 1 and meant[0] in known:
             raise answered_before(meant[0], known)

@@ -9,7 +9,7 @@ from .approvals.store import ApprovalStore
 from .approvals.types import ApprovalRequest, Approve, AutoApprove, Grant, Reject
 from .audit.chain import AuditHead, verify_audit
 from .audit.log import AuditLog
-from .audit.parts import audit_parts
+from .audit.log_files import audit_parts
 from .audit.redaction import Redactor
 from .policy.files import load_policies, policy_schema
 from .policy.policy import AgentPolicy, Budget

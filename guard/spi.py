@@ -11,7 +11,7 @@ from .approvals.types import (
 )
 from .approvals.withdrawal import Withdrawn
 from .audit.chain import AuditProblem, AuditReport
-from .audit.parts import AuditPart
+from .audit.log_files import AuditPart
 from .audit.reader import (
     AuditEntry,
     AuditFound,

@@ -22,7 +22,7 @@ from .cells.shown_outputs import printed_and_displayed
 from .cells.thread_session import ThreadSession
 
 _SUBMIT = "SUBMIT"
-# Nothing that programs catch by habit: `except Exception` does not swallow it.
+# A BaseException: `except Exception` of a program does not catch it.
 _STOP = f"""
 class _Submitted(BaseException):
     pass

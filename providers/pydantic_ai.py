@@ -227,6 +227,6 @@ class CodeModeToolset(AbstractToolset[Any]):
 
 def _shown(pictures: Sequence[ImagePart]) -> list[BinaryContent]:
     return [
-        BinaryContent(base64.b64decode(each.data), media_type=each.mime)
-        for each in pictures
+        BinaryContent(base64.b64decode(picture.data), media_type=picture.mime)
+        for picture in pictures
     ]

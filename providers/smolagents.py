@@ -19,7 +19,7 @@ from .cells.shown_outputs import printed_and_displayed
 from .cells.thread_session import ThreadSession
 
 _FINAL = "final_answer"
-# Nothing that agents catch by habit: `except Exception` does not swallow the answer.
+# A BaseException: `except Exception` of a program does not catch it.
 _STOP = f"""
 class _FinalAnswer(BaseException):
     pass

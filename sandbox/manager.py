@@ -25,7 +25,7 @@ from .runs.program_factory import ProgramFactory, not_open
 from .runs.single_runs import SingleRuns
 from .scheduling.active_cells import ActiveCells
 from .scheduling.background_work import BackgroundWork
-from .scheduling.cell_news import CellListener, CellNews
+from .scheduling.cell_events import CellEvents, CellListener
 from .scheduling.cell_supply import CellSupply
 from .scheduling.pool import PoolStats
 
@@ -158,7 +158,7 @@ class SandboxManager(Sandbox, Detachable):
             raise
         self._backend = backend
         self._work = BackgroundWork(tasks)
-        news = CellNews(backend.traits.backend, self.cell_listeners)
+        news = CellEvents(backend.traits.backend, self.cell_listeners)
         self._supply = CellSupply(backend, self.config, tasks, self._active, news)
         self._factory = ProgramFactory(
             self.config,

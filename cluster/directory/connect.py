@@ -82,10 +82,10 @@ class _Race:
     async def run(self, addresses: list[Address]) -> None:
         """Try them all, until one answers."""
         async with anyio.create_task_group() as tasks:
-            for each in addresses:
-                self._open.append(each)
+            for address in addresses:
+                self._open.append(address)
                 over = anyio.Event()
-                tasks.start_soon(self._try, each, over, tasks.cancel_scope)
+                tasks.start_soon(self._try, address, over, tasks.cancel_scope)
                 with anyio.move_on_after(_NEXT_SECONDS):
                     await over.wait()
 

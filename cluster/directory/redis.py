@@ -105,7 +105,7 @@ class RedisDirectory:
         while page := list(islice(names, _PAGE)):
             texts = self._client.mget([prefix.encode() + name for name in page])
             values = [read(text) for text in texts if text is not None]
-            found += [each for each in values if each is not None]
+            found += [value for value in values if value is not None]
             gone = [
                 name for name, text in zip(page, texts, strict=True) if text is None
             ]

@@ -31,7 +31,7 @@ _STATES = ("ready", "draining", "sick")
 
 
 def _by_state(drivers: Sequence[Watched]) -> Iterator[Observation]:
-    found = Counter(state for each in drivers for state in each.states)
+    found = Counter(state for driver in drivers for state in driver.states)
     for state in _STATES:
         yield Observation(found[state], {"toolcell.node.state": state})
 

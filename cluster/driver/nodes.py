@@ -126,7 +126,9 @@ class Nodes:
     def notices(self) -> tuple[str, ...]:
         """What users of each node should know, with its name."""
         return tuple(
-            f"{node.record.name}: {each}" for node in self.open for each in node.notices
+            f"{node.record.name}: {notice}"
+            for node in self.open
+            for notice in node.notices
         )
 
     async def start(self) -> None:

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from toolcell.core import CellLostError
 
+from ..wire.file_chunks import MAX_HEADERS_BYTES, receive_file, send_file
 from ..wire.link import Exchange, Link
 from ..wire.message import Message
-from ..wire.parts import MAX_HEADERS_BYTES, receive_file, send_file
 from .protocol_errors import closing_link_on_error
 from .runs import last_message, next_part
 
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 
 class RemoteSession:
@@ -65,17 +65,17 @@ class RemoteSession:
         async with self.exchange(operation, *blobs, **fields) as exchange:
             return await self._end(exchange)
 
-    async def told(
+    async def value(
         self,
-        read: Callable[[Message], Told],
+        read: Callable[[Message], Value],
         operation: str,
         *blobs: bytes,
         **fields: Any,
-    ) -> Told:
+    ) -> Value:
         """Return what is to be read in the node's answer to a request."""
         return self.read(read, await self.ask(operation, *blobs, **fields))
 
-    def read(self, read: Callable[[Message], Told], message: Message) -> Told:
+    def read(self, read: Callable[[Message], Value], message: Message) -> Value:
         """Return what a message holds; one that breaks the protocol ends the link."""
         with closing_link_on_error(self._link):
             return read(message)

@@ -164,7 +164,7 @@ class ClusterSession(SandboxSession):
 
     def processes(self) -> tuple[ClusterProcess, ...]:
         """Return the commands of this process that run in the session's cell."""
-        ended = [n for n, each in self._processes.items() if not each.running]
+        ended = [n for n, process in self._processes.items() if not process.running]
         for number in ended:
             del self._processes[number]
         return tuple(self._processes.values())
@@ -243,23 +243,23 @@ class ClusterSession(SandboxSession):
     async def context(self) -> ClusterSession:
         return self._second(await self._remote.ask("context"))
 
-    def _second(self, told: Message) -> ClusterSession:
+    def _second(self, answer: Message) -> ClusterSession:
         return ClusterSession(
             self._link,
             self.node,
             self.agent_id,
-            told.fields,
+            answer.fields,
             self._start,
             self._processes,
         )
 
     async def usage(self) -> CellUsage:
-        return await self._remote.told(
+        return await self._remote.value(
             lambda m: CellUsage.model_validate(m.fields["usage"]), "usage"
         )
 
     async def checkpoint(self) -> str:
-        return await self._remote.told(
+        return await self._remote.value(
             lambda m: str(m.fields["checkpoint"]), "checkpoint"
         )
 
@@ -278,12 +278,12 @@ class ClusterSession(SandboxSession):
     async def read_file(
         self, path: str | PathLike[str], max_bytes: int = _MAX_READ_BYTES
     ) -> bytes:
-        return await self._remote.told(
+        return await self._remote.value(
             lambda m: m.blobs[0], "read_file", path=_path(path), max_bytes=max_bytes
         )
 
     async def list_files(self, path: str = "") -> tuple[FileInfo, ...]:
-        return await self._remote.told(
+        return await self._remote.value(
             lambda m: tuple(map(FileInfo.model_validate, m.fields["files"])),
             "list_files",
             path=path,

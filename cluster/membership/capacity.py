@@ -62,21 +62,21 @@ class Demand:
     """How many slots are asked for, by what drivers say of their queues."""
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[int, float]] = {}
+        self._reported: dict[str, tuple[int, float]] = {}
         self._since: float | None = None
 
     def tell(self, driver: str, waiting: int, until: float) -> None:
         """Note how many runs wait in a driver, who will say so again by `until`."""
-        self._told[driver] = waiting, until
+        self._reported[driver] = waiting, until
 
     def waiting(self, now: float) -> int:
         """Return how many runs wait in all drivers."""
-        self._told = {
-            driver: told
-            for driver, told in self._told.items()
-            if told[0] and told[1] > now
+        self._reported = {
+            driver: demand
+            for driver, demand in self._reported.items()
+            if demand[0] and demand[1] > now
         }
-        return sum(waiting for waiting, _ in self._told.values())
+        return sum(waiting for waiting, _ in self._reported.values())
 
     def slots(self, now: float) -> int:
         """Return how many slots to ask for now."""

@@ -52,15 +52,15 @@ class Keeper:
 
     def nodes(self) -> list[str]:
         """Return the records of all nodes, as JSON."""
-        found = [each.status.record for each in list(self._machines.values())]
+        found = [machine.status.record for machine in list(self._machines.values())]
         return [record.model_dump_json() for record in found if record is not None]
 
     def problems(self) -> list[str]:
         """Return why machines have no node, with their names."""
         return [
-            f"{each.name}: {each.status.problem}"
-            for each in list(self._machines.values())
-            if each.status.problem
+            f"{machine.name}: {machine.status.problem}"
+            for machine in list(self._machines.values())
+            if machine.status.problem
         ]
 
     def tell(self, driver: str, waiting: int, seconds: float) -> None:

@@ -35,8 +35,8 @@ from ..wire.protocol import LOST_SECONDS, PROTOCOL, rules_of
 from ..wire.sockets import accept, listening
 from ..wire.tls import TLSSocket
 from . import metrics
+from .driver_connection import DriverConnection
 from .health import CHECK_SECONDS, Health
-from .visitor import Visitor
 
 MAX_STRANGERS = 64
 """Connections that have not shown the token yet. When it is reached the oldest one is
@@ -115,7 +115,7 @@ class NodeAgent(Detachable):
             )
         self._slots = sandbox.config.max_concurrency
         self._strangers: dict[anyio.CancelScope, None] = {}
-        self._visitors: list[Visitor] = []
+        self._drivers: list[DriverConnection] = []
         self._draining = False
         self._leaving: anyio.CancelScope | None = None
         self._leaves_for_good = False
@@ -153,19 +153,19 @@ class NodeAgent(Detachable):
                 await self._check_name(self._directory, self._record)
                 await self._directory.announce(self._record)
             except BaseException:
-                for each in listeners:
-                    each.close()
+                for listener in listeners:
+                    listener.close()
                 raise
             self._stack.push_async_callback(self._withdraw, self._directory)
-        for each in listeners:
-            self._stack.callback(each.close)
+        for listener in listeners:
+            self._stack.callback(listener.close)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         self._tasks = tasks
         self._retired = anyio.Event()
         self._stack.enter_context(metrics.agents.watched(self))
-        for each in listeners:
-            tasks.start_soon(accept, each, self._welcome)
+        for listener in listeners:
+            tasks.start_soon(accept, listener, self._welcome)
         tasks.start_soon(self._health.watch, self.share)
         if self._directory is not None:
             tasks.start_soon(self._renew, self._directory)
@@ -182,7 +182,7 @@ class NodeAgent(Detachable):
     @property
     def drivers(self) -> int:
         """The number of drivers that place runs here."""
-        return sum(each.places_runs for each in self._visitors)
+        return sum(driver.places_runs for driver in self._drivers)
 
     @property
     def takes_runs(self) -> bool:
@@ -311,14 +311,14 @@ class NodeAgent(Detachable):
                 self._strangers.pop(scope, None)
         if connection is None:
             return
-        visitor = Visitor(self._sandbox, self)
+        driver = DriverConnection(self._sandbox, self)
         link = Link(
             connection,
             name="driver",
             lost_seconds=self._lost_seconds,
-            serve=visitor.serve,
+            serve=driver.serve,
         )
-        await self._serve(link, visitor)
+        await self._serve(link, driver)
 
     async def _admitted(self, plain: socket.socket) -> TLSSocket:
         """Return the connection of a driver that has the token."""
@@ -333,20 +333,20 @@ class NodeAgent(Detachable):
             raise
         return connection
 
-    async def _serve(self, link: Link, visitor: Visitor) -> None:
-        self._visitors.append(visitor)
+    async def _serve(self, link: Link, driver: DriverConnection) -> None:
+        self._drivers.append(driver)
         try:
             await link.run()
         finally:
-            self._visitors.remove(visitor)
+            self._drivers.remove(driver)
             self.share()
 
     def share(self) -> None:
         """Divide the slots between the drivers."""
-        drivers = [each for each in self._visitors if each.places_runs]
-        for visitor in drivers:
+        drivers = [each for each in self._drivers if each.places_runs]
+        for driver in drivers:
             share = max(1, self._slots // len(drivers))
-            visitor.grant({"credit": share if self.takes_runs else 0, **self._now()})
+            driver.grant({"credit": share if self.takes_runs else 0, **self._now()})
 
     def has_packages(self, packages: Sequence[str]) -> None:
         """Note that packages are installed, and report it to the drivers."""

@@ -12,10 +12,10 @@ from anyio import to_thread
 from toolcell.sandbox import SandboxConfig, SandboxSession
 from toolcell.sandbox.spi import folder_prefix
 
+from ..wire.file_chunks import MAX_HEADERS_BYTES, receive_file, send_file
 from ..wire.folders import pack_folder, unpack_folder
 from ..wire.link import Exchange
 from ..wire.message import Message
-from ..wire.parts import MAX_HEADERS_BYTES, receive_file, send_file
 
 _Answer = tuple[dict[str, Any], list[bytes]]
 _MAX_MOUNTED_BYTES = 16 * 1024**3
@@ -25,7 +25,7 @@ TRANSFERS = ("save", "load", "upload", "download")
 
 def max_archive_bytes(config: SandboxConfig) -> int:
     """Return the bytes that a driver may send: more could be written nowhere."""
-    if any(not each.read_only for each in config.mounts):
+    if any(not mount.read_only for mount in config.mounts):
         return _MAX_MOUNTED_BYTES
     return config.limits.disk_mib * 1024 * 1024 + MAX_HEADERS_BYTES
 

@@ -95,7 +95,7 @@ def pack_result(result: ExecutionResult) -> tuple[_Fields, list[bytes]]:
     elif result.value is not None:
         fields["value"] = result.value
     blobs = [result.stdout_bytes, result.stderr_bytes]
-    blobs += [each.data for each in result.artifacts]
+    blobs += [artifact.data for artifact in result.artifacts]
     if (_text(blobs[0]), _text(blobs[1])) != (result.stdout, result.stderr):
         fields["texts"] = [result.stdout, result.stderr]
     return fields, blobs
@@ -140,8 +140,8 @@ def _require_measured(result: ExecutionResult) -> None:
     figures = result.usage.model_dump(exclude={"enforced_by"})
     if odd := [name for name, figure in figures.items() if figure < 0]:
         raise ValueError(f"{', '.join(odd)} is negative")
-    for each in result.artifacts:
-        if each.size != len(each.data):
+    for artifact in result.artifacts:
+        if artifact.size != len(artifact.data):
             raise ValueError("an artifact has another size")
 
 

@@ -83,8 +83,10 @@ def _listen(addresses: list[Address], port: int) -> list[socket.socket]:
     made: list[socket.socket] = []
     with ExitStack() as stack:
         missing: OSError | None = None
-        for each in addresses:
-            where = Address(each.family, (each.place[0], port, *each.place[2:]))
+        for address in addresses:
+            where = Address(
+                address.family, (address.place[0], port, *address.place[2:])
+            )
             try:
                 listener = _listener(where)
             except OSError as error:

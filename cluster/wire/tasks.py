@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.abc
 
-from toolcell.core.task_groups import lone_error_as_it_is
+from toolcell.core.task_groups import unwrapped_single_error
 
 
 @asynccontextmanager
 async def tasks_beside() -> AsyncIterator[anyio.abc.TaskGroup]:
     """Yield a group whose tasks end with the body; one error is raised as it is."""
-    with lone_error_as_it_is():
+    with unwrapped_single_error():
         async with anyio.create_task_group() as tasks:
             yield tasks
             tasks.cancel_scope.cancel()

@@ -80,7 +80,7 @@ class OwnerFile:
         """Return the owners whose files are not locked any more."""
         files = glob.glob(f"{glob.escape(str(self._database))}-owner-*")
         names = (file.rpartition("-")[2] for file in files)
-        return [each for each in names if each != self.name and self._is_dead(each)]
+        return [name for name in names if name != self.name and self._is_dead(name)]
 
     def _is_dead(self, name: str) -> bool:
         return self.state_of(name) == "dead"

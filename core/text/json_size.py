@@ -51,7 +51,7 @@ def _count(text: bytes, limit: int) -> int:
 def _digits(text: bytes) -> int:
     """Return for how many more values the long numbers of a text count."""
     runs = text.translate(_ONLY_DIGITS).split()
-    return sum((len(each) // _LONG) ** 2 for each in runs)
+    return sum((len(run) // _LONG) ** 2 for run in runs)
 
 
 def _signs(text: bytes) -> int:

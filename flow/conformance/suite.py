@@ -6,6 +6,12 @@ broken promise and names it, so each of `FLOW_CHECKPOINTER_CHECKS` can be a test
 
 from __future__ import annotations
 
+from .protocol_checks import (
+    check_a_copy_is_whole,
+    check_old_threads_are_removed,
+    check_saved_states,
+    check_threads_are_listed_by_pattern,
+)
 from .threads import (
     check_a_commit_ends_the_step,
     check_a_lost_lease_writes_nothing,
@@ -24,12 +30,6 @@ from .threads import (
     check_what_was_written_is_read,
 )
 from .values import OpenOne
-from .words import (
-    check_a_copy_is_whole,
-    check_old_threads_are_removed,
-    check_saved_states,
-    check_threads_are_listed_by_pattern,
-)
 
 
 async def check_flow_checkpointer(open_one: OpenOne) -> None:

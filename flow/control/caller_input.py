@@ -34,15 +34,15 @@ _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 def find_question(view: ThreadView, interrupt_id: str) -> InterruptValue:
     """Return an open question. Raises InvalidInputError: it is not open."""
-    for each in view.open_questions():
-        if each.interrupt_id == interrupt_id:
-            if each.request_id is not None:
+    for question in view.open_questions():
+        if question.interrupt_id == interrupt_id:
+            if question.request_id is not None:
                 raise InvalidInputError(
                     "a call is approved where approvals are, not here",
-                    hint=f"toolcell approvals approve {each.request_id}",
+                    hint=f"toolcell approvals approve {question.request_id}",
                     details={"interrupt": interrupt_id},
                 )
-            return each
+            return question
     if interrupt_id in view.answers:
         raise answered_before(interrupt_id, view.answers)
     raise InvalidInputError(
@@ -145,8 +145,8 @@ def forked(
 def expired_answers(view: ThreadView, now: datetime) -> list[Answered]:
     """Return a refusal for each open question whose time is over."""
     return [
-        denied(each, "expired", by="expiry", how="expiry", at=now)
-        for each in view.expired_questions(now)
+        denied(question, "expired", by="expiry", how="expiry", at=now)
+        for question in view.expired_questions(now)
     ]
 
 

@@ -71,7 +71,7 @@ async def owned(
     async def done() -> T:
         return await work(lease, await _read(parts, thread))
 
-    return await let_go_after(parts, lease, done())
+    return await releasing(parts, lease, done())
 
 
 async def _read(parts: FlowParts, thread: str) -> ThreadView:
@@ -96,7 +96,7 @@ async def _claimed(parts: FlowParts, thread: str, options: RunOptions) -> Lease:
         await anyio.sleep(min(left, _BETWEEN_CLAIMS))
 
 
-async def let_go_after(parts: FlowParts, lease: Lease, work: Awaitable[T]) -> T:
+async def releasing(parts: FlowParts, lease: Lease, work: Awaitable[T]) -> T:
     """Do something, then release the lease, however it ended."""
     try:
         return await work

@@ -201,8 +201,8 @@ class Calls:
         """
         most = self._parts.flow.limits.record_bytes
         if result.parts:
-            parts = tuple(each.as_text() for each in result.parts)
-            size = sum(len(each.text.encode()) for each in parts)
+            parts = tuple(part.as_text() for part in result.parts)
+            size = sum(len(part.text.encode()) for part in parts)
             if size > most:
                 parts = (TextPart(text=f"[{size} bytes of texts: not kept]"),)
             result = result.model_copy(update={"parts": parts})

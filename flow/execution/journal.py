@@ -93,7 +93,7 @@ class TaskJournal:
         """Return True if an operation, or one of several calls, was recorded there."""
         below = f"{op}/"
         places = self.places()
-        return any(each == op or each.startswith(below) for each in places)
+        return any(place == op or place.startswith(below) for place in places)
 
     def places(self) -> tuple[str, ...]:
         """Return the places of all operations that were recorded."""

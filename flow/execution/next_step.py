@@ -43,8 +43,8 @@ class Plan:
             self.tasks.append(TaskSpec(node=aggregator, results=[]))
             return
         self.tasks += [
-            TaskSpec(node=each.node, send=each, batch=len(self.batches))
-            for each in batch.sends
+            TaskSpec(node=send.node, send=send, batch=len(self.batches))
+            for send in batch.sends
         ]
         self.batches.append(
             Batch(

@@ -170,8 +170,8 @@ def check_chosen(
 ) -> list[str | Send]:
     """Return what a route chose, as a list. Raises GraphError: it may not."""
     targets = [chosen] if isinstance(chosen, str | Send) else list(chosen or ())
-    for each in targets:
-        name = each.node if isinstance(each, Send) else each
+    for target in targets:
+        name = target.node if isinstance(target, Send) else target
         if name not in allowed:
             problem = f"the route from {source} chose {name!r}, not one of its targets"
             raise GraphError(

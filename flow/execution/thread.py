@@ -77,11 +77,11 @@ class ThreadView:
     def expired_questions(self, now: datetime) -> list[InterruptValue]:
         """Return the open questions whose time is over; approvals have their own."""
         return [
-            each
-            for each in self.open_questions()
-            if each.expires_at is not None
-            and each.expires_at <= now
-            and each.request_id is None
+            question
+            for question in self.open_questions()
+            if question.expires_at is not None
+            and question.expires_at <= now
+            and question.request_id is None
         ]
 
     def interrupt_states(self) -> tuple[InterruptState, ...]:
@@ -99,12 +99,12 @@ class ThreadView:
                 )
         return tuple(
             InterruptState(
-                interrupt=each,
-                node_id=each.node_id or "",
+                interrupt=question,
+                node_id=question.node_id or "",
                 pending_nodes=pending,
                 partial_results=partial,
             )
-            for each in self.open_questions()
+            for question in self.open_questions()
         )
 
 
@@ -164,15 +164,17 @@ def folded(checkpoints: Sequence[Checkpoint]) -> dict[str, Pieces]:
     pieces: dict[str, Pieces] = {}
     before = None
     try:
-        for each in checkpoints:
-            if each.of is None:
-                pieces = {name: split(v) for name, v in (each.state or {}).items()}
-            elif each.of != before:
+        for checkpoint in checkpoints:
+            if checkpoint.of is None:
+                pieces = {
+                    name: split(v) for name, v in (checkpoint.state or {}).items()
+                }
+            elif checkpoint.of != before:
                 raise ValueError("a checkpoint changes another than the one before it")
             else:
-                for name, patch in (each.patch or {}).items():
+                for name, patch in (checkpoint.patch or {}).items():
                     pieces[name] = apply(pieces.get(name), patch)
-            before = each.id
+            before = checkpoint.id
     except ValueError as error:
         raise CheckpointSerializationError(
             f"the checkpoints do not make a state: {error}",
@@ -188,7 +190,7 @@ def _state(
     if missing:
         raise _unfit(head, f"the graph has no node {missing[0]!r} any more")
     if head.version != graph.version and graph.migrate is not None:
-        older = {name: value_of(each) for name, each in pieces.items()}
+        older = {name: value_of(piece) for name, piece in pieces.items()}
         newer = migrated(graph, older, head.version)
         pieces = {name: split(value) for name, value in newer.items()}
     complete = dict(pieces)

@@ -59,8 +59,10 @@ class Signature:
         self._name = getattr(function, "__name__", repr(function))
         hints = _hints(function, state)
         parameters = inspect.signature(function).parameters.values()
-        self._parameters = [self._read(each, hints, state) for each in parameters]
-        roles = {each.role for each in self._parameters}
+        self._parameters = [
+            self._read(parameter, hints, state) for parameter in parameters
+        ]
+        roles = {parameter.role for parameter in self._parameters}
         self.arguments = [
             p.name for p in self._parameters if p.role == "argument" and p.required
         ]
@@ -105,7 +107,7 @@ class Signature:
 
     def described(self) -> list[list[str]]:
         """Return the names and roles of the parameters, for the shape of a graph."""
-        return [[each.name, each.role] for each in self._parameters]
+        return [[parameter.name, parameter.role] for parameter in self._parameters]
 
     def bind(self, inputs: NodeInputs) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of a call, by position and by name.
@@ -123,22 +125,22 @@ class Signature:
         positional: list[Any] = []
         named: dict[str, Any] = {}
         takes_rest = False
-        for each in self._parameters:
-            if each.role == "rest":
+        for parameter in self._parameters:
+            if parameter.role == "rest":
                 takes_rest = True
                 continue
-            if each.role != "argument":
-                value = ready[each.role]
-            elif each.name in payload:
-                value = self._argument(each, payload.pop(each.name))
-            elif each.required:
-                raise self._misfit(f"the argument {each.name!r} is missing")
+            if parameter.role != "argument":
+                value = ready[parameter.role]
+            elif parameter.name in payload:
+                value = self._argument(parameter, payload.pop(parameter.name))
+            elif parameter.required:
+                raise self._misfit(f"the argument {parameter.name!r} is missing")
             else:
                 continue
-            if each.by_position:
+            if parameter.by_position:
                 positional.append(value)
             else:
-                named[each.name] = value
+                named[parameter.name] = value
         if takes_rest:
             return positional, {**named, **payload}
         unknown = [name for name in payload if name not in NUMBERED]

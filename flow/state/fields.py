@@ -23,7 +23,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, SchemaError
 
 from toolcell.core import GraphError, InvalidInputError
-from toolcell.core.models import put_together
+from toolcell.core.models import construct_unchecked
 
 from .patch import Pieces, join, split
 from .reducers import find_reducer, update_type
@@ -175,7 +175,7 @@ def _is_exact(annotation: Any) -> bool:
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         # Another member may read the JSON of one, but for null.
-        left = [each for each in arguments if each is not type(None)]
+        left = [argument for argument in arguments if argument is not type(None)]
         return len(left) == 1 and _is_exact(left[0])
     return origin in _CONTAINERS and all(map(_is_exact, arguments))
 
@@ -304,7 +304,7 @@ class Schema:
     def construct(self, values: dict[str, Any]) -> Any:
         """Return a state of the user's model, of values that were checked."""
         if self._is_bare:
-            return put_together(self.model, values, set(values))
+            return construct_unchecked(self.model, values, set(values))
         return self.model.model_construct(**values)
 
     def of(self, pieces: Mapping[str, Pieces]) -> list[tuple[str, Field]]:

@@ -123,9 +123,9 @@ class State:
 
 def _writers(updates: Iterable[Update]) -> dict[str, list[Update]]:
     writers: dict[str, list[Update]] = {}
-    for each in updates:
-        for name in each.fields:
-            writers.setdefault(name, []).append(each)
+    for update in updates:
+        for name in update.fields:
+            writers.setdefault(name, []).append(update)
     return writers
 
 

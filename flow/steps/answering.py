@@ -88,7 +88,9 @@ class Answering:
         questions = ThreadQuestions(self._parts.flow, self._view)
         while True:
             left = self._parts.wait_until - anyio.current_time()
-            open_ids = {each.interrupt_id for each in self._view.open_questions()}
+            open_ids = {
+                question.interrupt_id for question in self._view.open_questions()
+            }
             await questions.take_answers()
             stored = [a for a in self._view.answers.values() if a.id in open_ids]
             for answer in stored:
@@ -101,7 +103,7 @@ class Answering:
 
     async def _take_stored(self) -> bool:
         """Take answers of others; return whether one is to an open question."""
-        known = {each.interrupt_id for each in self._view.open_questions()}
+        known = {question.interrupt_id for question in self._view.open_questions()}
         texts = await self._parts.flow.checkpointer.answers(self._parts.lease[0])
         new = [each for each in map(read_answer, texts) if each.id in known]
         for answer in new:

@@ -71,9 +71,9 @@ def given_answers(view: ThreadView) -> list[GivenAnswer]:
         for each in journal.asked.values()
     }
     return [
-        GivenAnswer(id=each.id, node=asked[each.id], by=each.by, how=each.how)
-        for each in view.answers.values()
-        if each.id in asked
+        GivenAnswer(id=answer.id, node=asked[answer.id], by=answer.by, how=answer.how)
+        for answer in view.answers.values()
+        if answer.id in asked
     ]
 
 
@@ -94,7 +94,7 @@ def _send_result(task: TaskRun) -> SendResult:
 
 
 def _check_enough(batch: Batch, results: Sequence[SendResult]) -> None:
-    succeeded = sum(each.success for each in results)
+    succeeded = sum(result.success for result in results)
     if not is_enough(succeeded, len(results), batch.min_success):
         raise NodeFailedError(
             f"{succeeded} of {len(results)} workers succeeded,"

@@ -107,7 +107,7 @@ class Runner:
         """Run one step; None: it was committed."""
         tasks = self._tasks()
         if self._parts.tell is not None:
-            ids = tuple(each.journal.task_id for each in tasks)
+            ids = tuple(task.journal.task_id for task in tasks)
             await self._parts.announce(StepStarted(self.view.checkpoint.step + 1, ids))
         while True:
             waiting = self.view.waiting_tasks()
@@ -119,7 +119,7 @@ class Runner:
                 break
             if not await self._get_answers():
                 return await self._pause()
-        failed = [each for each in tasks if self._has_failed(each)]
+        failed = [task for task in tasks if self._has_failed(task)]
         if failed:
             return await self._fail(failed[0].error or _failed_before(failed[0]))
         try:
@@ -212,7 +212,7 @@ class Runner:
     async def _pause(self) -> Outcome:
         asked = ThreadQuestions(self._parts.flow, self.view)
         questions = self.view.open_questions()
-        own = [each for each in questions if each.request_id is None]
+        own = [question for question in questions if question.request_id is None]
         expiries = [each.expires_at for each in own if each.expires_at is not None]
         await self._set_status(
             status="interrupted",

@@ -21,9 +21,9 @@ from toolcell.core.models import FrozenModel
 
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
+from .errors import busy, changed, lost, missing, no_checkpoint, taken
 from .reading import HeadReader, read_head
 from .records import Head, ThreadStatus, chained
-from .refusals import busy, changed, lost, missing, no_checkpoint, taken
 
 _T = TypeVar("_T")
 _INDEX = "flow.index"

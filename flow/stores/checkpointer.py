@@ -146,7 +146,7 @@ class Checkpointer(ThreadStore):
         found: list[str] = []
         while len(found) < limit:
             heads = await self.heads(limit=_PAGE, before=before)
-            ids = [each.thread_id for each in heads]
+            ids = [head.thread_id for head in heads]
             found += [each for each in ids if fnmatchcase(each, pattern)]
             if len(heads) < _PAGE:
                 break

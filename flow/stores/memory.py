@@ -9,8 +9,8 @@ from anyio.lowlevel import checkpoint as other_tasks
 
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
+from .errors import busy, lost, missing, no_checkpoint, taken
 from .records import Head, ThreadStatus
-from .refusals import busy, lost, missing, no_checkpoint, taken
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class MemoryCheckpointer(Checkpointer):
     ) -> None:
         await other_tasks()
         thread = self._owned(lease)
-        thread.journal += [bytes(each) for each in records]
+        thread.journal += [bytes(record) for record in records]
         if head is not None:
             self._set_head(thread, head)
 
@@ -164,13 +164,13 @@ class MemoryCheckpointer(Checkpointer):
         await other_tasks()
         return [
             name
-            for name, each in self._threads.items()
-            if each.answers
-            and (each.head.graph, each.head.status) == (graph, "interrupted")
+            for name, thread in self._threads.items()
+            if thread.answers
+            and (thread.head.graph, thread.head.status) == (graph, "interrupted")
         ]
 
     def _older(self, before: str | None) -> Iterator[Head]:
-        newest_first = (each.head for each in reversed(self._threads.values()))
+        newest_first = (thread.head for thread in reversed(self._threads.values()))
         if before is not None:
             for head in newest_first:
                 if head.thread_id == before:

@@ -24,7 +24,7 @@ from toolcell.core import (
     ToolcellError,
     ToolResult,
 )
-from toolcell.core.models import FrozenModel, put_together
+from toolcell.core.models import FrozenModel, construct_unchecked
 
 from ..values.interrupt import InterruptValue
 from ..values.json_values import json_bytes
@@ -80,7 +80,7 @@ class TaskSpec(FrozenModel):
     def plain(cls, node: str) -> TaskSpec:
         """Return the task of a node that gets no more than the state."""
         fields = {"node": node, "send": None, "batch": None, "results": None}
-        return put_together(cls, fields, {"node"})
+        return construct_unchecked(cls, fields, {"node"})
 
 
 class Batch(FrozenModel):
@@ -156,7 +156,7 @@ class Checkpoint(Record):
             "batches": batches,
             "answers": answers,
         }
-        return put_together(cls, fields, set(fields))
+        return construct_unchecked(cls, fields, set(fields))
 
     def with_fields(self, fields: Mapping[str, bytes]) -> bytes:
         """Return its text with the patch or state put in as texts."""
@@ -209,7 +209,7 @@ class Head(Record):
             "requests": 0,
             "updated": checkpoint.at,
         }
-        return put_together(Head, fields, set(fields))
+        return construct_unchecked(Head, fields, set(fields))
 
 
 class Begin(Record):
@@ -236,7 +236,7 @@ class Begin(Record):
             "call_id": call.id,
             "at": at,
         }
-        return put_together(cls, fields, set(fields))
+        return construct_unchecked(cls, fields, set(fields))
 
 
 class Finish(Record):
@@ -265,7 +265,7 @@ class Finish(Record):
             "value": result.model_dump(mode="json"),
             "ok": result.ok,
         }
-        return put_together(cls, fields, set(fields))
+        return construct_unchecked(cls, fields, set(fields))
 
 
 class Redo(Record):
@@ -317,7 +317,7 @@ class Output(FrozenModel):
             "batch": None,
             "result": None,
         }
-        return put_together(cls, fields, set(fields))
+        return construct_unchecked(cls, fields, set(fields))
 
 
 class Ended(Record):

@@ -21,9 +21,9 @@ from toolcell.core.redis_client import open_redis
 from . import redis_scripts
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
+from .errors import busy, changed, lost, missing, no_checkpoint, taken
 from .reading import HeadReader, read_head
 from .records import Head, ThreadStatus
-from .refusals import busy, changed, lost, missing, no_checkpoint, taken
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -9,9 +9,9 @@ from itertools import islice, starmap
 from typing import Any
 
 from .base import Lease, Stored
+from .errors import busy, changed, lost, missing, no_checkpoint, taken
 from .reading import HeadReader, read_head
 from .records import Head, ThreadStatus, chained
-from .refusals import busy, changed, lost, missing, no_checkpoint, taken
 
 # Rows may be large: tables WITHOUT ROWID would keep them in inner pages.
 SCHEMA = """

@@ -71,7 +71,10 @@ class Command(FrozenModel):
     @property
     def goto_nodes(self) -> list[str]:
         """The names of the nodes to go to, those of Sends included."""
-        return [each if isinstance(each, str) else each.node for each in self.targets]
+        return [
+            target if isinstance(target, str) else target.node
+            for target in self.targets
+        ]
 
     def with_update(self, **updates: Any) -> Command:
         """Return this command with further changes of the state."""

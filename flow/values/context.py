@@ -157,10 +157,10 @@ class NodeContext:
             ReplayError: As `call`.
         """
         tool_calls = [
-            each
-            if isinstance(each, ToolCall)
-            else ToolCall.model_validate({"id": str(number), **each})
-            for number, each in enumerate(calls)
+            call
+            if isinstance(call, ToolCall)
+            else ToolCall.model_validate({"id": str(number), **call})
+            for number, call in enumerate(calls)
         ]
         return await self.operations.calls(tool_calls, key=key)
 

@@ -45,7 +45,7 @@ def extract_send_results(
     """
     if failures == "error":
         _refuse_failures(results)
-    wanted = [each for each in results if each.success or failures != "skip"]
+    wanted = [result for result in results if result.success or failures != "skip"]
     return {each.send_id: _value(each, key) for each in wanted}
 
 
@@ -83,7 +83,7 @@ def aggregate_send_results(
     """
     if on_failure == "fail":
         _refuse_failures(results)
-    values = [each.result for each in results if each.success]
+    values = [result.result for result in results if result.success]
     if not is_enough(len(values), len(results), min_success):
         raise InvalidInputError(
             f"{len(values)} of {len(results)} sends succeeded, {min_success} have to",
@@ -95,7 +95,7 @@ def aggregate_send_results(
 
 
 def _refuse_failures(results: Sequence[SendResult]) -> None:
-    failed = [each.send_id for each in results if not each.success]
+    failed = [result.send_id for result in results if not result.success]
     if failed:
         raise InvalidInputError(
             f"{len(failed)} of {len(results)} sends failed: {', '.join(failed[:10])}",

@@ -235,7 +235,7 @@ class ActionGuard:
             StoreUnavailableError: The store did not answer.
         """
         states = await self.limits(agent_id, tool, facts)
-        return {each.label: each.left for each in states}
+        return {state.label: state.left for state in states}
 
     async def check(self) -> None:
         """Check that the store answers, if the failure mode is `closed`.

@@ -323,5 +323,5 @@ class CallRecords:
 
     def publish(self, event: str, fields: Mapping[str, str]) -> None:
         """Call the listeners with an event."""
-        for each in self.listeners:
-            each(event, fields)
+        for listener in self.listeners:
+            listener(event, fields)

@@ -149,16 +149,19 @@ class LimitPlan:
 
     def __init__(self, chain: Sequence[Quotas], tool: str) -> None:
         hits = [each for quotas in chain for each in quotas.hits(tool)]
-        accounts = [each for quotas in chain for each in quotas.accounts(tool)]
+        accounts = [account for quotas in chain for account in quotas.accounts(tool)]
         lines = [(hit.key, hit.limit, hit.enforced) for hit, _ in hits]
-        lines += [(each.key, each.limit.amount, each.enforced) for each in accounts]
+        lines += [
+            (account.key, account.limit.amount, account.enforced)
+            for account in accounts
+        ]
         tightest = _tightest(lines)
         self.hits = [hit for i, (hit, _) in enumerate(hits) if i in tightest]
         self.accounts = [
-            each for i, each in enumerate(accounts, len(hits)) if i in tightest
+            account for i, account in enumerate(accounts, len(hits)) if i in tightest
         ]
         self.limits = [limit for i, (_, limit) in enumerate(hits) if i in tightest]
-        self.limits += [each.limit for each in self.accounts]
+        self.limits += [account.limit for account in self.accounts]
         self.on_trial = not all(enforced for _, _, enforced in lines)
         self.home = chain[-1].agent_id if chain else ""
         """The topmost agent, with whose counters stores keep the others' together."""
@@ -198,10 +201,12 @@ class LimitPlan:
         Raises:
             MissingFacts: A limit needs to know the run or the turn.
         """
-        accounts = [each for each in self.accounts if each.limit.unit in MEASURED]
+        accounts = [
+            account for account in self.accounts if account.limit.unit in MEASURED
+        ]
         charges = [a.charge(facts, now)._replace(enforced=False) for a in accounts]
         demand = Demand([], charges, facts.hold_microseconds)
-        limits = [each.limit for each in accounts]
+        limits = [account.limit for account in accounts]
         return Lines(facts, (now, now), demand, limits, self.home, self.on_trial)
 
 

@@ -22,7 +22,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from toolcell.core import InvalidInputError, StoreUnavailableError, ToolCall
-from toolcell.core.task_groups import lone_error_as_it_is
+from toolcell.core.task_groups import unwrapped_single_error
 
 from .records import UNANSWERED, ApprovalRecord, no_answer, outcome_of
 from .types import (
@@ -171,7 +171,7 @@ class AnswerWaits:
         Raises:
             StoreUnavailableError: The store did not answer.
         """
-        with self._question(request.id) as question, lone_error_as_it_is():
+        with self._question(request.id) as question, unwrapped_single_error():
             try:
                 async with anyio.create_task_group() as tasks:
                     outcome = await self._look(

@@ -277,7 +277,7 @@ def _part(path: str, text: str) -> HiddenPart:
 
 def hidden_as_json(parts: Sequence[HiddenPart]) -> list[dict[str, Any]]:
     """Return hidden parts as JSON values, without their digests, for a record."""
-    return [{"path": each.path, "characters": each.characters} for each in parts]
+    return [{"path": part.path, "characters": part.characters} for part in parts]
 
 
 def _safe(value: JsonValue) -> str:

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from toolcell.core import AuditError, ConfigError, InvalidInputError
 
-from .parts import AuditPart, audit_parts, pruned_head
+from .log_files import AuditPart, audit_parts, pruned_head
 
 ProblemKind = Literal[
     "edited", "gap", "order", "replaced", "truncated", "rewritten", "torn", "unreadable"
@@ -211,15 +211,15 @@ def verify_audit(
     """
     check = _ChainCheck(Sealer(key_bytes(key)), anchors)
     with audit_parts(path) as parts:
-        total, checked, told = sum(each.size for each in parts), 0, 0
+        total, checked, reported = sum(each.size for each in parts), 0, 0
         try:
             for part in parts:
                 name = None if part is parts[-1] else part.path.name
                 for number, line in _lines(part):
                     check.line(name, number, line)
                     checked += len(line)
-                    if on_progress is not None and checked - told >= PROGRESS_BYTES:
-                        told = checked
+                    if on_progress is not None and checked - reported >= PROGRESS_BYTES:
+                        reported = checked
                         on_progress(checked, total)
         except OSError as error:
             raise AuditError(

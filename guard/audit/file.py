@@ -20,7 +20,7 @@ from toolcell.core import AuditError, ConfigError
 from toolcell.core.storage.forks import ForkAware
 
 from .chain import EMPTY, AuditHead, Sealer
-from .parts import is_rotated, last_lines, rotated_files, rotated_path
+from .log_files import is_rotated, last_lines, rotated_files, rotated_path
 
 LOCK_SECONDS = 2.0
 """Longest wait for other writers of the file. When it is over, `AuditError`."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .parts import AuditPart, audit_parts
+from .log_files import AuditPart, audit_parts
 
 SEARCH_BYTES = 4 * 1_048_576
 """Bytes of the log that one search of it reads. When it is reached the search answers

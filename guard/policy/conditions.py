@@ -113,7 +113,7 @@ def _values_in(values: list[object], path: Path) -> list[Reached]:
         return [Nothing.ABSENT]
     if path[0].isdigit():
         return [Nothing.UNCLEAR]
-    return [found for each in values for found in values_at(each, path)]
+    return [found for value in values for found in values_at(value, path)]
 
 
 def _has_dotted(value: dict[str, object], path: Path) -> bool:

@@ -96,8 +96,8 @@ def _with_positions(
         place = {"line": line, "column": column}
         problems.append({"field": field, "reason": item["msg"], **place})
     lines = [
-        "line {line}, column {column}: {field}: {reason}".format(**each)
-        for each in problems
+        "line {line}, column {column}: {field}: {reason}".format(**problem)
+        for problem in problems
     ]
     return PolicyError(
         f"{path}: {'; '.join(lines)}",

@@ -237,7 +237,7 @@ class AgentPolicy(PolicyModel):
             if selector.startswith("@") and selector[1:] not in known:
                 raise ValueError(f"there is no group {selector!r}")
         for limits in (self.rate_limits, self.budgets):
-            names = [limit_key(each) for each in limits]
+            names = [limit_key(limit) for limit in limits]
             if len(names) != len(set(names)):
                 raise ValueError("two limits count the same; keep the smaller one")
         return self

@@ -41,8 +41,10 @@ class ToolNames:
     """A set of tool names, given by selectors without groups."""
 
     def __init__(self, selectors: tuple[str, ...]) -> None:
-        self.exact = frozenset(each for each in selectors if not is_glob(each))
-        globs = [translate(each) for each in selectors if is_glob(each)]
+        self.exact = frozenset(
+            selector for selector in selectors if not is_glob(selector)
+        )
+        globs = [translate(selector) for selector in selectors if is_glob(selector)]
         self._glob = re.compile("|".join(globs)) if globs else None
 
     @property

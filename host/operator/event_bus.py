@@ -83,8 +83,8 @@ class EventBus:
             anyio.from_thread.run_sync(self._publish, event, token=self._loop)
 
     def _publish(self, event: Event) -> None:
-        for each in self._listeners:
-            each(event)
+        for listener in self._listeners:
+            listener(event)
 
     def follow_guard(self, guard: ActionGuard) -> None:
         """Publish changes of the policies and the store of a guard."""
@@ -228,8 +228,8 @@ class Events:
     def close(self) -> None:
         """End all readers."""
         self._closed = True
-        for each in self._agents.values():
-            each.changed.set()
+        for agent in self._agents.values():
+            agent.changed.set()
 
     async def read(
         self,

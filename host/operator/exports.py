@@ -85,7 +85,7 @@ async def export_audit(
     while True:
         page = partial(search, before=before, limit=PAGE_RECORDS)
         found = await anyio.to_thread.run_sync(page)
-        records = (each.record for each in found.entries if each.seq is not None)
+        records = (entry.record for entry in found.entries if entry.seq is not None)
         yield b"".join(map(_audit_row if form == "csv" else as_line, records))
         if found.next is None:
             return
@@ -123,7 +123,7 @@ def as_row(facts: Mapping[str, Any]) -> bytes:
 def row_of(values: Iterable[Any]) -> bytes:
     """Return values as a row of CSV; no spreadsheet runs one as a formula."""
     text = io.StringIO()
-    csv.writer(text).writerow(_cell(each) for each in values)
+    csv.writer(text).writerow(_cell(value) for value in values)
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 

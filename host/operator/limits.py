@@ -38,7 +38,7 @@ async def agent_limits(
             turn="a new turn",
         )
         states = await guard.limits(agent_id, tool.name, facts)
-        found |= {each.label: each for each in states}
+        found |= {state.label: state for state in states}
     return list(found.values())
 
 
@@ -62,5 +62,5 @@ async def limits_left(
     left: RemainingLimits = {}
     for agent in agents:
         states = await agent_limits(guard, registry, agent, run_id)
-        left[agent] = {each.label: each.left for each in states}
+        left[agent] = {state.label: state.left for state in states}
     return left

@@ -100,9 +100,9 @@ class OutputRing:
         if self._pieces:
             floor = max(floor, self._pieces[0].start)
         found = [
-            (each.stream, bytes(each.data[max(0, floor - each.start) :]))
-            for each in self._pieces
-            if each.end > floor
+            (piece.stream, bytes(piece.data[max(0, floor - piece.start) :]))
+            for piece in self._pieces
+            if piece.end > floor
         ]
         return floor - after, found
 
@@ -260,9 +260,9 @@ class LiveCalls(CallWatcher):
     def all(self, agent_id: str | None = None) -> list[LiveCall]:
         """Return the calls that live, the oldest first; None: those of all agents."""
         return [
-            each
-            for each in self._calls.values()
-            if agent_id is None or each.agent_id == agent_id
+            call
+            for call in self._calls.values()
+            if agent_id is None or call.agent_id == agent_id
         ]
 
     def find(self, number: int) -> LiveCall:

@@ -208,8 +208,8 @@ class RestAPI:
             busy = "stopping" if self._host.active_calls.draining else "busy"
             return JSONResponse({"status": busy}, status_code=503)
         if missing := await self._readiness.missing():
-            told = {"status": "unavailable", "missing": missing}
-            return JSONResponse(told, status_code=503)
+            report = {"status": "unavailable", "missing": missing}
+            return JSONResponse(report, status_code=503)
         return JSONResponse({"status": "ready"})
 
     async def _list_tools(self, asked: Asked) -> _Answer:

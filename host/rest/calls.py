@@ -198,10 +198,10 @@ class ClientCalls:
             call.result = ToolResult.failed(call.id, call.tool, error)
         except Exception as error:  # noqa: BLE001 - one call must not end the others
             _log.error("a call failed", exc_info=error)
-            told = ToolExecutionError(
+            failure = ToolExecutionError(
                 "the server failed", hint="its log says why; tell its operator"
             )
-            call.result = ToolResult.failed(call.id, call.tool, told)
+            call.result = ToolResult.failed(call.id, call.tool, failure)
 
     def _end(self, call: ClientCall) -> None:
         if call.result is None:

@@ -81,10 +81,10 @@ def answer_of(error: Exception) -> Response:
         case BusyError() | StoreUnavailableError():
             return _answer(503, error, {"Retry-After": str(math.ceil(RETRY_SECONDS))})
     _log.error("a request failed", exc_info=error)
-    told = ToolcellError(
+    shown = ToolcellError(
         "the server failed", hint="its log says why; tell its operator"
     )
-    return _answer(500, told)
+    return _answer(500, shown)
 
 
 def _answer(

@@ -118,7 +118,7 @@ def restore(config: HostConfig, folder: Path) -> Backup:
     """
     backup = _read(folder)
     config.state.make_folder()
-    moves = [(folder / each.name, _target(config, each)) for each in backup.files]
+    moves = [(folder / file.name, _target(config, file)) for file in backup.files]
     for _, target in moves:
         if target.exists():
             raise ConfigError(
@@ -226,10 +226,10 @@ def _read(folder: Path) -> Backup:
     """Return the list of a backup whose files are what it says."""
     try:
         backup = Backup.model_validate_json((folder / MANIFEST).read_bytes())
-        for each in backup.files:
-            if _hash(folder / each.name) != each.sha256:
+        for file in backup.files:
+            if _hash(folder / file.name) != file.sha256:
                 raise ConfigError(
-                    f"{folder / each.name} is not what was copied",
+                    f"{folder / file.name} is not what was copied",
                     hint="take another backup",
                 )
     except OSError as error:

@@ -44,7 +44,9 @@ def make_toolsets(config: HostConfig, secrets: Mapping[str, Any]) -> list[MCPToo
     pins = MCPPins.load(config.tools.mcp_pins)
     made = []
     for name, settings in config.tools.mcp.items():
-        known = {each: secrets[each].get_secret_value() for each in settings.secrets}
+        known = {
+            secret: secrets[secret].get_secret_value() for secret in settings.secrets
+        }
         toolset = _toolset(config, name, pins, known)
         if toolset.unconfined:
             _log.warning(
@@ -77,7 +79,8 @@ def offering_toolset(
             hint=f"add a table [tools.mcp.{name}]",
         )
     known = {
-        each: read_secret(each, environ).get_secret_value() for each in settings.secrets
+        secret: read_secret(secret, environ).get_secret_value()
+        for secret in settings.secrets
     }
     return _toolset(config, name, None, known)
 
@@ -119,7 +122,7 @@ def _server(
             else None,
             folder=settings.folder,
         )
-    headers = {key: secrets[each] for key, each in settings.headers.items()}
+    headers = {key: secrets[header] for key, header in settings.headers.items()}
     if settings.bearer is not None:
         headers["Authorization"] = f"Bearer {secrets[settings.bearer]}"
     return MCPEndpoint(url=settings.url or "", headers=headers)
@@ -127,7 +130,11 @@ def _server(
 
 def _cell(name: str, cell: MCPCellConfig, sandbox: SandboxConfig) -> SandboxConfig:
     """Return the host's kind of cell, with what is a server's own."""
-    owned = [each for each in sandbox.credentials if each.is_of(f"mcp:{name}")]
+    owned = [
+        credential
+        for credential in sandbox.credentials
+        if credential.is_of(f"mcp:{name}")
+    ]
     reachable = [each.within(cell.network) for each in owned]
     credentials = [
         # All of that sandbox is the server's.
@@ -136,7 +143,7 @@ def _cell(name: str, cell: MCPCellConfig, sandbox: SandboxConfig) -> SandboxConf
         if each is not None
     ]
     usual = {name: getattr(sandbox, name) for name in sandbox.model_fields_set}
-    inspect = [host for each in credentials for host in each.hosts]
+    inspect = [host for credential in credentials for host in credential.hosts]
     own = {
         "network": _network(cell.network, inspect, sandbox.network.server_ca),
         "credentials": credentials,

@@ -25,7 +25,7 @@ def check_names(policies: Collection[AgentPolicy], tools: Collection[str]) -> No
     ]
     if problems:
         raise PolicyError(
-            "; ".join("{field}: {reason}".format(**each) for each in problems),
+            "; ".join("{field}: {reason}".format(**problem) for problem in problems),
             hint="`toolcell tools list` has all; --offline does not look them up",
             details={"problems": problems},
         )

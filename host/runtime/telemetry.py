@@ -32,7 +32,7 @@ class HostMetrics:
 
     def __init__(self, config: HostConfig, components: HostComponents) -> None:
         self._components = components
-        self._agents = [each.agent_id for each in config.all_policies()]
+        self._agents = [policy.agent_id for policy in config.all_policies()]
         self._seconds = config.telemetry.budget_seconds
         self._was_read = False
         self._left: RemainingLimits = {}

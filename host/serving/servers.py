@@ -154,9 +154,9 @@ async def serve_console_alone(
 
     async with (
         open_events(sources.event_bus, sources.approvals) as events,
-        serve_console(sources, address, events) as told,
+        serve_console(sources, address, events) as opened,
     ):
-        on_console(*told)
+        on_console(*opened)
         await until_signal(_nothing_runs, 0.0)
 
 

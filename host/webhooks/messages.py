@@ -71,8 +71,8 @@ def message(
     if public_url is not None:
         data["url"] = f"{public_url}/approvals/{request.id}"
     # A chat shows people what the receiver puts there: no letter of it is hidden.
-    told = escaped_json(data)
-    text = {"type": event, "timestamp": _time(now), "data": told}
+    escaped = escaped_json(data)
+    text = {"type": event, "timestamp": _time(now), "data": escaped}
     return json.dumps(text, ensure_ascii=False).encode()
 
 

@@ -232,7 +232,13 @@ def _put(db: sqlite3.Connection, messages: Iterable[WaitingMessage]) -> None:
     db.executemany(
         "INSERT OR IGNORE INTO webhook_messages VALUES (?, ?, ?, ?, ?, 0)",
         [
-            (each.id, each.webhook, each.body, each.made_at, each.made_at)
-            for each in messages
+            (
+                message.id,
+                message.webhook,
+                message.body,
+                message.made_at,
+                message.made_at,
+            )
+            for message in messages
         ],
     )

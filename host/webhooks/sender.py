@@ -71,7 +71,7 @@ class Receiver:
         self._signer = Signer(webhook.name, secret)
         parts = urlsplit(webhook.url)
         port = parts.port or (80 if webhook.is_loopback else 443)
-        networks = [str(each) for each in webhook.networks]
+        networks = [str(network) for network in webhook.networks]
         self._rules = EgressRules.of(
             f"the webhook {webhook.name}",
             [parts.hostname or ""],
@@ -140,8 +140,8 @@ class WebhookSender:
     async def __aenter__(self) -> Self:
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._watch)
-        for each in self._receivers:
-            self._tasks.start_soon(self._deliver, each)
+        for receiver in self._receivers:
+            self._tasks.start_soon(self._deliver, receiver)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -153,8 +153,8 @@ class WebhookSender:
         with anyio.CancelScope(shield=True):
             await self._look()
             async with anyio.create_task_group() as last:
-                for each in self._receivers:
-                    last.start_soon(self._deliver_due, each)
+                for receiver in self._receivers:
+                    last.start_soon(self._deliver_due, receiver)
         self._queue.close()
 
     async def _watch(self) -> None:
@@ -238,14 +238,19 @@ class WebhookSender:
         return [
             WaitingMessage(
                 id=name if times == 1 else f"{name}-{times}",
-                webhook=each.webhook.name,
+                webhook=receiver.webhook.name,
                 body=message(
-                    event, record, now, each.webhook, self._redactor, self._public_url
+                    event,
+                    record,
+                    now,
+                    receiver.webhook,
+                    self._redactor,
+                    self._public_url,
                 ),
                 made_at=now,
             )
-            for each in self._receivers
-            if event in each.webhook.events
+            for receiver in self._receivers
+            if event in receiver.webhook.events
         ]
 
     async def _deliver(self, receiver: Receiver) -> None:
@@ -317,7 +322,9 @@ def make_webhooks(
         return None
     if folder is None:
         raise ConfigError("webhooks need state.folder", hint="set it to a folder")
-    receivers = [Receiver(each, secrets[each.secret]) for each in config.webhooks]
+    receivers = [
+        Receiver(webhook, secrets[webhook.secret]) for webhook in config.webhooks
+    ]
     return WebhookSender(
         approvals,
         receivers,

@@ -12,7 +12,7 @@ from itertools import islice
 import anyio
 
 from toolcell.core import CellLostError
-from toolcell.core.task_groups import lone_error_as_it_is
+from toolcell.core.task_groups import unwrapped_single_error
 
 from ..cell.wire.contract import BESIDE
 from ..cell.wire.frames import Frame, FrameDecoder, FrameError
@@ -82,7 +82,7 @@ class Channel:
         What it says may be more than the channel holds, and it reads no more until that
         is gone.
         """
-        with lone_error_as_it_is():
+        with unwrapped_single_error():
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read_on)
                 while not self._push():

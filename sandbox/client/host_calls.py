@@ -14,7 +14,7 @@ import anyio.abc
 from pydantic_core import to_json
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.core.task_groups import lone_error_as_it_is
+from toolcell.core.task_groups import unwrapped_single_error
 from toolcell.core.text.json_size import count_values
 
 from ..cell.wire.frames import CALLS_AHEAD, FrameError, strict_json
@@ -100,7 +100,7 @@ class CallServer:
         # The run is over: nobody waits for the calls that are still served.
         self._tasks.cancel_scope.cancel()
         # As that of a handler, or of the body.
-        with lone_error_as_it_is():
+        with unwrapped_single_error():
             await self._tasks.__aexit__(kind, error, trace)
 
     def serve(self, payload: bytes) -> None:

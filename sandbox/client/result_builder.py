@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from toolcell.core.models import put_together
+from toolcell.core.models import construct_unchecked
 
 from ..cell.wire.contract import MAX_OUTPUTS, MAX_OUTPUTS_BYTES
 from ..config.settings import IsolationLevel, Limits
@@ -116,7 +116,7 @@ def _isolation(
 
 def _made(kind: type[_M], **fields: Any) -> _M:
     """Return a model with all of its fields, unchecked."""
-    return put_together(kind, fields, set(fields))
+    return construct_unchecked(kind, fields, set(fields))
 
 
 _NAMED_ARTIFACTS = 10

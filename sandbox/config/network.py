@@ -120,9 +120,9 @@ class Network(SettingsModel):
         rules = self.rules
         wider = [each for each in other.hosts if not rules.allow(*read_rule(each))]
         if wider or (self.mode == "none" and other.mode != "none"):
-            told = ", ".join(wider) or "there is no network"
+            named = ", ".join(wider) or "there is no network"
             raise InvalidInputError(
-                f"a run can only narrow the network; wider here: {told}",
+                f"a run can only narrow the network; wider here: {named}",
                 hint="name it in SandboxConfig(network=...), or use "
                 "Session.set_network",
             )

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import anyio
 
 from toolcell.core import ToolcellError
-from toolcell.core.task_groups import lone_error_as_it_is
+from toolcell.core.task_groups import unwrapped_single_error
 
 from .gate import NetworkAct, RequestGate
 from .run_clock import Pausable, answer_for
@@ -53,7 +53,7 @@ class _Wait:
     @asynccontextmanager
     async def pause_deadline(self) -> AsyncIterator[None]:
         """Stop the clock."""
-        with lone_error_as_it_is():
+        with unwrapped_single_error():
             async with (
                 self._clock.pause_deadline(),
                 anyio.create_task_group() as tasks,

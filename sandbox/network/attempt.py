@@ -59,12 +59,12 @@ class Attempt:
 
     def outcome(self) -> dict[str, JsonValue]:
         """Return what became of it, for the gate that admitted it."""
-        told: dict[str, JsonValue] = {"verdict": self.verdict}
+        facts: dict[str, JsonValue] = {"verdict": self.verdict}
         if self.reason:
-            told["reason"] = self.reason
+            facts["reason"] = self.reason
         if self.response is not None:
-            told["status"] = self.response.status
-        return told | {"bytes_in": self.bytes_in, "bytes_out": self.bytes_out}
+            facts["status"] = self.response.status
+        return facts | {"bytes_in": self.bytes_in, "bytes_out": self.bytes_out}
 
     def record(self) -> Connection:
         """Return its record."""

@@ -22,7 +22,7 @@ import anyio
 import h11
 from pydantic import JsonValue
 
-from toolcell.core.task_groups import lone_error_as_it_is
+from toolcell.core.task_groups import unwrapped_single_error
 
 from ..config.host_rules import read_authority
 from . import stream as egress_stream
@@ -254,7 +254,7 @@ class InspectedConnection:
         server = await self._reach()
         exchange.mask = request.mask()
         out = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-        with lone_error_as_it_is():
+        with unwrapped_single_error():
             await self._both_ways(exchange, request, reader, out, server)
         if reader.our_state is h11.SWITCHED_PROTOCOL:
             await self._pass_on(reader, out, server)

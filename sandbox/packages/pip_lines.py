@@ -37,14 +37,14 @@ async def install_lines(
     """
     if program.language != "python" or program.restricted_imports is not None:
         return program
-    told: dict[str, str] = {}
+    answers: dict[str, str] = {}
     for cell in program.source.split(CELL_END):
         for line in installs(cell):
-            if line not in told:
-                told[line] = await _install(line, install)
-    if not told:
+            if line not in answers:
+                answers[line] = await _install(line, install)
+    if not answers:
         return program
-    inputs = {**json.loads(program.inputs or b"{}"), INSTALLED: told}
+    inputs = {**json.loads(program.inputs or b"{}"), INSTALLED: answers}
     return program._replace(inputs=json.dumps(inputs).encode())
 
 

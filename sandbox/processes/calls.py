@@ -10,7 +10,7 @@ from toolcell.core import CellLostError
 
 from ..client.host_calls import CallServer, HostCalls
 from ..network.run_clock import RunClock
-from .beside import FramesBesideRuns
+from .side_channel import SideChannel
 
 if TYPE_CHECKING:
     from ..client.types import Spawn
@@ -27,7 +27,7 @@ class CommandCalls:
     """
 
     def __init__(
-        self, calls: HostCalls, number: int, frames: FramesBesideRuns, clock: RunClock
+        self, calls: HostCalls, number: int, frames: SideChannel, clock: RunClock
     ) -> None:
         self.request = {
             "calls_at_once": calls.max_concurrency,

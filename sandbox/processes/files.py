@@ -10,7 +10,7 @@ from toolcell.core import CellLostError
 
 from ..cell.wire.frames import Frame
 from ..client.types import CellTraits
-from .beside import FramesBesideRuns
+from .side_channel import SideChannel
 
 _ANSWER_SECONDS = 60.0
 
@@ -26,7 +26,7 @@ class FileTable:
         traits: What the cell's backend promises.
     """
 
-    def __init__(self, frames: FramesBesideRuns, traits: CellTraits) -> None:
+    def __init__(self, frames: SideChannel, traits: CellTraits) -> None:
         self._frames = frames
         self._made = 0
         self._answers: dict[int, Frame | None] = {}

@@ -8,7 +8,7 @@ from ..cell.wire.frames import Frame
 from ..network.names import with_name_warnings
 from ..network.run_clock import RunClock
 from ..results.result import ExecutionResult
-from .beside import FramesBesideRuns
+from .side_channel import SideChannel
 
 if TYPE_CHECKING:
     from ..network.egress import Egress
@@ -27,7 +27,7 @@ class CommandNetwork:
     """
 
     def __init__(
-        self, egress: Egress, number: int, frames: FramesBesideRuns, clock: RunClock
+        self, egress: Egress, number: int, frames: SideChannel, clock: RunClock
     ) -> None:
         self.egress = egress
         self._number = number

@@ -15,7 +15,7 @@ from toolcell.core import CellLostError, InvalidInputError
 from ..cell.wire.frames import Frame
 from ..client.file_errors import known
 from ..network.stream import CellStream
-from .beside import FramesBesideRuns
+from .side_channel import SideChannel
 
 _CONNECT_SECONDS = 10.0
 _HIGHEST_PORT = 65_535
@@ -120,7 +120,7 @@ class PortTable:
         frames: Leads to the cell.
     """
 
-    def __init__(self, frames: FramesBesideRuns) -> None:
+    def __init__(self, frames: SideChannel) -> None:
         self._frames = frames
         self._made = 0
         self._streams: dict[int, CellStream] = {}

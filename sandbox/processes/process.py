@@ -241,7 +241,7 @@ class Process:
             self._result = self._build_result(header)
 
     def end(self) -> None:
-        """Be over: whoever waits goes on, with a result or without."""
+        """Mark it as ended, with a result or without, and wake all who wait."""
         if self._ended.is_set():
             return
         if self._result is not None and self.network is not None:

@@ -18,10 +18,10 @@ from ..client.header_numbers import MAX_PID, whole
 from ..client.types import CellTraits
 from ..config.settings import Limits
 from ..network.run_clock import RunClock
-from .beside import FramesBesideRuns
 from .calls import CommandCalls
 from .network import CommandNetwork
 from .process import Process, checked_size, checked_timeout
+from .side_channel import SideChannel
 
 if TYPE_CHECKING:
     from ..client.host_calls import HostCalls
@@ -108,7 +108,7 @@ class ProcessTable:
         traits: What the cell's backend promises.
     """
 
-    def __init__(self, frames: FramesBesideRuns, traits: CellTraits) -> None:
+    def __init__(self, frames: SideChannel, traits: CellTraits) -> None:
         self._frames = frames
         self._traits = traits
         self._spawn = frames.spawn

@@ -11,7 +11,7 @@ from toolcell.core import CellLostError
 
 from ..cell.wire.frames import Frame
 from ..client.header_numbers import milliseconds, whole
-from .beside import FramesBesideRuns
+from .side_channel import SideChannel
 
 _ANSWER_SECONDS = 30.0
 
@@ -45,7 +45,7 @@ class UsageTable:
         frames: Leads to the cell.
     """
 
-    def __init__(self, frames: FramesBesideRuns) -> None:
+    def __init__(self, frames: SideChannel) -> None:
         self._frames = frames
         self._made = 0
         self._questions: dict[int, _Question] = {}
@@ -78,14 +78,14 @@ class UsageTable:
         Raises:
             KeyError, TypeError, ValueError: It makes no sense.
         """
-        told = frame.header
-        question = self._questions.get(told["id"])
+        header = frame.header
+        question = self._questions.get(header["id"])
         if question is None:
             return
         question.usage = CellUsage(
-            cpu_ms=milliseconds(told["cpu_ms"]),
-            memory_bytes=whole(told["memory_bytes"]),
-            disk_bytes=whole(told["disk_bytes"]),
+            cpu_ms=milliseconds(header["cpu_ms"]),
+            memory_bytes=whole(header["memory_bytes"]),
+            disk_bytes=whole(header["disk_bytes"]),
         )
         question.answered.set()
 

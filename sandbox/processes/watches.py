@@ -15,7 +15,7 @@ from ..cell.wire.contract import CHANGES_AT_ONCE
 from ..cell.wire.frames import Frame, strict_json
 from ..client.file_errors import file_error, known
 from ..client.header_numbers import whole
-from .beside import FramesBesideRuns
+from .side_channel import SideChannel
 
 
 class FileChange(BaseModel):
@@ -180,7 +180,7 @@ class WatchTable:
         frames: Leads to the cell.
     """
 
-    def __init__(self, frames: FramesBesideRuns) -> None:
+    def __init__(self, frames: SideChannel) -> None:
         self._frames = frames
         self._made = 0
         self._watches: dict[int, FileWatch] = {}

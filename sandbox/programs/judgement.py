@@ -92,10 +92,10 @@ def _judge(source: str, policy: CodePolicy | None) -> Restricted:
     return Restricted(b"", find_violations(source, policy))
 
 
-def _read(told: dict[str, Any]) -> Restricted:
-    if "error" in told:
-        raise InvalidInputError(told["error"], hint=told["hint"])
-    return Restricted(base64.b64decode(told["code"]), tuple(told["reasons"]))
+def _read(answer: dict[str, Any]) -> Restricted:
+    if "error" in answer:
+        raise InvalidInputError(answer["error"], hint=answer["hint"])
+    return Restricted(base64.b64decode(answer["code"]), tuple(answer["reasons"]))
 
 
 def answer() -> None:
@@ -105,11 +105,11 @@ def answer() -> None:
     asked = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_CPU, (asked["seconds"], asked["seconds"]))
     policy = asked["policy"] and CodePolicy.model_validate(asked["policy"])
-    told: dict[str, Any]
+    answer: dict[str, Any]
     try:
         found = _judge(asked["source"], policy)
         code = base64.b64encode(found.code).decode()
-        told = {"code": code, "reasons": found.reasons}
+        answer = {"code": code, "reasons": found.reasons}
     except InvalidInputError as error:
-        told = {"error": error.message, "hint": error.hint}
-    json.dump(told, sys.stdout)
+        answer = {"error": error.message, "hint": error.hint}
+    json.dump(answer, sys.stdout)

@@ -37,8 +37,8 @@ def table_as_markdown(text: str, max_rows: int) -> str | None:
         f"only the first {_MAX_COLUMNS} columns": table.has_more_columns,
         "the end was not read": table.is_open and len(text) > _MAX_CHARACTERS,
     }
-    told = ", ".join(note for note, holds in notes.items() if holds)
-    return "\n".join([*lines, *([f"\n({told})"] if told else [])])
+    remarks = ", ".join(note for note, holds in notes.items() if holds)
+    return "\n".join([*lines, *([f"\n({remarks})"] if remarks else [])])
 
 
 def _line(row: list[str], width: int) -> str:
@@ -66,7 +66,7 @@ class _Table:
         self._max_rows = max_rows
         self._inside = 0
         self._hidden = ""
-        # Of the cell that is open.
+        # The texts of the table's cell that is open; None between cells.
         self._pieces: list[str] | None = None
 
     def take(self, piece: str, closes: bool, name: str) -> bool:

@@ -176,8 +176,8 @@ class Output(ResultModel):
             return _fenced("svg", drawing)
         for mime, value in self.data.items():
             if mime == "application/json" or not isinstance(value, str):
-                told = _without_template(value) if mime == _PLOTLY else value
-                return _fenced("json", json.dumps(told, ensure_ascii=False))
+                shown = _without_template(value) if mime == _PLOTLY else value
+                return _fenced("json", json.dumps(shown, ensure_ascii=False))
         for mime, language in _FENCED.items():
             if (source := self.text(mime)) is not None:
                 return _fenced(language, source)

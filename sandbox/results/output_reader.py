@@ -136,10 +136,10 @@ def _decoded(text: str) -> bytes:
         raise ValueError("not base 64") from None
 
 
-def _preview(told: Any) -> Preview | None:
-    if not isinstance(told, list) or len(told) != 2:
+def _preview(pair: Any) -> Preview | None:
+    if not isinstance(pair, list) or len(pair) != 2:
         return None
-    mime, text = told
+    mime, text = pair
     try:
         data = _decoded(str(text))
     except ValueError:

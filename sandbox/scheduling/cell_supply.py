@@ -14,7 +14,7 @@ from ..client.backend import Backend
 from ..client.cell import Cell
 from ..config.settings import Limits, SandboxConfig
 from .active_cells import ActiveCells
-from .cell_news import CellNews
+from .cell_events import CellEvents
 from .fair_queue import FairQueue
 from .pool import Pool, PoolStats
 from .used_cells import Owner
@@ -52,7 +52,7 @@ class CellSupply:
         config: SandboxConfig,
         tasks: anyio.abc.TaskGroup,
         active: ActiveCells,
-        news: CellNews,
+        news: CellEvents,
     ) -> None:
         self.news = news
         """Tells what goes wrong with the cells."""

@@ -16,7 +16,7 @@ from toolcell.core import SandboxError
 from ..client.backend import Backend
 from ..client.cell import Cell
 from ..config.settings import Limits, SandboxConfig
-from .cell_news import CellNews
+from .cell_events import CellEvents
 from .used_cells import Owner, UsedCells, agent_of, key_of
 
 _RETRY_SECONDS = 1.0
@@ -72,7 +72,7 @@ class Pool:
         backend: Backend,
         config: SandboxConfig,
         tasks: anyio.abc.TaskGroup,
-        news: CellNews,
+        news: CellEvents,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend

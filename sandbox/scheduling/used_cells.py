@@ -14,7 +14,7 @@ from toolcell.core import CellLostError
 
 from ..client.cell import Cell
 from ..config.settings import LIMITS, Limits
-from .cell_news import CellNews
+from .cell_events import CellEvents
 
 IDLE_SECONDS = 60.0
 """Seconds that a used cell waits for a program. When it is reached it is destroyed."""
@@ -57,7 +57,7 @@ class UsedCells:
         self,
         max_cells: int,
         tasks: anyio.abc.TaskGroup,
-        news: CellNews,
+        news: CellEvents,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_cells = max_cells

@@ -254,7 +254,7 @@ class Session(SandboxSession):
         )
         _require_cell(self._shared, "runs no commands")
         wanted = replace(wanted, packages=await self._programs.layer(self._packages))
-        table = (await self._shared.beside(self._programs.spawn)).commands
+        table = (await self._shared.tables(self._programs.spawn)).commands
         limits, egress = self._programs.config.limits, None
         if self._shared.network.mode != "none":
             egress = self._programs.egress(
@@ -264,21 +264,21 @@ class Session(SandboxSession):
 
     async def connect(self, port: int) -> PortStream:
         _require_cell(self._shared, "has no ports of its own")
-        beside = await self._shared.beside(self._programs.spawn)
-        return await beside.ports.connect(port)
+        tables = await self._shared.tables(self._programs.spawn)
+        return await tables.ports.connect(port)
 
     async def watch(
         self, path: str | PathLike[str] = "", *, recursive: bool = False
     ) -> FileWatch:
         _require_cell(self._shared, "has no watches")
         name = checked_path(path, absolute=True) if path else ""
-        beside = await self._shared.beside(self._programs.spawn)
-        return await beside.watches.open(name, self._own_branch, recursive=recursive)
+        tables = await self._shared.tables(self._programs.spawn)
+        return await tables.watches.open(name, self._own_branch, recursive=recursive)
 
     async def usage(self) -> CellUsage:
         _require_cell(self._shared, "measures no sessions", paused=True)
-        beside = await self._shared.beside(self._programs.spawn)
-        return await beside.usage.ask()
+        tables = await self._shared.tables(self._programs.spawn)
+        return await tables.usage.ask()
 
     def processes(self) -> tuple[Process, ...]:
         return self._shared.processes

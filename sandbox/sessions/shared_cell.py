@@ -15,10 +15,10 @@ from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableEr
 from ..client.cell import Cell
 from ..client.questions import INTERRUPT_SECONDS
 from ..config.network import Network
-from ..processes.beside import FramesBesideRuns
 from ..processes.files import FileTable
 from ..processes.ports import PortTable
 from ..processes.process import Process
+from ..processes.side_channel import SideChannel
 from ..processes.table import ProcessTable
 from ..processes.usage import UsageTable
 from ..processes.watches import WatchTable
@@ -43,10 +43,10 @@ def node_branch(branch: str) -> str:
     return f"{branch}/node"
 
 
-class Beside(NamedTuple):
-    """Commands, files, connections and watches of a cell, beside its runs."""
+class CellTables(NamedTuple):
+    """What goes on in a cell beside its runs, over one side channel."""
 
-    frames: FramesBesideRuns
+    frames: SideChannel
     commands: ProcessTable
     files: FileTable
     ports: PortTable
@@ -73,7 +73,7 @@ class SharedCell:
     ) -> None:
         self.cell = cell
         self._on_lost = on_lost
-        # True once its end needs no word any more.
+        # True once its loss was reported, or its end is on purpose.
         self._ends = False
         self.network = network
         self.egress: Egress | None = None
@@ -89,7 +89,7 @@ class SharedCell:
         self.used = time.monotonic()
         self.over = ""
         self.paused = False
-        self._beside: Beside | None = None
+        self._tables: CellTables | None = None
 
     @property
     def alive(self) -> bool:
@@ -101,12 +101,12 @@ class SharedCell:
 
     @property
     def _speaks(self) -> bool:
-        return self._beside is not None and self._beside.frames.is_busy
+        return self._tables is not None and self._tables.frames.is_busy
 
     @property
     def processes(self) -> tuple[Process, ...]:
         """The commands that run in the cell."""
-        return self._beside.commands.living if self._beside is not None else ()
+        return self._tables.commands.living if self._tables is not None else ()
 
     @property
     def proxies(self) -> tuple[Egress, ...]:
@@ -123,11 +123,11 @@ class SharedCell:
     @property
     def last_used(self) -> float:
         """The time of the last end of a run, file or command, by `time.monotonic`."""
-        if self._beside is None:
+        if self._tables is None:
             return self.used
-        return max(self.used, self._beside.frames.used)
+        return max(self.used, self._tables.frames.used)
 
-    async def beside(self, spawn: Spawn) -> Beside:
+    async def tables(self, spawn: Spawn) -> CellTables:
         """Return what starts commands, connects to ports and watches folders.
 
         Args:
@@ -137,16 +137,16 @@ class SharedCell:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
-        if self._beside is None:
+        if self._tables is None:
             try:
                 channel = await self.cell.open_channel()
             except _LOST as error:
                 await self._lose(error)
                 raise
             # Another task may have waited for the same cell.
-            if self._beside is None:
-                frames = FramesBesideRuns(channel, spawn, self._note_loss)
-                self._beside = Beside(
+            if self._tables is None:
+                frames = SideChannel(channel, spawn, self._note_loss)
+                self._tables = CellTables(
                     frames,
                     ProcessTable(frames, self.cell.traits),
                     FileTable(frames, self.cell.traits),
@@ -154,14 +154,14 @@ class SharedCell:
                     WatchTable(frames),
                     UsageTable(frames),
                 )
-        return self._beside
+        return self._tables
 
     @asynccontextmanager
     async def files(self, spawn: Spawn) -> AsyncIterator[FileTable]:
         """Yield what moves files, once no other task does; runs may go on.
 
         Args:
-            spawn: As in `beside`.
+            spawn: As in `tables`.
 
         Raises:
             CellLostError: The cell is gone.
@@ -171,7 +171,7 @@ class SharedCell:
         async with self._filing:
             self.require_open()
             try:
-                yield (await self.beside(spawn)).files
+                yield (await self.tables(spawn)).files
             except CellLostError as error:
                 await self._lose(error)
                 raise

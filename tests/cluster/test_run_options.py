@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from toolcell.cluster.driver.requests import RemoteRun
-from toolcell.cluster.node.visitor import options_of
+from toolcell.cluster.node.driver_connection import options_of
 from toolcell.cluster.wire.message import Message
 from toolcell.cluster.wire.protocol import FOLLOWED
 from toolcell.sandbox import HostCalls, Job, Limits, Network, Sandbox, SandboxSession

@@ -14,9 +14,9 @@ from pydantic import SecretStr
 
 from toolcell.cluster import ClusterSandbox
 from toolcell.cluster.wire import link, message
+from toolcell.cluster.wire.file_chunks import MAX_HEADERS_BYTES, receive_file
 from toolcell.cluster.wire.link import Exchange
 from toolcell.cluster.wire.message import Message
-from toolcell.cluster.wire.parts import MAX_HEADERS_BYTES, receive_file
 from toolcell.core import InvalidInputError, SandboxError
 from toolcell.sandbox import Finished, Limits
 

@@ -13,8 +13,8 @@ from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import PortStream, SandboxManager, Session
 from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
 from toolcell.sandbox.cell.wire.frames import Frame, FrameError
-from toolcell.sandbox.processes.beside import FramesBesideRuns
 from toolcell.sandbox.processes.ports import PortTable
+from toolcell.sandbox.processes.side_channel import SideChannel
 
 from ..conftest import BackendRow
 
@@ -127,7 +127,7 @@ class Cell:
 async def connected() -> tuple[PortTable, PortStream]:
     """Return a table with one connection, number 1, to a cell of one's own."""
     cell = Cell()
-    frames: FramesBesideRuns = cell  # type: ignore[assignment]
+    frames: SideChannel = cell  # type: ignore[assignment]
     table = PortTable(frames)
     found: list[PortStream] = []
 
@@ -189,7 +189,7 @@ async def test_a_cell_opens_no_connection_by_itself() -> None:
 
 async def test_a_cell_that_goes_away_while_it_is_asked() -> None:
     cell = Cell()
-    frames: FramesBesideRuns = cell  # type: ignore[assignment]
+    frames: SideChannel = cell  # type: ignore[assignment]
     table = PortTable(frames)
 
     async def go_away() -> None:

@@ -309,8 +309,10 @@ def _save_artifacts(
 
 def _files_of_value(result: ExecutionResult) -> tuple[str, ...]:
     """Return the names of files that repeat what an output tells."""
-    told = any(each.is_value and each.text("text/html") for each in result.outputs)
-    return ("value.html", "value.txt") if told else ()
+    repeated = any(
+        output.is_value and output.text("text/html") for output in result.outputs
+    )
+    return ("value.html", "value.txt") if repeated else ()
 
 
 def _key(artifact: Artifact) -> tuple[str, str]:

@@ -38,8 +38,8 @@ class ToolCatalogue:
         """Return stubs of the tools that fit a query best, at most `limit`."""
         listed = self._current()
         names = listed.index.search(query)
-        tools = (self._find(agent_id, listed, python_name(each)) for each in names)
-        found = islice((each for each in tools if each is not None), limit)
+        tools = (self._find(agent_id, listed, python_name(name)) for name in names)
+        found = islice((tool for tool in tools if tool is not None), limit)
         return "\n\n".join(_stubs(found)) or "No tool has one of these words."
 
     def describe(self, agent_id: str | None, names: Iterable[str]) -> str:
@@ -57,7 +57,7 @@ class ToolCatalogue:
         """Return a tool by its name in Python, if an agent's program may call it."""
         view = listed.snapshot.for_agent(agent_id)
         tools = [view.get(each) for each in listed.names.get(name, ())]
-        seen = [each for each in tools if each is not None and "code" in each.callers]
+        seen = [tool for tool in tools if tool is not None and "code" in tool.callers]
         # Which of two of one name is meant is not known.
         if len(seen) != 1:
             return None

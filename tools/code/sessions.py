@@ -356,8 +356,8 @@ class CodeSessions:
             del self._losses[next(iter(self._losses))]
 
     def _tell(self, changed: CodeSession) -> None:
-        for each in self.listeners:
-            each(changed)
+        for listener in self.listeners:
+            listener(changed)
 
     async def _until_idle(self, held: CodeSession) -> SessionEnd:
         until = held.used + self._idle_seconds

@@ -51,12 +51,12 @@ class MCPActs:
 
     def __init__(self, executor: ToolExecutor, toolsets: Iterable[MCPToolset]) -> None:
         self._executor = executor
-        self._toolsets = {each.name: each for each in toolsets}
+        self._toolsets = {toolset.name: toolset for toolset in toolsets}
 
     @property
     def offers_any(self) -> bool:
         """True if there is something that some agent might read or get."""
-        return any(each.offers for each in self._toolsets.values())
+        return any(toolset.offers for toolset in self._toolsets.values())
 
     async def listed(self, agent_id: str, kind: Kind) -> list[tuple[str, MCPOffer]]:
         """Return what an agent may ask for, each with its server.
@@ -106,7 +106,7 @@ class MCPActs:
             toolset, offer = self._found(_READ, there.get("server"), there.get("uri"))
             async with toolset.use(offer, agent_id) as connection:
                 answer = await connection.read(there["uri"])
-        return [_as_json(each) | _mark(toolset) for each in answer.contents]
+        return [_as_json(content) | _mark(toolset) for content in answer.contents]
 
     async def get_prompt(
         self,

@@ -161,8 +161,8 @@ class Pipeline:
                 made_up = cancelled_itself(self._call.name)
                 return self._close_failed(made_up, cause=error)
             # Nobody takes the result, but the record is written.
-            told = self._watch.cancelled_as or cancelled(begun=True)
-            self._close_failed(told, "cancelled", cause=error)
+            shown = self._watch.cancelled_as or cancelled(begun=True)
+            self._close_failed(shown, "cancelled", cause=error)
             raise
 
     async def _begin(self) -> ToolResult:

@@ -279,7 +279,7 @@ def _difference(
     before: Mapping[str, Mapping[str, Tool]], after: Mapping[str, Mapping[str, Tool]]
 ) -> Reload:
     def hashes(versions: Mapping[str, Tool]) -> set[str]:
-        return {each.definition_hash for each in versions.values()}
+        return {version.definition_hash for version in versions.values()}
 
     return Reload(
         added=tuple(name for name in after if name not in before),

@@ -220,9 +220,9 @@ class Snapshot:
     def _similar(self, name: str) -> list[str]:
         # A comparison is slow, so only names that begin or end alike are compared.
         alike = (
-            each
-            for each in self.state.tools
-            if each[:3] == name[:3] or each[-3:] == name[-3:]
+            tool
+            for tool in self.state.tools
+            if tool[:3] == name[:3] or tool[-3:] == name[-3:]
         )
         few = itertools.islice(filter(self.__contains__, alike), MAX_COMPARED)
         return difflib.get_close_matches(name[:64], few, n=MAX_SUGGESTIONS, cutoff=0.7)

@@ -49,7 +49,7 @@ ConfigPath = Annotated[
     typer.Option(
         "--config",
         envvar="TOOLCELL_CONFIG",
-        # Who opens a file says better why it cannot be read.
+        # The error of the reader says better why a file cannot be read.
         readable=False,
         help="The configuration of the host.",
     ),

@@ -15,7 +15,7 @@ from ...terminal.output import print_json, print_table
 from ..base.json_options import read_option
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath, FlowThread
 from .json_facts import checkpoint_facts, thread_facts, thread_summary
-from .keep import add_keeping_commands
+from .maintenance import add_maintenance_commands
 from .run import add_running_commands
 from .store import with_threads
 
@@ -28,7 +28,7 @@ flow = typer.Typer(
     help="Inspect, answer and resume threads of graphs.", no_args_is_help=True
 )
 add_running_commands(flow)
-add_keeping_commands(flow)
+add_maintenance_commands(flow)
 
 Question = Annotated[
     str | None,

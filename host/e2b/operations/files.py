@@ -180,7 +180,7 @@ async def entries_of(
     """Return the entries at absolute paths, of those that are there."""
     files = CellFiles(sandbox.session)
     entries = await files.with_metadata(await files.some(paths))
-    return {each["path"]: each for each in entries}
+    return {entry["path"]: entry for entry in entries}
 
 
 READ = Act("sandbox.read", ReadArguments, _read)

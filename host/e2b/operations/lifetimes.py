@@ -61,7 +61,7 @@ async def _set_timeout(
 
 def _unlimited(sandbox: Sandbox) -> list[Command]:
     """Return the commands that run until the end of their sandbox."""
-    return [each for each in sandbox.commands.values() if not each.has_limit]
+    return [command for command in sandbox.commands.values() if not command.has_limit]
 
 
 def _cost(sandbox: Sandbox, arguments: TimeoutArguments) -> Mapping[str, int]:

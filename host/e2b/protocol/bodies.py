@@ -28,9 +28,9 @@ def parsed(model: type[M], data: bytes) -> M:
 def page(found: list[dict[str, Any]], query: Mapping[str, str]) -> Response:
     """Answer with the page of a list that a query asks for. Raises APIError."""
     texts = (query.get("nextToken", "0"), query.get("limit", str(_MAX_PAGE)))
-    if not all(each.isascii() and each.isdecimal() for each in texts):
+    if not all(text.isascii() and text.isdecimal() for text in texts):
         raise APIError(400, "nextToken and limit are numbers")
-    start, length = (int(each[:9]) for each in texts)
+    start, length = (int(text[:9]) for text in texts)
     end = start + min(max(length, 1), _MAX_PAGE)
     headers = {"x-next-token": str(end)} if end < len(found) else None
     return JSONResponse(found[start:end], headers=headers)

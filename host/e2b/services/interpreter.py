@@ -186,7 +186,7 @@ def _result_of(output: Output) -> dict[str, Any]:
 def _last(result: ExecutionResult, runs: int) -> Iterator[dict[str, Any]]:
     """Yield the value, the error and the count of runs."""
     has_value = result.value is not None
-    if has_value and not any(each.is_value for each in result.outputs):
+    if has_value and not any(output.is_value for output in result.outputs):
         text = _text(result.value)
         yield {"type": "result", "text": text, "is_main_result": True}
     if (error := _error(result)) is not None:

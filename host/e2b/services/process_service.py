@@ -187,10 +187,10 @@ class ProcessService:
         sandbox.session  # noqa: B018 - an ended one has none
         return {
             "processes": [
-                {"config": each.config, "pid": pid}
-                | ({} if each.tag is None else {"tag": each.tag})
-                for pid, each in sandbox.commands.items()
-                if each.process.running
+                {"config": command.config, "pid": pid}
+                | ({} if command.tag is None else {"tag": command.tag})
+                for pid, command in sandbox.commands.items()
+                if command.process.running
             ]
         }
 

@@ -124,7 +124,7 @@ async def _stream(
 async def _events(
     sandbox: Sandbox, watcher: Watcher, changes: Sequence[FileChange]
 ) -> list[dict[str, Any]]:
-    events = [event for each in changes for event in _told(each)]
+    events = [event for change in changes for event in _told(change)]
     if watcher.folder is None or not events:
         return events
     paths = [posixpath.join(watcher.folder, each["name"]) for each in events]

@@ -147,7 +147,7 @@ class Sandbox:
     @property
     def is_busy(self) -> bool:
         """True while something is held for a program, which covers all in the cell."""
-        return not all(each.is_settled for each in self.programs)
+        return not all(program.is_settled for program in self.programs)
 
     @property
     def is_alive(self) -> bool:

@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from toolcell.cluster.wire import outbox as outbox_module
+from toolcell.cluster.wire.file_chunks import MAX_AHEAD, PART_BYTES, send_file
 from toolcell.cluster.wire.folders import unpack_folder
 from toolcell.cluster.wire.link import Exchange, Kind, Link
 from toolcell.cluster.wire.message import Message
 from toolcell.cluster.wire.outbox import MORE, PIECE_BYTES, PREFIX, Outbox
-from toolcell.cluster.wire.parts import MAX_AHEAD, PART_BYTES, send_file
 from toolcell.cluster.wire.tls import TLSSocket
 from toolcell.core import InvalidInputError
 

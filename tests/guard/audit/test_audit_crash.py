@@ -148,7 +148,7 @@ def test_a_log_is_checked_between_two_writes(
 
     with AuditLog(path) as log:
         log.append("decision")
-    monkeypatch.setattr("toolcell.guard.audit.parts.fcntl.flock", flock)
+    monkeypatch.setattr("toolcell.guard.audit.log_files.fcntl.flock", flock)
 
     assert verify_audit(path).ok
     assert steps == [fcntl.LOCK_SH, fcntl.LOCK_UN]

@@ -11,8 +11,8 @@ import pytest
 
 from toolcell.core import AuditError
 from toolcell.guard import AuditHead, AuditLog, verify_audit
-from toolcell.guard.audit import parts
-from toolcell.guard.audit.parts import AuditPart
+from toolcell.guard.audit import log_files
+from toolcell.guard.audit.log_files import AuditPart
 from toolcell.guard.spi import audit_of_call, audit_page
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -31,7 +31,7 @@ def filled(folder: Path, count: int, *, seconds: float = 1.0) -> Path:
 
 
 def all_numbers(path: Path) -> list[int]:
-    with parts.audit_parts(path) as found:
+    with log_files.audit_parts(path) as found:
         return [json.loads(line)["seq"] for part in found for line in part.file]
 
 
@@ -80,12 +80,12 @@ def test_a_page_reads_a_part_of_the_log(
 
             return counting
 
-    opened: Any = getattr(parts, "_opened")  # noqa: B009
+    opened: Any = getattr(log_files, "_opened")  # noqa: B009
 
     def counted(path: Path, files: Any) -> list[AuditPart]:
         return [each._replace(file=Counted(each.file)) for each in opened(path, files)]
 
-    monkeypatch.setattr(parts, "_opened", counted)
+    monkeypatch.setattr(log_files, "_opened", counted)
     page = audit_page(path, before=10_000, limit=20)
 
     assert [each.seq for each in page] == list(range(9_999, 9_979, -1))

@@ -14,16 +14,16 @@ import pytest
 from pydantic import BaseModel
 
 from toolcell.core import ToolcellError
-from toolcell.core.task_groups import lone_error_as_it_is
+from toolcell.core.task_groups import unwrapped_single_error
 from toolcell.sandbox import Limits, Network, SandboxManager
 from toolcell.sandbox.cell.wire.frames import Frame, FrameDecoder
 from toolcell.sandbox.client.cell import Cell
 from toolcell.sandbox.client.types import Program
 from toolcell.sandbox.client.workdir import WorkDir
 from toolcell.sandbox.network.egress import Egress
-from toolcell.sandbox.processes.beside import FramesBesideRuns
 from toolcell.sandbox.processes.files import FileTable
 from toolcell.sandbox.processes.ports import PortTable
+from toolcell.sandbox.processes.side_channel import SideChannel
 from toolcell.sandbox.processes.table import Command, ProcessTable
 from toolcell.sandbox.processes.usage import UsageTable
 from toolcell.sandbox.processes.watches import WatchTable
@@ -85,7 +85,7 @@ async def run_with_network(cell: Cell) -> object:
         raise OSError("there are no names here")
 
     found: object = None
-    with lone_error_as_it_is():
+    with unwrapped_single_error():
         async with anyio.create_task_group() as tasks:
             egress = Egress(
                 Network.allow(["db.test:1"]),
@@ -99,11 +99,11 @@ async def run_with_network(cell: Cell) -> object:
 
 
 @asynccontextmanager
-async def beside(cell: Cell) -> AsyncIterator[FramesBesideRuns]:
-    with lone_error_as_it_is():
+async def beside(cell: Cell) -> AsyncIterator[SideChannel]:
+    with unwrapped_single_error():
         async with anyio.create_task_group() as tasks:
             channel = await cell.open_channel()
-            yield FramesBesideRuns(channel, tasks.start_soon, lambda: None)
+            yield SideChannel(channel, tasks.start_soon, lambda: None)
             tasks.cancel_scope.cancel()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from toolcell.sandbox import HostCalls, Limits, Network, SandboxManager, Session
 from toolcell.sandbox.network import admission
-from toolcell.sandbox.processes.beside import FramesBesideRuns
+from toolcell.sandbox.processes.side_channel import SideChannel
 from toolcell.sandbox.spi import pause_deadline
 
 from ...conftest import BackendRow
@@ -209,10 +209,10 @@ async def test_a_command_that_waits_for_two_persons_at_once_gains_the_time_once(
     cell: Session, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[float] = []
-    send, asked = FramesBesideRuns.send, [anyio.Event(), anyio.Event()]
+    send, asked = SideChannel.send, [anyio.Event(), anyio.Event()]
 
     async def watched(
-        self: FramesBesideRuns, header: dict[str, Any], payload: bytes = b""
+        self: SideChannel, header: dict[str, Any], payload: bytes = b""
     ) -> None:
         if header["type"] == "exec_extend":
             moved.append(header["seconds"])
@@ -232,7 +232,7 @@ async def test_a_command_that_waits_for_two_persons_at_once_gains_the_time_once(
         async def look(self) -> None:
             await wait_for_both(1)
 
-    monkeypatch.setattr(FramesBesideRuns, "send", watched)
+    monkeypatch.setattr(SideChannel, "send", watched)
     calls = HostCalls(names=("ask",), handler=handler, max_pause_seconds=900)
     code = (
         "import subprocess\n"

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 from toolcell.sandbox.scheduling import pool as pool_module
-from toolcell.sandbox.scheduling.cell_news import CellNews
+from toolcell.sandbox.scheduling.cell_events import CellEvents
 from toolcell.sandbox.scheduling.fair_queue import FairQueue
 from toolcell.sandbox.scheduling.pool import Pool
 from toolcell.sandbox.spi import diagnose
@@ -315,7 +315,7 @@ async def test_runs_that_begin_together_go_before_the_refill(
     clock, config = Clock(), SUBPROCESS.config(pool=2)
     maker: Any = Maker()
     async with anyio.create_task_group() as tasks:
-        pool = Pool(maker, config, tasks, CellNews("test", []), clock)
+        pool = Pool(maker, config, tasks, CellEvents("test", []), clock)
         pool.start()
         await until(lambda: pool.stats(0).ready == 2)
         for _ in range(2):
@@ -425,7 +425,7 @@ async def test_a_backend_that_cannot_fill_is_tried_again(
         monkeypatch.setattr(backend, "create_cell", refuse_first)
         async with anyio.create_task_group() as tasks:
             told: list[str] = []
-            news = CellNews("test", [lambda event, _: told.append(event)])
+            news = CellEvents("test", [lambda event, _: told.append(event)])
             pool = pool_module.Pool(backend, SUBPROCESS.config(pool=1), tasks, news)
             pool.start()
             await until(lambda: pool.stats(0).ready == 1)

@@ -24,7 +24,7 @@ from toolcell.sandbox import (
 from toolcell.sandbox.backends import launcher_start
 from toolcell.sandbox.backends.selection import check_strength
 from toolcell.sandbox.client.types import CellTraits
-from toolcell.sandbox.scheduling.cell_news import CellNews
+from toolcell.sandbox.scheduling.cell_events import CellEvents
 from toolcell.sandbox.scheduling.used_cells import IDLE_SECONDS, UsedCells, key_of
 
 from ...support.cells.changed_bundle import changed_bundle
@@ -325,7 +325,7 @@ Work = Callable[[UsedCells, list[Any]], Awaitable[None]]
 
 async def with_used_cells(work: Work, clock: Callable[[], float] = lambda: 0.0) -> None:
     async with anyio.create_task_group() as tasks:
-        used = UsedCells(2, tasks, CellNews("test", []), clock)
+        used = UsedCells(2, tasks, CellEvents("test", []), clock)
         await work(used, [FakeCell() for _ in range(4)])
         await used.aclose()
 

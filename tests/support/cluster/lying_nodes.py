@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from toolcell.cluster.node import agent as agent_module
-from toolcell.cluster.node.visitor import Visitor
+from toolcell.cluster.node.driver_connection import DriverConnection
 from toolcell.cluster.spi import NodeRecord
 from toolcell.cluster.wire.link import Exchange, Kind
 from toolcell.cluster.wire.message import Message
@@ -28,14 +28,14 @@ async def lying_node(
 ) -> AsyncIterator[NodeRecord]:
     """Yield a node that greets drivers; a test answers all else."""
 
-    class Liar(Visitor):
+    class Liar(DriverConnection):
         async def serve(self, exchange: Exchange, message: Message) -> None:
             if message.fields["op"] == "hello":
                 await super().serve(exchange, message)
             else:
                 await lie(exchange, message)
 
-    monkeypatch.setattr(agent_module, "Visitor", Liar)
+    monkeypatch.setattr(agent_module, "DriverConnection", Liar)
     async with null_node("liar", SLOTS) as (_, record):
         yield record
 

@@ -1,4 +1,4 @@
-"""Tells what goes wrong with cells, to whoever listens."""
+"""Reports of what goes wrong with cells."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ CellListener = Callable[[str, Mapping[str, str | None]], None]
 """Receives what happened, and the facts about it, in the event loop."""
 
 
-class CellNews:
-    """Tells what goes wrong with the cells of one manager.
+class CellEvents:
+    """Reports what goes wrong with the cells of one manager.
 
     That no cell can be made is reported once, until one could be made again: a pool
     tries each second. Nothing is reported once it is closed, since its cells then end
@@ -30,28 +30,28 @@ class CellNews:
     def lost(
         self, use: Literal["run", "session", "ready"], agent_id: str | None = None
     ) -> None:
-        """Tell that a cell ended by itself, or broke the protocol, in a use."""
-        self._tell("lost", use, agent_id)
+        """Report that a cell ended by itself, or broke the protocol, in a use."""
+        self._report("lost", use, agent_id)
 
     def discarded(
         self, why: Literal["not_clean", "not_renewed"], agent_id: str | None
     ) -> None:
-        """Tell that an agent's cell cannot have its next program."""
-        self._tell("discarded", why, agent_id)
+        """Report that an agent's cell cannot have its next program."""
+        self._report("discarded", why, agent_id)
 
     def failed(self, step: Literal["not_made", "not_started"]) -> None:
-        """Tell that a cell could not be made, unless the last one could not either."""
+        """Report that a cell could not be made, if the last one could."""
         if self._available:
             self._available = False
-            self._tell("unavailable", step)
+            self._report("unavailable", step)
 
     def started(self) -> None:
-        """Tell that cells can be made again, if the last one could not."""
+        """Report that cells can be made again, if the last one could not."""
         if not self._available:
             self._available = True
-            self._tell("available")
+            self._report("available")
 
-    def _tell(
+    def _report(
         self, event: str, reason: str | None = None, agent_id: str | None = None
     ) -> None:
         if self.closed:

@@ -54,10 +54,10 @@ def rotated_files(path: Path) -> list[Path]:
     # A rotation that was begun, and not finished, left a second name of a file.
     places = {_place(path)} if path.exists() else set()
     found: list[Path] = []
-    for each in reversed(names):
-        if (place := _place(each)) not in places:
+    for name in reversed(names):
+        if (place := _place(name)) not in places:
             places.add(place)
-            found.insert(0, each)
+            found.insert(0, name)
     return found
 
 

@@ -69,7 +69,7 @@ async def check_a_copy_is_whole(open_one: OpenOne) -> None:
         for wanted, texts in (("2", [0, 1, 2]), ("3", [3]), ("4", [3, 4])):
             stored = await store.read("copy", wanted)
             assert stored is not None
-            same = list(stored.checkpoints) == [numbered(each) for each in texts]
+            same = list(stored.checkpoints) == [numbered(text) for text in texts]
             require(same, f"checkpoint {wanted} of the copy is another")
         with refused(CheckpointError, "it copies over a thread"):
             await store.copy_thread("source", "copy")

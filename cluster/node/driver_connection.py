@@ -61,7 +61,7 @@ class Agent(Protocol):
         """Take runs again."""
 
 
-class Visitor:
+class DriverConnection:
     """One driver at a node: its runs, its sessions, its credit.
 
     Args:

@@ -38,7 +38,7 @@ class FrameTable(Protocol):
         """End everything: the cell, or its process host, is gone."""
 
 
-class FramesBesideRuns:
+class SideChannel:
     """Sends frames beside runs, and hands on what the cell sends.
 
     While a table is busy one task reads the cell's channel, so its frames arrive

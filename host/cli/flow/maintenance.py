@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from toolcell.flow import StoredThreads
 
 
-def add_keeping_commands(app: typer.Typer) -> None:
+def add_maintenance_commands(app: typer.Typer) -> None:
     """Add the commands to the others of `toolcell flow`."""
     for command in (verify, prune):
         app.command()(command)
