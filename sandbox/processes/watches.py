@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Literal, Self
+from typing import Literal
 
 import anyio
-import anyio.lowlevel
 from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import CellLostError, InvalidInputError
@@ -15,6 +13,7 @@ from ..cell.wire.contract import CHANGES_AT_ONCE
 from ..cell.wire.frames import Frame, strict_json
 from ..client.file_errors import file_error, known
 from ..client.header_numbers import whole
+from .interface import SandboxWatch
 from .side_channel import SideChannel
 
 
@@ -37,13 +36,8 @@ class FileChange(BaseModel):
     """The kind of the file."""
 
 
-class FileWatch:
+class FileWatch(SandboxWatch):
     """A folder of a session's cell whose changes are reported.
-
-    `async for change in watch` waits for them; `changes()` looks now. The cell looks
-    only while somebody waits, at most ten times a second and for a tenth of the time.
-    So changes between two looks are reported as one, and what was made and removed
-    between them is not. It ends with its session; close it to end it before.
 
     Args:
         number: Identifies it on the channel.
@@ -51,74 +45,26 @@ class FileWatch:
     """
 
     def __init__(self, number: int, table: WatchTable) -> None:
+        super().__init__()
         self._number = number
         self._table = table
-        self._came: deque[FileChange] = deque()
-        self._questions = 0
-        self._answered = 0
-        self._has_more = False
         self._is_open = False
-        self._is_closed = False
-        self._failure: InvalidInputError | CellLostError | None = None
         self._news = anyio.Event()
-        self._reading = anyio.ResourceGuard("watching")
 
     @property
     def is_busy(self) -> bool:
         """True while the cell owes an answer."""
-        owes = not self._is_open or self._answered < self._questions
+        owes = not self._is_open or self._answered < self._asked
         return owes and self._failure is None
 
-    async def changes(self) -> tuple[FileChange, ...]:
-        """Look now, and return all changes that were not taken yet; none is empty.
+    async def _send_question(self, number: int, *, at_once: bool) -> None:
+        question = {"question": number, "at_once": at_once}
+        await self._table.send(self._number, "next", **question)
 
-        In a pause of the session it waits until `resume`.
-
-        Raises:
-            InvalidInputError: The folder holds more than 10,000 entries, or paths of
-                more than 2 MiB: `details["reason"]` is `too_many`. The watch has ended.
-            CellLostError: The cell is gone.
-            anyio.ClosedResourceError: It was closed.
-            anyio.BusyResourceError: Another task waits for changes.
-        """
-        with self._reading:
-            await self._ask(at_once=True)
-            while self._has_more:
-                await self._ask(at_once=False)
-            found = tuple(self._came)
-            self._came.clear()
-            return found
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> FileChange:
-        """Return the next change, and wait for it. Raises as `changes`."""
-        if self._is_closed:
-            raise StopAsyncIteration
-        await anyio.lowlevel.checkpoint()
-        with self._reading:
-            while not self._came:
-                await self._ask(at_once=False)
-            return self._came.popleft()
-
-    async def _ask(self, *, at_once: bool) -> None:
-        """Wait for an answer of the cell; an earlier question may still have none."""
-        self._require_open()
-        if at_once or self._answered == self._questions:
-            self._questions += 1
-            question = {"question": self._questions, "at_once": at_once}
-            await self._table.send(self._number, "next", **question)
-        wanted = self._questions
-        while self._answered < wanted:
+    async def _wait_for_answer(self) -> None:
+        while self._answered < self._asked:
             await self._news.wait()
             self._require_open()
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise anyio.ClosedResourceError
-        if self._failure is not None:
-            raise self._failure
 
     async def wait_open(self) -> None:
         """Wait until the cell has looked for the first time. Raises as `changes`."""
@@ -135,7 +81,7 @@ class FileWatch:
         header = frame.header
         if header["type"] == "watch_changes":
             answer = strict_json(frame.payload)
-            question = whole(header["question"], self._questions)
+            question = whole(header["question"], self._asked)
             if len(answer) > CHANGES_AT_ONCE or question <= self._answered:
                 raise ValueError("more than was asked for")
             self._came.extend(
@@ -157,20 +103,9 @@ class FileWatch:
         self._news.set()
         self._news = anyio.Event()
 
-    async def aclose(self) -> None:
-        """End the watch; who waits for changes gets `anyio.ClosedResourceError`."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._wake()
-            with anyio.CancelScope(shield=True):
-                await self._table.close(self._number)
-        await anyio.lowlevel.checkpoint()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+    async def _end(self) -> None:
+        self._wake()
+        await self._table.close(self._number)
 
 
 class WatchTable:

@@ -224,7 +224,7 @@ class SandboxSession(ABC):
         """Watch a folder of the session's cell; 16 at once.
 
         The cell looks at it as the program's user, again and again, while somebody
-        waits for changes (see `FileWatch`). That goes on beside runs and commands.
+        waits for changes (see `SandboxWatch`). That goes on beside runs and commands.
 
         Args:
             path: The folder, below the work dir or absolute; empty for the work dir.
