@@ -28,9 +28,9 @@ if typing.TYPE_CHECKING:
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep
     from .packages.layer_store import PackageLayer, list_packages, prune_packages
-    from .processes.interface import SandboxProcess, SandboxWatch
+    from .processes.interface import FileChange, SandboxProcess, SandboxWatch
     from .processes.usage import CellUsage
-    from .processes.watches import FileChange, FileWatch
+    from .processes.watches import FileWatch
     from .programs.function_program import CallProgram, call_program, returned
     from .programs.program import RunRequest, check_request
     from .results.events import ArtifactMade
@@ -135,9 +135,9 @@ __getattr__ = _lazy_face(
         ".network.types": "OnConnection Resolver",
         ".packages.distributions": "OnStep",
         ".packages.layer_store": "PackageLayer list_packages prune_packages",
-        ".processes.interface": "SandboxProcess SandboxWatch",
+        ".processes.interface": "FileChange SandboxProcess SandboxWatch",
         ".processes.usage": "CellUsage",
-        ".processes.watches": "FileChange FileWatch",
+        ".processes.watches": "FileWatch",
         ".programs.function_program": "CallProgram call_program returned",
         ".programs.program": "RunRequest check_request",
         ".results.events": "ArtifactMade",

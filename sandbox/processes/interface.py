@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import anyio
 from anyio.lowlevel import checkpoint
+from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
     import signal
@@ -17,7 +18,25 @@ if TYPE_CHECKING:
 
     from ..client.types import Stream
     from ..results.result import ExecutionResult
-    from .watches import FileChange
+
+
+class FileChange(BaseModel):
+    """One thing that happened below a watched folder."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    kind: Literal["created", "written", "removed", "renamed", "chmod"]
+    """A new file that holds bytes already is `created`, then `written`. The contents of
+    a folder that is `renamed` are not named again."""
+
+    path: str
+    """Its path below the watched folder; the old one if it was renamed."""
+
+    new_path: str = ""
+    """The path of what was renamed; else empty."""
+
+    entry: Literal["file", "folder", "link", "other"]
+    """The kind of the file."""
 
 
 class SandboxWatch(ABC):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import anyio
-from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import CellLostError, InvalidInputError
 
@@ -13,27 +10,8 @@ from ..cell.wire.contract import CHANGES_AT_ONCE
 from ..cell.wire.frames import Frame, strict_json
 from ..client.file_errors import file_error, known
 from ..client.header_numbers import whole
-from .interface import SandboxWatch
+from .interface import FileChange, SandboxWatch
 from .side_channel import SideChannel
-
-
-class FileChange(BaseModel):
-    """One thing that happened below a watched folder."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    kind: Literal["created", "written", "removed", "renamed", "chmod"]
-    """A new file that holds bytes already is `created`, then `written`. The contents of
-    a folder that is `renamed` are not named again."""
-
-    path: str
-    """Its path below the watched folder; the old one if it was renamed."""
-
-    new_path: str = ""
-    """The path of what was renamed; else empty."""
-
-    entry: Literal["file", "folder", "link", "other"]
-    """The kind of the file."""
 
 
 class FileWatch(SandboxWatch):

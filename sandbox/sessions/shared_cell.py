@@ -44,7 +44,7 @@ def node_branch(branch: str) -> str:
 
 
 class CellTables(NamedTuple):
-    """What goes on in a cell beside its runs, over one side channel."""
+    """The tables of one side channel: all that goes on beside runs."""
 
     frames: SideChannel
     commands: ProcessTable

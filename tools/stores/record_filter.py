@@ -30,7 +30,7 @@ _WORD = re.compile(f"[{_CJK}]|[^\\W_{_CJK}]+")
 
 
 class RecordFilterOptions(TypedDict, total=False):
-    """What records are chosen by; see `Records.page`."""
+    """The options that choose records; see `Records.page`."""
 
     call_id: str | None
     parent_id: str | None
