@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, JsonValue
+from pydantic_core import SchemaValidator, core_schema
 
 from toolcell.core import ConfigError, InvalidInputError
 
@@ -54,8 +55,12 @@ class MCPOffer(ForeignDefinition):
     """The arguments of a prompt."""
 
     @cached_property
-    def pattern(self) -> re.Pattern[str] | None:
-        """The URIs of a template; None: they cannot be judged exactly."""
+    def pattern(self) -> SchemaValidator | None:
+        """The URIs of a template; None: they cannot be judged exactly.
+
+        An engine of linear time finds them: one that goes back would try all ways in
+        which `-----` is `{a}-{b}-{c}`.
+        """
         literals = _VARIABLE.split(self.address)[::2]
         rest_is_plain = all(_PLAIN.fullmatch(each) for each in literals[1:])
         whole = _VARIABLE.sub("x", self.address)
@@ -67,13 +72,15 @@ class MCPOffer(ForeignDefinition):
             or "}{" in self.address
         ):
             return None
-        return re.compile(_WORD.join(map(re.escape, literals)))
+        text = _WORD.join(map(re.escape, literals))
+        return SchemaValidator(core_schema.str_schema(pattern=f"^(?:{text})$"))
 
     def covers(self, uri: str) -> bool:
         """Return whether it is the resource of a URI, or its template."""
         if self.kind == "template":
             is_short = len(uri) <= MAX_URI_CHARACTERS
-            return is_short and bool(self.pattern and self.pattern.fullmatch(uri))
+            known = self.pattern
+            return is_short and known is not None and known.isinstance_python(uri)
         return self.kind == "resource" and self.address == uri
 
     @property

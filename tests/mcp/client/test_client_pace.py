@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from toolcell.tools.mcp_client import message_limits
 from toolcell.tools.mcp_client.http_bodies import read_events, read_message
 from toolcell.tools.mcp_client.message_limits import MESSAGE_VALUES, Pace, parse
+from toolcell.tools.mcp_client.offers import mcp_offer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("R19")]
 
@@ -68,3 +70,15 @@ async def test_what_is_too_much_is_refused_before_it_waits(waits: list[float]) -
     many = b"[" + b"1," * MESSAGE_VALUES + b"1]"
     assert isinstance(await parse(many, Pace()), Exception)
     assert waits == []
+
+
+@pytest.mark.promise("R66")
+async def test_a_uri_is_compared_with_a_template_in_linear_time() -> None:
+    """Attack: there are ten million ways to part the words of this URI."""
+    address = "note://desk/{a}-{b}-{c}-{d}"
+    template = mcp_offer("template", {"uri_template": address, "name": "x"})
+    start = time.thread_time()
+
+    assert not template.covers(f"note://desk/{'-' * 400}!")
+    assert template.covers("note://desk/2026-11-29-x.y")
+    assert time.thread_time() - start < 1
