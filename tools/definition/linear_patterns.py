@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from pydantic_core import SchemaError as PatternError
@@ -16,6 +19,10 @@ MAX_BYTES = 64 << 20
 """Bytes of the compiled patterns of one schema, about: a thousand times `\\w`. When it
 is exceeded the schema is refused."""
 
+MAX_SHARED_BYTES = 256 << 20
+"""Bytes of the compiled patterns of all schemas of one server, equal ones once. When it
+is exceeded the schema is refused, and others that fit are not."""
+
 _EACH = 8_192
 """Bytes of the smallest pattern."""
 
@@ -29,9 +36,38 @@ class _Pattern(NamedTuple):
 
 
 class _Compiled(dict[str, _Pattern]):
-    """The patterns of one schema."""
+    """The patterns of one schema, or of all schemas of one server.
 
-    bytes = 0
+    Args:
+        max_bytes: Bytes of them.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._left = max_bytes
+
+    def takes(self, size: PatternSize) -> bool:
+        """Return True if one more pattern fits; it is counted then."""
+        more = _EACH + size.bytes
+        if more > self._left:
+            return False
+        self._left -= more
+        return True
+
+
+_shared: ContextVar[_Compiled] = ContextVar("shared")
+
+
+@contextmanager
+def shared_patterns() -> Iterator[None]:
+    """Keep the patterns of all schemas that are checked inside together, each once.
+
+    They take at most `MAX_SHARED_BYTES`.
+    """
+    token = _shared.set(_Compiled(MAX_SHARED_BYTES))
+    try:
+        yield
+    finally:
+        _shared.reset(token)
 
 
 def check_patterns(tool: str, schema: dict[str, Any]) -> None:
@@ -64,15 +100,26 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def _linear(pattern: str) -> _Pattern:
-    compiled: _Compiled = kept().setdefault(_Compiled, _Compiled())
-    if pattern not in compiled:
-        try:
-            size = measured(pattern)
-        except UnmeasuredError:
-            raise TooMuchToCheckError from None
-        compiled.bytes += _EACH + size.bytes
-        if compiled.bytes > MAX_BYTES:
-            raise TooMuchToCheckError
+    own: _Compiled = kept().setdefault(_Compiled, _Compiled(MAX_BYTES))
+    if pattern not in own:
+        own[pattern] = _compiled(pattern, own)
+    return own[pattern]
+
+
+def _compiled(pattern: str, own: _Compiled) -> _Pattern:
+    try:
+        size = measured(pattern)
+    except UnmeasuredError:
+        raise TooMuchToCheckError from None
+    if not own.takes(size):
+        raise TooMuchToCheckError
+    shared = _shared.get(_Compiled(MAX_SHARED_BYTES))
+    if pattern not in shared:
+        if not shared.takes(size):
+            raise ConfigError(
+                "the patterns of all tools of its server are too large together",
+                hint="its server has to write fewer or shorter ones",
+            )
         engine = SchemaValidator(core_schema.str_schema(pattern=pattern))
-        compiled[pattern] = _Pattern(engine, size)
-    return compiled[pattern]
+        shared[pattern] = _Pattern(engine, size)
+    return shared[pattern]

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from toolcell.core import ConfigError
 
+from ..definition.linear_patterns import shared_patterns
 from ..definition.options import MAX_NAME_CHARACTERS, provider_name
 from ..definition.tool import Tool
 from .definition import MAX_TOOLS, D, Listing
@@ -112,11 +113,12 @@ class OfferedTools(Generic[D, T]):
 
     def _adopt(self, definitions: Mapping[str, D]) -> None:
         made: dict[str, T] = {}
-        for name, definition in definitions.items():
-            try:
-                made[name] = self._make(definition)
-            except ConfigError as error:
-                self._unfit[name] = error.message
+        with shared_patterns():
+            for name, definition in definitions.items():
+                try:
+                    made[name] = self._make(definition)
+                except ConfigError as error:
+                    self._unfit[name] = error.message
         spelled = Counter(_spelled(tool) for tool in made.values())
         for name, tool in made.items():
             if spelled[_spelled(tool)] > 1:
