@@ -1,0 +1,77 @@
+"""Schemas of strangers that are large once they are exported."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from toolcell.core import ConfigError
+from toolcell.tools import JSONSchemaTool, Tool, to_anthropic, to_openai
+from toolcell.tools.export.openai_strict import strict_schema
+
+pytestmark = pytest.mark.promise("R58")
+
+
+def made(schema: dict[str, Any]) -> Tool:
+    given = {"type": "object", **schema}
+    return JSONSchemaTool(lambda arguments: arguments, name="far", parameters=given)
+
+
+def named(definition: str) -> dict[str, str]:
+    """Return a reference with words beside it."""
+    return {"$ref": f"#/$defs/{definition}", "description": "Which one."}
+
+
+def two_of(definition: str) -> dict[str, Any]:
+    sides = {side: named(definition) for side in ("left", "right")}
+    return {"type": "object", "properties": sides}
+
+
+DOUBLING = {f"d{n}": two_of(f"d{n + 1}") for n in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("definitions", "reason"),
+    [
+        ({**DOUBLING, "d40": {"type": "integer"}}, "over 1,000 references with words"),
+        ({"d0": two_of("d0")}, "beside it that leads to itself"),
+        ({"d0": two_of("d1"), "d1": two_of("d0")}, "beside it that leads to itself"),
+        ({"d0": named("d0")}, "beside it that leads to itself"),
+    ],
+    ids=["doubling", "itself", "each other", "alone"],
+)
+def test_references_that_grow_without_end_are_no_schema_of_strict_mode(
+    definitions: dict[str, Any], reason: str
+) -> None:
+    far = made({"properties": {"top": named("d0")}, "$defs": definitions})
+
+    with pytest.raises(ConfigError, match=f"^far.*: OpenAI's strict mode.*{reason}"):
+        to_openai(far, strict=True)
+
+
+def test_a_reference_to_a_reference_is_written_out() -> None:
+    definitions = {"d0": {"$ref": "#/$defs/d1"}, "d1": {"type": "integer"}}
+    far = made({"properties": {"top": named("d0")}, "$defs": definitions})
+
+    properties = to_openai(far, strict=True)["function"]["parameters"]["properties"]
+    assert properties["top"] == {"type": "integer", "description": "Which one."}
+
+
+def test_too_many_levels_for_strict_mode_are_refused() -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(10_000):
+        schema = {"type": "array", "items": schema}
+
+    with pytest.raises(ConfigError, match="cannot express so many levels"):
+        strict_schema("far", schema)
+
+
+def test_what_a_schema_joins_is_looked_at_once() -> None:
+    again = {"anyOf": [{"$ref": "#/$defs/d0"}] * 300, "properties": {"a": {}}}
+    far = made({"anyOf": [{"$ref": "#/$defs/d0"}], "$defs": {"d0": again}})
+
+    start = time.thread_time()
+    assert to_anthropic(far)["input_schema"]["properties"] == {"a": {}}
+    assert time.thread_time() - start < 2
