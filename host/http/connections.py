@@ -26,6 +26,11 @@ IDLE_SECONDS = 330
 connection is closed. E2B's clients keep connections for 300 seconds, and lose a request
 that they send while the server closes."""
 
+READ_BYTES = 16_384
+"""Bytes that are read of a connection at once. When it is reached the rest waits until
+the event loop has turned to others: to parse 256 KiB of small chunks takes it a fifth
+of a second, before anybody looks at a token."""
+
 _RESET = struct.pack("ii", 1, 0)
 """No lingering: what closes a socket then is a reset."""
 
@@ -85,7 +90,7 @@ class ConnectionLimiter:
                 return
 
 
-class _LimitedConnection(H11Protocol):
+class _LimitedConnection(H11Protocol, asyncio.BufferedProtocol):
     """One connection, with a deadline for the heads of its requests."""
 
     def __init__(self, limiter: ConnectionLimiter, **options: Any) -> None:
@@ -97,6 +102,7 @@ class _LimitedConnection(H11Protocol):
         self._app = self.app
         self._is_idle = False
         self._deadline: asyncio.TimerHandle | None = None
+        self._read = bytearray(READ_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -107,6 +113,12 @@ class _LimitedConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._read[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         if self._is_idle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 
 import anyio
 import httpx2
@@ -11,6 +12,8 @@ from starlette.responses import PlainTextResponse
 
 from toolcell.host.http import connections
 from toolcell.host.http.serving import listen, serving
+
+from ...support.web.loop_steps import SECONDS, TRIES, steps
 
 pytestmark = pytest.mark.anyio
 
@@ -61,3 +64,29 @@ async def test_a_server_keeps_connections_longer_than_its_clients(
                 with contextlib.suppress(anyio.EndOfStream):
                     await idle.receive()
                 await idle.aclose()
+
+
+ROOM = 1 << 20
+CHUNKS = (
+    b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + b"1\r\na\r\n" * 30_000
+)
+"""What anybody may send, all of it there before the server reads."""
+
+
+@pytest.mark.promise("R66")
+async def test_many_small_chunks_do_not_hold_the_loop() -> None:
+    longest: list[float] = []
+    with listen("127.0.0.1:0") as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, ROOM)
+        async with serving(PlainTextResponse("here"), listening, 8):
+            while len(longest) < TRIES and SECONDS < min(longest, default=1.0):
+                with socket.create_connection(listening.getsockname()) as client:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
+                    client.setblocking(False)
+                    with steps() as taken:
+                        client.send(CHUNKS)
+                        await anyio.wait_readable(client)
+                        assert client.recv(100).startswith(b"HTTP/1.1 200")
+                longest.append(max(taken))
+    assert min(longest) < SECONDS, longest

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from toolcell.host.serving.servers import serve_host
 from toolcell.tools import tool
 
 from ...support.mcp.by_hand import request
+from ...support.web.loop_steps import SECONDS, TRIES, steps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("R2", "R41", "R53", "R66")]
 
@@ -50,13 +49,6 @@ allow = ["hold"]
 tools = ["hold"]
 """
 APIS: list[API] = ["mcp", "rest", "e2b"]
-SECONDS = 0.1
-"""The longest that one step of the loop may take, of CPU. The promise is half of it: a
-busy machine takes longer for the same work."""
-
-TRIES = 5
-"""Times that a message is sent until one of them is quick enough."""
-
 READ = {"mcp": [200], "rest": [200], "e2b": [400, 403]}
 """The answers to what was read whole: results, or a refusal of what it says."""
 
@@ -107,24 +99,6 @@ RESULTS: dict[str, Any] = {
     "numbers": list(range(RESULT // 8)),
     "rows": [{"a": 1, "b": "x", "c": None}] * (RESULT // 30),
 }
-
-
-@contextmanager
-def steps() -> Iterator[list[float]]:
-    """Measure the steps of the event loop, in seconds of CPU of its thread."""
-    taken: list[float] = []
-    run = asyncio.Handle._run
-
-    def measured(handle: asyncio.Handle) -> None:
-        start = time.thread_time()
-        try:
-            run(handle)
-        finally:
-            taken.append(time.thread_time() - start)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asyncio.Handle, "_run", measured)
-        yield taken
 
 
 @asynccontextmanager
