@@ -410,7 +410,14 @@ class RequestGuard:
             parent_id=self._parent_id,
         )
         operation = Operation(self._components, call, self._run, NO_COST, ())
-        operation.refuse(GuardDeniedError(message, details={"reason": reason}))
+        operation.refuse(
+            GuardDeniedError(
+                message,
+                hint="a placeholder stands for its value in a header or the query, "
+                "towards the hosts of its credential",
+                details={"reason": reason},
+            )
+        )
         operation.close()
         guard = self._components.guard
         if guard is not None:
