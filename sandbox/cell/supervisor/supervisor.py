@@ -325,14 +325,14 @@ class Supervisor:
         until = time.monotonic() + RENEWAL_SECONDS
         try:
             slate.renew(until)
+            if time.monotonic() > until:
+                raise HostGone
             self._page.clear()
             self._artifacts = artifacts.Seen()
             self._accounting.mark_baseline()
             self._fork(anew=True)
         except OSError as error:
             raise HostGone from error
-        if time.monotonic() > until:
-            raise HostGone
         self._channel.send(encode({"type": "renewed"}))
         if not self._channel.has_more(_RENEWED_IDLE_SECONDS):
             self._warm_up()

@@ -108,8 +108,9 @@ OWN_USER, SHARED_USER = "own", "shared"
 """The user of the programs of a `confined` cell: nobody else has it, or the host."""
 
 RENEWAL_SECONDS = 0.05
-"""Seconds in which a cell must be made new for the next program. When they are over the
-cell is destroyed."""
+"""Seconds in which what a program could change must be made new. When they are over the
+cell is destroyed. The fork for the next program is not in them: no program can slow it,
+and on gVisor it alone can take as long."""
 
 MOUNTS, FOLDERS = "mounts", "folders"
 """The two ways to make a cell new between programs: its supervisor makes namespaces and

@@ -9,6 +9,7 @@ import pytest
 
 from toolcell.sandbox import ExecutionResult, Limits, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends import container_spec, docker
+from toolcell.sandbox.cell.wire.contract import RENEWAL_SECONDS
 
 from ...conftest import DOCKER, RUNSC, missing, why_no_docker
 from ...support.cells.changed_bundle import changed_bundle
@@ -136,6 +137,17 @@ async def test_a_container_that_cannot_be_made_new_is_destroyed(
     monkeypatch.setattr(docker, "bundle", lambda: packed)
     async with SandboxManager(config) as sandbox:
         assert [number_of(await sandbox.run("1")) for _ in range(2)] == [1, 1]
+
+
+async def test_a_slow_fork_does_not_cost_a_container(
+    monkeypatch: pytest.MonkeyPatch, config: SandboxConfig
+) -> None:
+    fork = "pid = linux.clone(linux.CLONE_PARENT)"
+    slow = f"select.select([], [], [], {2 * RENEWAL_SECONDS}); {fork}"
+    packed = changed_bundle([("supervisor.zygote", fork, slow)])
+    monkeypatch.setattr(docker, "bundle", lambda: packed)
+    async with SandboxManager(config) as sandbox:
+        assert (await in_a_used_cell(sandbox, "1")).value == 1
 
 
 @pytest.mark.promise("E-79")
