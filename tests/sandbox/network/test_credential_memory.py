@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from ...support.cells.gates import Gate
 from ...support.cells.memory import found_in_cells
 from ...support.cells.mirror import Mirror, mirroring
 from ...support.cells.web_server import NAME, resolve_here, self_signed
+from ...support.child import Child
 
 pytestmark = pytest.mark.anyio
 
@@ -104,3 +107,14 @@ async def test_no_cell_has_the_value_during_and_after_its_runs(
     assert all(found), "a placeholder that a program has was not found"
     sent = [head for head in mirror.heads if f"Bearer {VALUE}\n" in head]
     assert len(sent) >= runs * 5
+
+
+@pytest.mark.timeout(60)
+async def test_the_search_reads_files_and_waits_for_no_pipe(tmp_path: Path) -> None:
+    text = secrets.token_bytes(20)
+    (tmp_path / "file").write_bytes(b"before " + text)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+
+    with Child(["cat"], cwd=tmp_path, stdin=subprocess.PIPE):
+        assert found_in_cells(text) == {text}

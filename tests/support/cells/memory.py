@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -55,7 +56,19 @@ def _bytes_of(process: Path, longest: int) -> Iterator[bytes]:
                     yield from _pieces(memory.fileno(), first, last, longest)
     for path in (process / "cwd").glob("*"):
         with contextlib.suppress(OSError):
-            yield path.read_bytes()
+            yield _content(path)
+
+
+def _content(path: Path) -> bytes:
+    """Return what is in a plain file, and nothing for others: a pipe may never end.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    # Without O_NONBLOCK, to open a named pipe waits for somebody who writes.
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    with open(number, "rb") as file:
+        return file.read() if stat.S_ISREG(os.fstat(number).st_mode) else b""
 
 
 def _pieces(memory: int, first: int, last: int, longest: int) -> Iterator[bytes]:
