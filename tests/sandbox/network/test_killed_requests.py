@@ -63,7 +63,8 @@ async def resolver(host, port):
     return ["127.0.0.1"]
 async def main():
     config_ = SandboxConfig.model_validate(json.loads(config))
-    approvals = Approvals(ApprovalStore(folder + "/state.db"), answered_elsewhere=True)
+    asked = ApprovalStore(folder + "/approvals.db")
+    approvals = Approvals(asked, answered_elsewhere=True)
     guard = ActionGuard(
         [AgentPolicy.model_validate(json.loads(policy))],
         store=SQLiteStore(folder + "/state.db", deadline=60), approvals=approvals)
@@ -153,8 +154,9 @@ async def test_a_killed_host_has_sent_counted_and_left_what_it_should(
     backend: BackendRow, tmp_path: Path
 ) -> None:
     certificate = self_signed(tmp_path)
-    path = tmp_path / "state.db"
-    approvals = Approvals(ApprovalStore(path), answered_elsewhere=True, wait_seconds=0)
+    # Not the guard's file: after 0.5 s of waiting for its disk a request is refused.
+    asked = ApprovalStore(tmp_path / "approvals.db")
+    approvals = Approvals(asked, answered_elsewhere=True, wait_seconds=0)
     with serving(certificate) as site:
         settings = config(backend, site.port, certificate)
         dead = await killed_meanwhile(settings, site, tmp_path, approvals)
@@ -163,7 +165,7 @@ async def test_a_killed_host_has_sent_counted_and_left_what_it_should(
         async with SandboxManager(settings, resolver=resolve_here) as sandbox:
             assert await left_by(*dead, backend) == []
             assert "/pay" not in "".join(site.hits)
-            store = SQLiteStore(path, deadline=PATIENCE)
+            store = SQLiteStore(tmp_path / "state.db", deadline=PATIENCE)
             found, left = await asked_later(sandbox, store, approvals, site.url)
             await store.aclose()
 
