@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from toolcell.core import ConfigError
 from toolcell.core.secrets import SecretReference
@@ -17,6 +23,7 @@ from toolcell.sandbox import SandboxConfig
 from .base import ADDRESS, IMPORT_PATH, Count, FilePath, Model, Seconds
 from .cluster import ClusterConfig
 from .console import ConsoleConfig
+from .mounted import Mounted, why_not_mounted
 from .sandbox_api import SandboxAPIConfig
 from .server import AuthConfig, ServerConfig
 from .source import read_source
@@ -266,6 +273,24 @@ class HostConfig(Model):
         return self
 
     @model_validator(mode="after")
+    def _mounts_keep_clear(self, info: ValidationInfo) -> Self:
+        cells = {"sandbox.mounts": self.sandbox.mounts}
+        for name, server in self.tools.mcp.items():
+            cells[f"tools.mcp.{name}.cell.mounts"] = server.cell.mounts
+        mounts = [
+            Mounted(where, Path(each.source).resolve(), each.read_only)
+            for where, mounts in cells.items()
+            for each in mounts
+        ]
+        private = [path for path in (self.state.folder, self.audit.path) if path]
+        trusted = [*self.policy_files, *self.tools.folders]
+        if info.context:
+            trusted.append(info.context["file"])
+        if why := why_not_mounted(mounts, private, trusted):
+            raise ValueError(why)
+        return self
+
+    @model_validator(mode="after")
     def _safe_in_production(self) -> Self:
         if self.profile != "production":
             return self
@@ -298,7 +323,8 @@ class HostConfig(Model):
                 or the variable.
         """
         source = read_source(Path(path), os.environ if environ is None else environ)
-        context = {"folder": source.path.absolute().parent}
+        file = source.path.absolute()
+        context = {"folder": file.parent, "file": file}
         try:
             return TypeAdapter(cls).validate_python(source.document, context=context)
         except ValidationError as error:

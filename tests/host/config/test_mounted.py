@@ -1,0 +1,96 @@
+"""Mounts of a host's cells: none leads to its own files, or changes another's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolcell.core import ConfigError
+from toolcell.host import HostConfig
+
+pytestmark = pytest.mark.promise("P-30")
+
+CONFIG = """
+policy_files = ["rules/policies.toml"]
+[state]
+folder = "state"
+[audit]
+path = "log/audit.jsonl"
+[sandbox]
+backend = "subprocess"
+{of_programs}
+[tools]
+folders = ["lib"]
+[tools.mcp.notes]
+command = "notes"
+[tools.mcp.notes.cell]
+{of_server}
+"""
+
+
+def configured(folder: Path, of_programs: str = "", of_server: str = "") -> HostConfig:
+    """Return a configuration; a mount that is named `+` is one that is written to."""
+    for name in ("rules", "state", "log", "lib", "data/inner"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+
+    def mounts(name: str) -> str:
+        if not name:
+            return ""
+        path = folder / name.removeprefix("+")
+        read_only = str(not name.startswith("+")).lower()
+        return (
+            f'mounts = [{{ source = "{path}", target = "/mnt", '
+            f"read_only = {read_only} }}]"
+        )
+
+    text = CONFIG.format(of_programs=mounts(of_programs), of_server=mounts(of_server))
+    (folder / "toolcell.toml").write_text(text)
+    return HostConfig.from_file(folder / "toolcell.toml", environ={})
+
+
+@pytest.mark.parametrize(
+    ("mount", "why"),
+    [
+        ("state", "would show .*/state to programs"),
+        ("log", "would show .*/log/audit.jsonl to programs"),
+        (".", "would show .*/state to programs"),
+        ("link", "would show .*/state to programs"),
+        ("+rules", "would let programs change .*/rules/policies.toml"),
+        ("+lib", "would let programs change .*/lib;"),
+        ("+linked", "would let programs change .*/linked/toolcell.toml"),
+    ],
+)
+@pytest.mark.parametrize("of_programs", [True, False])
+def test_no_cell_shows_or_changes_what_a_host_trusts(
+    tmp_path: Path, mount: str, why: str, of_programs: bool
+) -> None:
+    """Attack: a program writes itself a policy, a token, or a tool of the host."""
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (tmp_path / "link").symlink_to("state")
+    if mount == "+linked":
+        (linked / "toolcell.toml").touch()
+        (tmp_path / "toolcell.toml").symlink_to("linked/toolcell.toml")
+    given = (mount, "") if of_programs else ("", mount)
+
+    with pytest.raises(ConfigError, match=why):
+        configured(tmp_path, *given)
+
+
+@pytest.mark.parametrize("given", [("+data", "data/inner"), ("data/inner", "+data")])
+def test_no_cell_may_put_a_link_where_another_mounts(
+    tmp_path: Path, given: tuple[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match=r"data/inner is inside of .*/data, where"):
+        configured(tmp_path, *given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("+data", "+data"), ("data", "+data/inner"), ("rules", "lib"), ("+data", "")],
+)
+def test_other_mounts_are_as_they_are_written(
+    tmp_path: Path, given: tuple[str, str]
+) -> None:
+    assert configured(tmp_path, *given).tools.mcp.keys() == {"notes"}
