@@ -29,7 +29,7 @@ MAX_QUERY_FIELDS = 200
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,19}")
 _NEVER_SENT = ("CONNECT", "TRACE", "TRACK")
 _TARGET = re.compile(r"[!$&'()*+,\-./0-9:;=?@A-Z_a-z~%]*")
-_URL = re.compile(r"(?i:(https?))://([^/?#]+)(.*)", re.DOTALL)
+_URL = re.compile(r"(?i:(https?|wss))://([^/?#]+)(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"%(.{0,2})")
 _UNRESERVED = re.compile(rb"[A-Za-z0-9._~-]")
 _DECODINGS = 4
@@ -114,8 +114,7 @@ def request_facts(
         ValueError: It cannot be judged exactly.
     """
     method = request.method.decode("ascii")
-    if not _METHOD.fullmatch(method) or method in _NEVER_SENT:
-        raise ValueError(f"requests of the method {method[:20]!r} are not served")
+    _check_method(method)
     _check_names(name for name, _ in request.headers)
     path, _, query = target.partition("?")
     facts: dict[str, JsonValue] = {
@@ -136,17 +135,20 @@ def facts_of_url(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         name: The act.
-        arguments: They, with a URL of `http` or `https` as `url`.
+        arguments: They, with a URL of `http` or `https` as `url`; one of `https` or
+            `wss` if a WebSocket is opened.
 
     Raises:
-        ValueError: It is no such URL, is read in more than one way, or a part of it is
-            named beside it.
+        ValueError: It is no such URL, is read in more than one way, a part of it is
+            named beside it, or requests of its method are not served.
     """
     others = {each: value for each, value in arguments.items() if each != "url"}
     found = _URL.fullmatch(str(arguments["url"]))
-    if found is None:
-        raise ValueError("`url` is not http://host/path or https://host/path")
-    scheme = found[1].lower()
+    schemes = ("https", "wss") if name == "http.upgrade" else ("http", "https")
+    if found is None or found[1].lower() not in schemes:
+        ways = " or ".join(f"{each}://host/path" for each in schemes)
+        raise ValueError(f"`url` is not {ways}")
+    scheme = found[1].lower().replace("wss", "https")
     host, port = read_authority(found[2], DEFAULT_PORTS[scheme])
     parts: dict[str, Any] = {"host": host, "port": port}
     if name != "net.connect":
@@ -155,9 +157,17 @@ def facts_of_url(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         parts |= {"scheme": scheme, "path": path, "query": _fields(query)}
         body = {"content_type": None, "content_length": 0}
         others = {"method": "GET", **body, **others}
+        _check_method(str(others["method"]))
+    if name == "http.upgrade":
+        parts["protocol"] = "websocket"
     if both := parts.keys() & others.keys():
         raise ValueError(f"`url` says {', '.join(sorted(both))} already")
     return parts | others
+
+
+def _check_method(method: str) -> None:
+    if not _METHOD.fullmatch(method) or method in _NEVER_SENT:
+        raise ValueError(f"requests of the method {method[:20]!r} are not served")
 
 
 def _check_names(names: Iterable[bytes]) -> None:

@@ -162,6 +162,9 @@ when = { host = { equals = "a.test" }, path = { under = "/b%20c" } }
 [[policies.allow]]
 tools = ["net.connect"]
 when = { host = { equals = "a.test" }, port = { equals = 8443 } }
+[[policies.allow]]
+tools = ["http.upgrade"]
+when = { scheme = { equals = "https" }, protocol = { equals = "websocket" } }
 """
 
 
@@ -197,6 +200,20 @@ async def test_an_act_of_a_program_is_explained_by_its_url(tmp_path: Path) -> No
             "a.allow[1]",
             "host: met; port: met",
         ]
+        for upgraded in ("https://a.test", "WSS://a.test/"):
+            assert await told("http.upgrade", url=upgraded) == [
+                "a.allow[2]",
+                "query.key: not met",
+                "scheme: met; protocol: met",
+            ]
+        for name, arguments in (
+            ("http.upgrade", {"url": "ws://a.test/"}),
+            ("http.request", {"url": "wss://a.test/"}),
+            ("http.request", {"url": url, "method": "TRACE"}),
+            ("http.request", {"url": url, "method": "delete"}),
+        ):
+            with pytest.raises(InvalidInputError, match="could not send it either"):
+                await told(name, **arguments)
         for wrong in ("a.test", "ftp://a.test/", "https://u@a.test/", f"{url}/../x"):
             with pytest.raises(InvalidInputError, match="could not send it either"):
                 await told("http.request", url=wrong)
