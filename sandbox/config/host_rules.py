@@ -173,7 +173,8 @@ class HostRules:
         named = {host for host, _ in self._rules}
         own = [name for name in LOOPBACK_NAMES if name not in named]
         if not any(host.startswith("127.") for host in named):
-            own.append("127.0.0.0/8")
+            # Some clients know no ranges, and Debian has a machine's name at 127.0.1.1.
+            own += ["127.0.0.2", "127.0.1.1", "127.0.0.0/8"]
         return ",".join(own)
 
 

@@ -120,7 +120,7 @@ def test_a_run_can_only_narrow() -> None:
 def test_loopback_belongs_to_the_cell_unless_a_rule_names_it() -> None:
     assert (
         HostRules([]).without_proxy()
-        == "localhost,127.0.0.1,::1,0.0.0.0,cell,127.0.0.0/8"
+        == "localhost,127.0.0.1,::1,0.0.0.0,cell,127.0.0.2,127.0.1.1,127.0.0.0/8"
     )
     machine = HostRules(["127.0.0.1:80", "[::1]:80"])
     assert machine.without_proxy() == "localhost,0.0.0.0,cell"

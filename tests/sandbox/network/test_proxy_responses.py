@@ -56,7 +56,8 @@ async def test_a_programs_own_server_is_reached_past_the_proxy(
 ) -> None:
     # Confined cells have the machine's own names.
     names = ["localhost", "127.0.0.1", "0.0.0.0"]
-    names += [] if backend.name == "confined" else ["cell"]
+    if backend.name != "confined":
+        names += ["cell", "127.0.0.2", "127.0.1.1"]
     config = backend.config(network=Network.allow(["api.example.org:443"]))
     async with SandboxManager(config) as sandbox, sandbox.session() as session:
         for name in names:
