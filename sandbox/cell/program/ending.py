@@ -93,13 +93,20 @@ def flush() -> bool:
     for name in ("stdout", "stderr"):
         stream = sys.__dict__.get(name)
         try:
-            if stream is not None and not getattr(stream, "closed", False):
+            if stream is not None and not _is_closed(stream):
                 stream.flush()
-        except Exception:
+        except Exception as error:
             done = False
             if name == "stdout":
-                streams.write_error(traceback.format_exc())
+                why = "".join(traceback.format_exception_only(type(error), error))
+                streams.write_error(f"Exception ignored in: {stream!r}\n{why}")
     return done
+
+
+def _is_closed(stream: Any) -> bool:
+    if getattr(stream, "closed", False):
+        return True
+    return bool(getattr(getattr(stream, "buffer", None), "closed", False))
 
 
 def _shut_down_threads() -> None:

@@ -47,6 +47,7 @@ class Lines:
         self.pending = False
         """True if there may be something to send."""
 
+        self.text: TextIOWrapper | None = None
         self._identity = (0, 0)
         self._sending = False
 
@@ -55,8 +56,14 @@ class Lines:
 
     def close(self) -> None:
         """Close the file."""
-        self.closed = True
         self.file.close()
+
+    def end_text(self) -> None:
+        """Send what was printed: the file is about to be closed, whoever does it."""
+        self.closed = True
+        if self.text is not None:
+            self.text.__dict__["closed"] = True
+        self.send()
 
     @property
     def in_page(self) -> bool:
@@ -75,8 +82,10 @@ class Lines:
         """Send what was printed, and print into no page any more."""
         with self._lock:
             if self._page is not None:
-                self._move(self._page, clears=True)
-                self.forget()
+                try:
+                    self._move(self._page, clears=True)
+                finally:
+                    self.forget()
 
     def forget(self) -> None:
         """Leave the page to the process that this one was forked from."""
@@ -95,6 +104,14 @@ class Lines:
                 self._move(self._page)
             self.file.end_bytes()
             self.pending = self.write != self._add
+
+    def send_if_open(self) -> None:
+        """Send what was printed before something else, if it has somewhere to go."""
+        if self.pending:
+            try:
+                self.send()
+            except (OSError, ValueError):
+                return
 
     def _add(self, data: bytes) -> int:
         """Write where the page may be closed, or full, or about another file."""
@@ -199,6 +216,13 @@ class BufferedWriter(io.BufferedWriter):
         if self.__dict__.pop("write", None) is not None:
             self.flush()
 
+    def close(self) -> None:
+        try:
+            if not self.closed:
+                self._lines.end_text()
+        finally:
+            super().close()
+
 
 class ErrorWriter(io.BufferedWriter):
     """Takes bytes for standard error after the lines that were printed before them.
@@ -215,8 +239,7 @@ class ErrorWriter(io.BufferedWriter):
         self._lines = lines
 
     def write(self, data: Any) -> int:
-        if self._lines.pending:
-            self._lines.send()
+        self._lines.send_if_open()
         return super().write(data)
 
 
@@ -234,6 +257,7 @@ class TextIOWrapper(io.TextIOWrapper):
     def __init__(self, lines: Lines, **options: Any) -> None:
         super().__init__(lines, line_buffering=True, **options)
         self._lines = lines
+        lines.text = self
 
     @property
     def buffer(self) -> Any:
@@ -243,10 +267,6 @@ class TextIOWrapper(io.TextIOWrapper):
         _flush_text(self)
         if self._lines.pending:
             self._lines.send()
-
-    def close(self) -> None:
-        super().close()
-        self.__dict__["closed"] = True
 
     def detach(self) -> Any:
         super().detach()

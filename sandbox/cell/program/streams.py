@@ -91,7 +91,11 @@ def note_start() -> None:
 
 def end() -> None:
     """End the run; threads that it left print into the pipe."""
-    _lines.end()
+    try:
+        _lines.end()
+    except (OSError, ValueError):
+        # It has closed the file; what is in the page is taken out of that.
+        return
 
 
 def _leave_page() -> None:
@@ -102,15 +106,11 @@ def _before_child(event: str, about: tuple[Any, ...]) -> None:
     global _forks_unseen
     if event not in _HEARD:
         return
-    try:
-        if event != _LOOKS_UP:
-            if _lines.pending:
-                _lines.send()
-        elif about[1] in _FORKS and _lines.in_page:
-            _forks_unseen = True
-            _lines.end()
-    except OSError:
-        pass
+    if event != _LOOKS_UP:
+        _lines.send_if_open()
+    elif about[1] in _FORKS and _lines.in_page:
+        _forks_unseen = True
+        end()
 
 
 def flush() -> None:
