@@ -113,3 +113,43 @@ async def test_a_chain_of_errors_is_printed_once(sandbox: Sandbox) -> None:
 
     assert result.stderr.count("Traceback") == 2
     assert result.stderr.endswith("\nAttributeError: x\n")
+
+
+SPOILS = {
+    "a closed stream": "import sys\nprint('a')\nsys.stdout.buffer.close()",
+    "a closed descriptor": "import os\nprint('a')\nos.close(1)",
+    "isinstance": "import builtins\nprint('a')\nbuiltins.isinstance = None",
+    "other builtins": (
+        "import builtins\nprint('a')\n"
+        "builtins.len = builtins.next = builtins.type = builtins.getattr = None\n"
+        "del builtins.hasattr"
+    ),
+    "what JSON is made by": (
+        "import json.encoder\nprint('a')\njson.encoder.JSONEncoder.encode = None"
+    ),
+}
+
+
+@pytest.mark.promise("P-03", "FP27")
+@pytest.mark.parametrize("name", SPOILS)
+async def test_what_a_program_spoils_costs_neither_value_nor_state(
+    sandbox: Sandbox, name: str
+) -> None:
+    code = f"{SPOILS[name]}\nx = 1\ndef f(): pass\n"
+    async with sandbox.session() as session:
+        first = await session.run(code + "42")
+        again = await session.run("x")
+
+    for result, value in ((first, 42), (again, 1)):
+        assert (result.status, result.value) == ("ok", value), result.stderr
+        assert (result.state, result.warnings) == ("kept", ())
+    assert first.stdout == "a\n"
+
+
+@pytest.mark.promise("FP27")
+async def test_a_list_comes_back_whatever_builtins_are_replaced(
+    sandbox: Sandbox,
+) -> None:
+    code = "import builtins\nbuiltins.isinstance = None\n[1, {'a': 2}]"
+    result = await sandbox.run(code)
+    assert (result.status, result.value) == ("ok", [1, {"a": 2}])

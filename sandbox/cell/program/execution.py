@@ -232,16 +232,25 @@ def _outcome(program: Any, path: str, *, is_cell: bool, shows: bool = False) -> 
         return Outcome(0, {"outcome": "ok", "value": {"json": None}})
     if is_cell:
         _keep(value, names)
-    try:
-        report, size = values.report(value)
-    except BaseException:
-        report, size = {"type": values.type_name(value)}, 0
+    report, size = _reported(value)
     shows = shows and value is not None
     # The report has the beginning of a long text alone.
     whole = shows or 0 < size <= MAX_OUTPUT_BYTES
     if whole or displays.wanted(value):
         _show(lambda: displays.finish(value, whole=whole, is_value=not shows))
     return Outcome(0, {"outcome": "ok", "value": report})
+
+
+def _reported(value: Any) -> tuple[dict[str, Any], int]:
+    """Return what `values.report` does, or the type alone."""
+    try:
+        try:
+            return values.report(value)
+        except Exception:
+            with stateful.PlainBuiltins():
+                return values.report(value)
+    except BaseException:
+        return {"type": values.type_name(value)}, 0
 
 
 def _keep(value: Any, names: dict[str, Any]) -> None:

@@ -75,8 +75,11 @@ _node = ""
 _closes = False
 # As for `limit_processes`, which counts when a run begins.
 _more_processes = 0
-# Kept: `json.dumps` would make a new encoder for each line.
-_to_json = json.JSONEncoder(separators=(",", ":")).encode
+_json: Any = json.encoder
+# By C alone: programs may replace what the rest of `json` uses.
+_pieces = _json.c_make_encoder(
+    None, None, _json.encode_basestring_ascii, None, ":", ",", False, False, True
+)
 
 
 class Pipes:
@@ -178,14 +181,18 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
         _node, _closes = settings["node"], closes and not settings["confined"]
         # The last line that is certainly ours; it is read when a run begins.
         _write_all(RESULT_FD, _line(setup))
-        code = _serve(first)
-        ending.leave(code)
     except ConfineError as error:
         _write_all(RESULT_FD, _line({"error": str(error)}))
+        os._exit(code)
     except Exception as error:
         why = f"cell set-up failed: {type(error).__name__}: {error}"
         _write_all(RESULT_FD, _line({"error": why}))
+        os._exit(code)
+    try:
+        code = _serve(first)
+        ending.leave(code)
     finally:
+        # A program may have spoilt what our own steps need.
         os._exit(code)
 
 
@@ -254,31 +261,40 @@ def _offer_tools(
 def _live(request: dict[str, Any]) -> int:
     """Run one request after the other in this interpreter, and fork it on request."""
     module = sys.modules["__main__"]
+    between = stateful.PlainBuiltins()
     while True:
-        module.__dict__.update(request["inputs"])
-        way = _offer_tools(request, module)
-        before = _set_environment(request.pop("secrets"))
-        path = source.place_run(request["code"], module.__dict__)
+        with between:
+            module.__dict__.update(request["inputs"])
+            way = _offer_tools(request, module)
+            before = _set_environment(request.pop("secrets"))
+            path = source.place_run(request["code"], module.__dict__)
         outcome = execution.run(request["code"], _home, path, lasts=True)
         if displays.in_child():
             return execution.end(outcome.exit_code)
-        displays.end()
-        if way is not None:
-            way.close()
-        _restore_environment(before)
-        ending.flush()
-        streams.end()
-        report = {**outcome.report, "exit_code": outcome.exit_code}
-        _write_all(RESULT_FD, _encode(report))
-        first = os.read(REQUEST_FD, 1)
-        while first in (FORK, ANSWER):
+        between = stateful.PlainBuiltins()
+        with between:
+            displays.end()
+            if way is not None:
+                way.close()
+            _restore_environment(before)
+            ending.flush()
+            streams.end()
+            report = {**outcome.report, "exit_code": outcome.exit_code}
+            _write_all(RESULT_FD, _encode(report))
+        request = _next_request(between)
+
+
+def _next_request(between: stateful.PlainBuiltins) -> dict[str, Any]:
+    """Fork on request until there is another program to run, and return that."""
+    while (first := os.read(REQUEST_FD, 1)) in (FORK, ANSWER):
+        with between:
             if first == FORK:
                 _become_branch(stateful.fork(*stateful.receive_fork(REQUEST_FD)))
             else:
                 # It came after the end of the run that waited for it.
                 host_tools.read_answer(REQUEST_FD, first)
-            first = os.read(REQUEST_FD, 1)
-        request = read_request(REQUEST_FD, first, _home)
+    with between:
+        return read_request(REQUEST_FD, first, _home)
 
 
 def _become_branch(announcement: dict[str, Any] | None) -> None:
@@ -400,7 +416,7 @@ def _encode(report: dict[str, Any]) -> bytes:
 
 
 def _line(report: dict[str, Any]) -> bytes:
-    return _to_json(report).encode() + b"\n"
+    return "".join(_pieces(report, 0)).encode() + b"\n"
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -5,12 +5,14 @@ This runs in the program's process, so the program can forge all that it says.
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import socket
 import stat
 import sys
 import time
+from operator import is_
 
 from ..kernel import signals
 from ..kernel.descriptors import move_fds, receive_fds
@@ -23,6 +25,33 @@ if TYPE_CHECKING:
 
 _FIRST_FILE = 5
 _MAX_COPIED = 4096
+_plain = dict(vars(builtins))
+_GONE = object()
+
+
+class PlainBuiltins:
+    """Python's own builtins, for our steps between programs that replaced some.
+
+    Our modules have theirs anyway, but not those of the standard library that they use.
+    It looks once, when it is made, for what is to be replaced meanwhile.
+    """
+
+    def __init__(self) -> None:
+        found = vars(builtins)
+        self._theirs: dict[str, Any] = {}
+        if not all(map(is_, map(found.get, _plain), _plain.values())):
+            self._theirs = {name: found.get(name, _GONE) for name in _plain}
+
+    def __enter__(self) -> None:
+        if self._theirs:
+            vars(builtins).update(_plain)
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._theirs.items():
+            if value is _GONE:
+                vars(builtins).pop(name, None)
+            else:
+                vars(builtins)[name] = value
 
 
 def interruptible(function: Callable[[], Any]) -> Any:
