@@ -153,3 +153,20 @@ async def test_a_list_comes_back_whatever_builtins_are_replaced(
     code = "import builtins\nbuiltins.isinstance = None\n[1, {'a': 2}]"
     result = await sandbox.run(code)
     assert (result.status, result.value) == ("ok", [1, {"a": 2}])
+
+
+@pytest.mark.promise("P-03", "FP27")
+async def test_an_audit_hook_that_refuses_all_costs_no_value_and_no_state(
+    sandbox: Sandbox,
+) -> None:
+    code = (
+        "import sys\ndef refuse(*_): raise RuntimeError\nsys.addaudithook(refuse)\n42"
+    )
+    async with sandbox.session() as session:
+        found = [await sandbox.run(code), await session.run(code)]
+        refused = await session.run("def f(): pass")
+
+    assert [(each.status, each.value) for each in found] == [("ok", 42)] * 2
+    assert refused.exception is not None
+    assert refused.exception.type == "RuntimeError"
+    assert (refused.status, refused.state) == ("error", "kept")

@@ -130,18 +130,23 @@ def _execute(
     if only is not None:
         return eval(only, namespace)
     body, last = _compiled(program, path, is_cell=is_cell)
+    # Made before: an audit hook of the program would be asked for one `exec` too many.
+    value_of_last = last and types.FunctionType(last, namespace)
+    # None of our functions is called in between: a program may trace them.
     if body is not None:
-        _value_of(body, namespace)
-    return None if last is None else _value_of(last, namespace)
+        value = eval(body, namespace)
+        if body.co_flags & _COROUTINE:
+            _result_of(value)
+    if last is None:
+        return None
+    value = value_of_last()
+    return _result_of(value) if last.co_flags & _COROUTINE else value
 
 
-def _value_of(code: types.CodeType, namespace: dict[str, Any]) -> Any:
-    value = eval(code, namespace)
-    if code.co_flags & _COROUTINE:
-        from . import awaiting
+def _result_of(coroutine: Any) -> Any:
+    from . import awaiting
 
-        return awaiting.result_of(value)
-    return value
+    return awaiting.result_of(coroutine)
 
 
 def _compiled(program: bytes, path: str, *, is_cell: bool) -> tuple[Any, Any]:
@@ -216,9 +221,12 @@ def _outcome(program: Any, path: str, *, is_cell: bool, shows: bool = False) -> 
             value = _execute(program, names, path, is_cell=is_cell)
         finally:
             if not is_cell:
-                # They would be called for our own functions.
-                sys.settrace(None)
-                sys.setprofile(None)
+                # They would be called for our own functions; an audit hook of the
+                # program is asked for each change.
+                if sys.getprofile() is not None:
+                    sys.setprofile(None)
+                if sys.gettrace() is not None:
+                    sys.settrace(None)
     except SystemExit as stop:
         _show(displays.finish_figures)
         return exit_outcome(stop.code)

@@ -56,7 +56,8 @@ def place_run(code: bytes, namespace: dict[str, Any], stem: str = "main") -> str
         try:
             os.makedirs(folder, exist_ok=True)
             _write(path, code)
-        except OSError:
+        except BaseException:
+            # There is no room, or an audit hook of the program forbids it.
             return path
         if _last:
             # Its text is still known here; only this run can start who reads it.
@@ -69,8 +70,9 @@ def forget(path: str) -> None:
     """Remove a file that `place_run` has written."""
     try:
         os.unlink(path)
-    except OSError:
-        pass
+    except BaseException:
+        # As in `place_run`.
+        return
 
 
 def remember(path: str, code: bytes) -> None:
