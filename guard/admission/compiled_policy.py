@@ -92,8 +92,8 @@ class _CompiledRule:
 
     def judged_parts(self, call: ToolCall, facts: CallFacts) -> str:
         """Return how each argument that it asks for was judged, for people."""
-        if not self.applies_to(facts):
-            return ""
+        if unfit := self._unfit(facts):
+            return unfit
         every = self.kind == "allow"
         return "; ".join(
             f"{name}: {_ANSWERS[judge_arguments([part], call.arguments, every=every)]}"
@@ -112,11 +112,15 @@ class _CompiledRule:
 
     def applies_to(self, facts: CallFacts) -> bool:
         """Return whether it applies to a tool that it names, whatever the arguments."""
+        return not self._unfit(facts)
+
+    def _unfit(self, facts: CallFacts) -> str:
+        """Return why it does not apply to a tool that it names; empty: it does."""
         if self.versions and facts.version not in self.versions:
-            return False
+            return "another version"
         if self.via is not None and facts.via != self.via:
-            return False
-        return self.tags <= facts.tags
+            return "another via"
+        return "" if self.tags <= facts.tags else "other tags"
 
 
 @dataclass(slots=True)

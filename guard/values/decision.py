@@ -59,7 +59,9 @@ class Tried:
     rule: str
     met: bool
     detail: str = ""
-    """Each argument that it asks for, `met`, `not met` or `cannot be judged`."""
+    """Each argument that it asks for, `met`, `not met` or `cannot be judged`; or what
+    the tool has other than it asks for: `another version`, `another via`, `other tags`.
+    """
 
 
 class Decision(NamedTuple):

@@ -164,6 +164,15 @@ tools = ["net.connect"]
 when = { host = { equals = "a.test" }, port = { equals = 8443 } }
 [[policies.allow]]
 tools = ["http.upgrade"]
+via = "model"
+[[policies.allow]]
+tools = ["http.upgrade"]
+tags = ["slow"]
+[[policies.allow]]
+tools = ["http.upgrade"]
+versions = ["2"]
+[[policies.allow]]
+tools = ["http.upgrade"]
 when = { scheme = { equals = "https" }, protocol = { equals = "websocket" } }
 """
 
@@ -202,8 +211,9 @@ async def test_an_act_of_a_program_is_explained_by_its_url(tmp_path: Path) -> No
         ]
         for upgraded in ("https://a.test", "WSS://a.test/"):
             assert await told("http.upgrade", url=upgraded) == [
-                "a.allow[2]",
+                "a.allow[5]",
                 "query.key: not met",
+                *("another via", "other tags", "another version"),
                 "scheme: met; protocol: met",
             ]
         for name, arguments in (
