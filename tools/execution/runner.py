@@ -281,6 +281,8 @@ async def run_in_cell(
         limits=limits,
         agent_id=agent_id,
         gate=gate,
+        # The code of the operator meets nothing that a program of the agent left.
+        minimum_freshness="cell",
     )
     return result, wall
 

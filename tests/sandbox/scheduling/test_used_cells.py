@@ -26,6 +26,8 @@ from toolcell.sandbox.backends.selection import check_strength
 from toolcell.sandbox.client.types import CellTraits
 from toolcell.sandbox.scheduling.cell_events import CellEvents
 from toolcell.sandbox.scheduling.used_cells import IDLE_SECONDS, UsedCells, key_of
+from toolcell.tools import tool
+from toolcell.tools.execution.runner import run_in_cell
 
 from ...support.cells.changed_bundle import changed_bundle
 from ...support.polling import until
@@ -71,6 +73,23 @@ async def test_a_cell_is_used_up_to_its_number() -> None:
 async def test_cells_are_used_once_unless_asked() -> None:
     async with SandboxManager(SandboxConfig(backend="subprocess")) as sandbox:
         assert [number_of(await sandbox.run("1")) for _ in range(3)] == [1, 1, 1]
+
+
+async def test_a_tool_of_the_host_has_a_cell_that_no_program_used(
+    sandbox: SandboxManager,
+) -> None:
+    @tool
+    def double(number: int) -> int:
+        """Double a number."""
+        return 2 * number
+
+    arguments = double.validate({"number": 4})
+    for _ in range(3):
+        assert await reused(sandbox)
+        result, _ = await run_in_cell(
+            sandbox, double, arguments, 60, agent_id="a", gate=None
+        )
+        assert (result.value, number_of(result)) == (8, 1)
 
 
 @pytest.mark.promise("E-79", "E-83")
