@@ -71,7 +71,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "console/web e2b/operations",
         "console/accounts e2b/state",
         "e2b/protocol",
-        "runtime terminal",
+        "charts runtime terminal",
         "operator http webhooks",
         "config",
     ),

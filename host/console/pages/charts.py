@@ -1,4 +1,4 @@
-"""Use by hour as charts: their bars, axes and dates, which templates draw as SVG."""
+"""Use by hour as charts: their bars, axes and dates."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from toolcell.tools.spi import UsageHour
+
+from ...charts.bars import Bar, axis_top
 
 HOURS = 48
 """Hours that are drawn."""
@@ -23,19 +25,6 @@ _AMOUNTS = (
     ("Money", "USD", "usd", 1),
 )
 """Title, unit, name in `UsageHour`, and what of it makes one unit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One hour with an amount; hours without any have no bar."""
-
-    at: int
-    """The number of the hour, from 0."""
-
-    height: float
-    """Its part of the axis, above 0 and at most 1."""
-
-    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +85,6 @@ def _chart(title: str, unit: str, sums: dict[int, float]) -> Chart:
             if amount > 0
         ),
     )
-
-
-def axis_top(highest: float, least: float) -> float:
-    """Return the end of an axis: 1, 2 or 4 of a power of ten, as its half is short.
-
-    Args:
-        highest: The number that has to fit.
-        least: The smallest end, which is 1, 2 or 4 of a power of ten.
-    """
-    ends = (
-        factor * 10.0**power for power in range(-4, 16) for factor in (1.0, 2.0, 4.0)
-    )
-    return next(end for end in ends if end >= max(highest, least))
 
 
 def _number(amount: float) -> str:

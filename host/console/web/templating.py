@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from markupsafe import Markup
 from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped
 
+from ...charts.bars import Bar, bars_svg, lines_svg
 from . import programs
 
 FOLDER = Path(__file__).resolve().parent.parent / "templates"
@@ -40,7 +41,7 @@ def make_templates() -> Environment:
     templates.filters |= {"when": when, "clock": clock, "iso": iso, "span": span}
     templates.filters |= {"took": took, "excerpt": excerpt, "size": size}
     templates.filters |= {"amount": amount}
-    templates.filters |= {"breakable": breakable}
+    templates.filters |= {"breakable": breakable, "drawing": drawing}
     templates.filters |= {"program": programs.program, "terminal": programs.terminal}
     templates.filters |= {"failure": programs.failure}
     templates.filters |= {"frames_of_tools": programs.frames_of_tools}
@@ -52,6 +53,12 @@ def _visible(value: Any) -> Any:
     """Return a value as a template shows it: no character in it is hidden."""
     # Markup, a subclass, is what a template made: it was escaped before.
     return escaped(value) if type(value) is str else value
+
+
+def drawing(bars: Sequence[Bar], places: int) -> Markup:
+    """Return a chart with lines at the end of its axis, half-way and at 0."""
+    svg = lines_svg(places, (1, 0.5, 0)) + bars_svg(bars)
+    return Markup(svg)  # noqa: S704 - labels are escaped
 
 
 def breakable(name: str) -> Markup:

@@ -7,7 +7,8 @@ import re
 import httpx2
 import pytest
 
-from toolcell.host.console.pages.charts import HOUR, HOURS, axis_top, charts
+from toolcell.host.charts.bars import axis_top
+from toolcell.host.console.pages.charts import HOUR, HOURS, charts
 from toolcell.tools.spi import UsageHour
 
 from ...support.console.client import Client

@@ -1,0 +1,1 @@
+"""Charts as SVG, for the console and for reports."""
