@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 import anyio
-from baselines import installed, peers, programs
+from baselines import installed, programs
 from baselines.programs import HELLO, PYTHON
 from harness import processes
 from harness.measure import (
@@ -362,24 +362,6 @@ async def idle_memory(options: Options) -> list[Row]:
     ]
 
 
-def _peer(make: peers.PeerMaker) -> RowMaker:
-    """Return a row: a peer against the cell that does the same work here."""
-
-    async def row(options: Options) -> list[Row]:
-        with make(options.image) as peer:
-            if peer.container:
-                config = _docker_config(options, "runc")
-            else:
-                config = _subprocess_config()
-            async with SandboxManager(config) as sandbox:
-                ours = Contender(name="sandbox.run", run=partial(_hello, sandbox))
-                runs = min(options.runs, 30) if peer.container else options.runs
-                samples = await take_turns([ours, peer.contender], runs)
-        return against("print(1), fresh cell on demand", samples, [None])
-
-    return row
-
-
 ROWS: dict[str, RowMaker] = {
     "subprocess-on-demand": on_demand,
     "subprocess-prepared": prepared,
@@ -413,5 +395,4 @@ ROWS: dict[str, RowMaker] = {
     **GROWTH_ROWS,
     **SANDBOX_API_ROWS,
     **CLUSTER_ROWS,
-    **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},
 }

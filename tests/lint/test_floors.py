@@ -62,8 +62,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "host": (
         "cli",
         "cli/flow cli/guard cli/machine cli/serving",
-        "cli/tools",
-        "cli/programs",
+        "cli/peers cli/tools",
+        "cli/peers/worker cli/programs",
         "cli/base",
         "serving",
         "console e2b mcp rest",

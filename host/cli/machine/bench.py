@@ -1,4 +1,4 @@
-"""`toolcell bench`: measures cells and guarded calls on this machine."""
+"""`toolcell bench`: measures cells and calls here, or other sandboxes beside cells."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...terminal.output import print_json, print_table
+from toolcell.core import InvalidInputError
+
+from ...terminal.output import print_json, print_notice, print_table
 from ...terminal.signals import run_async
-from ..base.options import AsJson, BackendOption
+from ..base.options import AsJson, BackendOption, Image
 
 if TYPE_CHECKING:
     from ...config.host_config import HostConfig
@@ -26,6 +30,18 @@ def bench(
         int, typer.Option(min=3, max=10_000, help="Measurements of each work.")
     ] = 20,
     backend: BackendOption = "auto",
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers",
+            help="Measure other sandboxes beside toolcell, which uv installs for that.",
+        ),
+    ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="With --peers, a folder for the results and their plots."),
+    ] = None,
+    image: Image = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure this machine against `python -c pass`.
@@ -33,6 +49,46 @@ def bench(
     This is a first impression. The measurements behind toolcell's promises are in
     benchmarks/run.py of a checkout, with named baselines and gates.
     """
+    if peers:
+        if backend != "auto":
+            raise InvalidInputError("--peers measures cells of all backends")
+        _bench_peers(runs, image, report, as_json)
+    elif report is not None or image is not None:
+        raise InvalidInputError("--report and --image need --peers")
+    else:
+        _bench_cells(runs, backend, as_json)
+
+
+def _bench_peers(
+    runs: int, image: str | None, report: Path | None, as_json: bool
+) -> None:
+    """Measure all contenders; print what was found, and write the report."""
+    from datetime import UTC, datetime
+
+    from toolcell.sandbox import SandboxConfig
+
+    from ..peers import contenders, measure
+    from ..peers.report import machine, table_rows, write_report
+
+    tell = partial(print_notice, as_json=as_json)
+    image = image or SandboxConfig().image
+    found = run_async(measure.measure, contenders.CONTENDERS, runs, image, tell)
+    results: dict[str, Any] = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": machine(),
+        "contenders": found,
+    }
+    if report is not None:
+        write_report(report, results)
+    if as_json:
+        print_json(results)
+        return
+    columns = ("sandbox", "version", "isolation", *measure.MEASURES)
+    print_table(columns, table_rows(results))
+
+
+def _bench_cells(runs: int, backend: str, as_json: bool) -> None:
+    """Measure cells and calls of this installation, and print their times."""
     import statistics
 
     times = run_async(_measure, runs, backend)

@@ -48,6 +48,11 @@ NO_BACKEND = (
             ["run", "-", "--runtime", "runsc", "--backend", "subprocess"],
             "the subprocess backend has no runtime 'runsc'; use --backend docker",
         ),
+        (["bench", "--report", "a"], "--report and --image need --peers"),
+        (
+            ["bench", "--peers", "--backend", "docker"],
+            "--peers measures cells of all backends",
+        ),
         (["doctor", "--image", ""], "--image: String should have at least 1 character"),
     ],
 )

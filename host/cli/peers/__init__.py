@@ -1,0 +1,1 @@
+"""`toolcell bench --peers`: other sandboxes beside toolcell on this machine."""
