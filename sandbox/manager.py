@@ -147,7 +147,7 @@ class SandboxManager(Sandbox, Detachable):
         if shown.npm:
             from .packages.npm_installer import with_npm
 
-            installed = with_npm(shown, self._open_build_session)
+            installed = with_npm(shown, self._open_builder)
             shown = await self._stack.enter_async_context(installed)
         backend, self._notices = await open_backend(shown)
         try:
@@ -275,11 +275,18 @@ class SandboxManager(Sandbox, Detachable):
     async def _open_build_session(
         self, config: SandboxConfig
     ) -> AsyncIterator[Session]:
+        async with self._open_builder(config) as builder, builder.session() as session:
+            yield session
+
+    @asynccontextmanager
+    async def _open_builder(
+        self, config: SandboxConfig
+    ) -> AsyncIterator[SandboxManager]:
         builder = SandboxManager(config, resolver=self._resolver)
         # It may be gone from where it was read.
         builder._index_password = self._index_password
-        async with builder, builder.session() as session:
-            yield session
+        async with builder:
+            yield builder
 
 
 def _inspector(config: SandboxConfig) -> Inspector | None:

@@ -102,6 +102,7 @@ class DockerBackend:
             level=self._level(),
             layers=tuple(layers),
             enforced_by=enforcers(cgroup=cgroup, missing=("cpus",)),
+            image=self._image,
         )
 
     def _level(self) -> IsolationLevel:

@@ -119,6 +119,9 @@ class CellTraits(NamedTuple):
     has_network: bool = True
     """False if programs can be given no network."""
 
+    image: str = ""
+    """The id of the image of its cells; empty if they have none."""
+
 
 class Asked(Protocol):
     """Something that a cell is asked through: the cell itself, or what passes beside

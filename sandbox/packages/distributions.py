@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toolcell.core import PackageError
 
+from ..client.types import CellTraits
 from ..config.settings import SandboxConfig
 from ..results.result import ExecutionResult
 
@@ -87,6 +88,20 @@ class BuildSession(Protocol):
     ) -> ExecutionResult:
         """Run one step of the build."""
 
+
+class Builder(Protocol):
+    """A sandbox whose cells install packages; a `SandboxManager` is one."""
+
+    @property
+    def traits(self) -> CellTraits:
+        """The promises of its backend."""
+
+    def session(self) -> AbstractAsyncContextManager[BuildSession]:
+        """Open a session in a cell of it."""
+
+
+OpenBuilder = Callable[[SandboxConfig], AbstractAsyncContextManager[Builder]]
+"""Opens a sandbox with a configuration."""
 
 OpenBuildSession = Callable[[SandboxConfig], AbstractAsyncContextManager[BuildSession]]
 """Opens a sandbox with a configuration, and a session in it."""

@@ -28,13 +28,14 @@ import anyio.to_thread
 from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
 
 from ..client.download import create_local, make_local
+from ..client.types import CellTraits
 from ..client.workdir import checked_path
 from ..config.mount_rules import NODE_MODULES, Bind
 from ..config.network import Network
 from ..config.package_rules import npm_dependency
 from ..config.settings import Limits, SandboxConfig
 from ..results.result import ExecutionResult
-from .distributions import BuildSession, OpenBuildSession
+from .distributions import BuildSession, OpenBuilder
 from .layer_files import too_large
 from .layer_store import LayerStore
 from .npm_lock import NpmLock
@@ -110,7 +111,7 @@ def npm_binds(config: SandboxConfig) -> list[Bind]:
 
 @asynccontextmanager
 async def with_npm(
-    config: SandboxConfig, open_session: OpenBuildSession
+    config: SandboxConfig, open_builder: OpenBuilder
 ) -> AsyncIterator[SandboxConfig]:
     """Yield a configuration whose cells see its packages of npm.
 
@@ -118,15 +119,18 @@ async def with_npm(
 
     Args:
         config: Names the packages.
-        open_session: Opens the session in which npm runs.
+        open_builder: Opens the sandbox in which npm runs.
 
     Raises:
         PackageError: A package is refused, missing or unfit.
         SandboxUnavailableError: There is no cell, or it has no node or npm.
     """
     installer = _NpmInstaller(config)
-    async with open_session(await installer.cell()) as session:
-        folder, held = await installer.install(session)
+    async with (
+        open_builder(await installer.cell()) as builder,
+        builder.session() as session,
+    ):
+        folder, held = await installer.install(session, builder.traits)
     try:
         yield InstalledConfig.model_construct(
             config.model_fields_set, **dict(config), node_modules=str(folder)
@@ -166,10 +170,19 @@ class _NpmInstaller:
             }
         )
 
-    async def install(self, session: BuildSession) -> tuple[Path, int]:
-        """Return the packages' folder, and a descriptor that holds it."""
+    async def install(
+        self, session: BuildSession, traits: CellTraits
+    ) -> tuple[Path, int]:
+        """Return the packages' folder, and a descriptor that holds it.
+
+        Args:
+            session: The session that npm runs in.
+            traits: Those of its cell.
+        """
         platform = await _platform(session)
-        facts = json.dumps([self._wanted, self._rules.npm_registry, platform])
+        # Lock and files are what the image's npm says, so they serve that image alone.
+        maker = (traits.backend, traits.image, self._config.runtime)
+        facts = json.dumps([self._wanted, self._rules.npm_registry, platform, *maker])
         key = hashlib.sha256(f"npm {facts}".encode()).hexdigest()[:32]
         store = self._store
         held = await store.lock(f"{key}.use", shared=True)

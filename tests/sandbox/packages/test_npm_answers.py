@@ -1,0 +1,109 @@
+"""What a cell of npm hands back is believed for its own image alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.core import InvalidInputError
+from toolcell.sandbox import ExecutionResult, PackageRules, SandboxConfig
+from toolcell.sandbox.client.types import CellTraits
+from toolcell.sandbox.packages.npm_installer import InstalledConfig, with_npm
+
+pytestmark = pytest.mark.anyio
+
+LOCK = {
+    "packages": {
+        "node_modules/a": {
+            "version": "1.0.0",
+            "resolved": "https://registry.npmjs.org/a/-/a-1.0.0.tgz",
+            "integrity": "sha512-x",
+        }
+    }
+}
+
+
+class NpmCell:
+    """A sandbox whose node and npm say what a test wants.
+
+    Args:
+        files: The files of the set, by their paths.
+        traits: Those of the sandbox.
+        platform: The answer to the question for its node.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, str],
+        traits: CellTraits,
+        platform: Any = None,
+    ) -> None:
+        self.traits = traits
+        self._platform = platform or [[], "linux-x64-127-glibc"]
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            for path, text in files.items():
+                entry = tarfile.TarInfo(path)
+                entry.size = len(text)
+                tar.addfile(entry, io.BytesIO(text.encode()))
+        lock = json.dumps(LOCK).encode()
+        self._files = {"layer.tar": archive.getvalue(), "package-lock.json": lock}
+
+    @asynccontextmanager
+    async def open(self, config: SandboxConfig) -> AsyncIterator[NpmCell]:
+        assert not config.npm
+        yield self
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[NpmCell]:
+        yield self
+
+    async def write_file(self, path: str, data: bytes | str) -> None:
+        pass
+
+    async def read_file(self, path: str, max_bytes: int) -> bytes:
+        return self._files[path]
+
+    async def install(self, packages: Any, *, on_step: Any = None) -> None:
+        raise InvalidInputError("npm's cell needs no packages")
+
+    async def run(
+        self, code: str, *, fresh: bool, inputs: Mapping[str, Any] | None
+    ) -> ExecutionResult:
+        return ExecutionResult(status="ok", value=None if inputs else self._platform)
+
+
+async def installed(cell: NpmCell, folder: Path, **options: Any) -> Path:
+    """Return the folder in which cells of a configuration find the set."""
+    rules = PackageRules(folder=str(folder))
+    config = SandboxConfig(npm=("a@1.0.0",), package_rules=rules, **options)
+    async with with_npm(config, cell.open) as shown:
+        assert isinstance(shown, InstalledConfig)
+        return Path(shown.node_modules)
+
+
+@pytest.mark.promise("door-11")
+async def test_a_set_serves_the_image_that_made_it_alone(tmp_path: Path) -> None:
+    docker = CellTraits("docker", "container", (), image="sha256:1")
+    evil = NpmCell({"node_modules/a/index.js": "evil"}, docker)
+    first = await installed(evil, tmp_path)
+    assert (first / "a" / "index.js").read_text() == "evil"
+
+    good = {"node_modules/a/index.js": "good"}
+    for traits in (
+        docker._replace(image="sha256:2"),
+        CellTraits("subprocess", "namespaces", ()),
+    ):
+        other = await installed(NpmCell(good, traits), tmp_path)
+        assert (other / "a" / "index.js").read_text() == "good"
+    stronger = await installed(NpmCell(good, docker), tmp_path, runtime="runsc")
+    assert (stronger / "a" / "index.js").read_text() == "good"
+
+    assert await installed(NpmCell(good, docker), tmp_path) == first
