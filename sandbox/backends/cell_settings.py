@@ -26,10 +26,10 @@ def cell_environment(
     """
     given = [each for each in image_path.split(":") if each.startswith("/")]
     own = [aliases.FOLDER, f"{workdir}/.local/bin"]
-    if config.npm:
-        own.append(f"{NODE_MODULES}/.bin")
+    # After the system's, so that no package takes the place of bash or node.
+    last = ["/node/bin", *([f"{NODE_MODULES}/.bin"] if config.npm else [])]
     base = {
-        "PATH": ":".join([*own, *(given or [_SYSTEM_PATH]), "/node/bin"]),
+        "PATH": ":".join([*own, *(given or [_SYSTEM_PATH]), *last]),
         "HOME": workdir,
         "USER": USER_NAME,
         "LOGNAME": USER_NAME,

@@ -260,7 +260,7 @@ class _NpmInstaller:
         lock.require_no_builds(path)
         folder = path / "node_modules" / ".bin"
         folder.mkdir(exist_ok=True)
-        for command in lock.commands(path):
+        for command in lock.commands(path, self._wanted):
             (path / command.file).chmod(0o755)
             shim = folder / command.name
             file = command.file.removeprefix("node_modules/")

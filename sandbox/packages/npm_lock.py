@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
@@ -14,7 +14,6 @@ from toolcell.core import PackageError
 
 _NAME = r"(@[A-Za-z0-9._~-]+/)?[A-Za-z0-9_~-][A-Za-z0-9._~-]*"
 _PLACE = re.compile(rf"node_modules/{_NAME}(/node_modules/{_NAME})*")
-_TOP = re.compile(rf"node_modules/{_NAME}")
 _COMMAND = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
 _FILE = re.compile(r"(\./)?[A-Za-z0-9_~@+-][A-Za-z0-9._~@+-]*(/[A-Za-z0-9._~@+-]+)*")
 _SHA512 = re.compile(r"(^|\s)sha512-")
@@ -87,12 +86,18 @@ class NpmLock:
             if (folder / place).is_dir()
         )
 
-    def commands(self, folder: Path) -> Iterator[Command]:
-        """Yield the commands of packages that others do not bring along inside."""
-        for place, entry in self._entries.items():
+    def commands(self, folder: Path, packages: Iterable[str]) -> Iterator[Command]:
+        """Yield the commands of packages, and not those of their dependencies.
+
+        Args:
+            folder: Has the files of the set.
+            packages: The packages' names.
+        """
+        for place in (f"node_modules/{each}" for each in packages):
+            entry = self._entries.get(place, _Entry())
             for name, file in entry.commands.items():
                 plain = _COMMAND.fullmatch(name) and _FILE.fullmatch(file)
-                if not plain or not _TOP.fullmatch(place) or ".." in file.split("/"):
+                if not plain or ".." in file.split("/"):
                     continue
                 path = f"{place}/{file.removeprefix('./')}"
                 if (folder / path).is_file():

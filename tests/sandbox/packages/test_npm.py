@@ -26,8 +26,8 @@ ON_DOCKER = pytest.mark.parametrize(
     "backend", [ROWS["docker"]], indirect=True, scope="session"
 )
 OTHERS = ("scripted", "linked", "inner")
-COMMANDS = ["escape", "say-it"]
-"""Those of the tool; npm has taken the folders out of the first one's name."""
+COMMANDS = ["bash", "escape", "say-it"]
+"""Those of the tool; npm has taken the folders out of the second one's name."""
 
 FOUND = "require('stem').leaf.name"
 

@@ -80,7 +80,9 @@ def test_names_and_commands_are_of_packages_that_are_there(tmp_path: Path) -> No
         (tmp_path / name).touch()
 
     assert lock.names(tmp_path) == ["@s/a@1.0.0", "in@2.0.0"]
-    assert list(lock.commands(tmp_path)) == [Command("a", "node_modules/@s/a/cli.js")]
+    found = list(lock.commands(tmp_path, ["absent", "@s/a"]))
+    assert found == [Command("a", "node_modules/@s/a/cli.js")]
+    assert list(lock.commands(tmp_path, ["b"])) == []
 
 
 @pytest.mark.promise("door-10")

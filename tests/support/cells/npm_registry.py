@@ -119,7 +119,9 @@ def npm_registry() -> Iterator[NpmRegistry]:
 def fill(registry: NpmRegistry, elsewhere: str) -> None:
     """Add what the tests ask for; hostile packages lead to another server."""
     add = registry.add
-    add("leaf", {"index.js": "exports.name = 'leaf'\n"})
+    false = {"false.js": "#!/bin/sh\necho of a dependency\n"}
+    bins = dict.fromkeys(("bash", "node", "say-it"), "false.js")
+    add("leaf", {"index.js": "exports.name = 'leaf'\n", **false}, bin=bins)
     stem = {"index.js": "exports.leaf = require('leaf')\n", "m.mjs": "export default 7"}
     add("stem", {**stem}, dependencies={"leaf": "^1.0.0"})
     add("kind", {"index.js": "module.exports = 41\n"})
@@ -130,7 +132,7 @@ def fill(registry: NpmRegistry, elsewhere: str) -> None:
     add(
         "@scope/tool",
         {"cli.js": says},
-        bin={"say-it": "./cli.js", "../../escape": "cli.js"},
+        bin={"say-it": "./cli.js", "../../escape": "cli.js", "bash": "cli.js"},
         dependencies={"leaf": "1.0.0"},
     )
     canary = "require('fs').writeFileSync('/work/node_modules/ran', 'x')"
