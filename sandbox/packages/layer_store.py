@@ -248,8 +248,10 @@ class LayerStore:
         before = time.time() - unused_days * _DAY_SECONDS
         old = [each for each in self.entries() if each.last_used <= before]
         removed = [each for each in old if self._remove(each.key)]
+        # A set of npm has its lock under its own key, and needs it while it is there.
+        needed = {f"{each.key}.json" for each in self.entries()}
         for path in (*self.resolved.iterdir(), *self.built.iterdir()):
-            if path.stat().st_mtime <= before:
+            if path.name not in needed and path.stat().st_mtime <= before:
                 remove_tree(path)
         self._remove_leftovers()
         if unused_days == 0:

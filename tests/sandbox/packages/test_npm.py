@@ -155,6 +155,7 @@ async def test_a_set_is_installed_once_and_stays_until_it_is_pruned(
     store = tmp_path / "store"
     settings = config(SUBPROCESS, registry, store, "prebuilt", "kind")
     async with SandboxManager(settings):
+        assert prune_packages(0, str(store)) == ()
         asked = len(registry.asked)
         [layer] = list_packages(str(store))
         async with SandboxManager(settings) as second:
@@ -173,6 +174,7 @@ async def test_a_set_is_installed_once_and_stays_until_it_is_pruned(
         assert prune_packages(0, str(store)) == ()
     assert result.value == 42
     assert [each.key for each in prune_packages(0, str(store))] == [layer.key]
+    assert list((store / "resolved").iterdir()) == []
 
 
 @ON_DOCKER
