@@ -286,6 +286,8 @@ class SandboxManager(Sandbox, Detachable):
         # It may be gone from where it was read.
         builder._index_password = self._index_password
         async with builder:
+            # Before anything is fetched for cells that will not be made.
+            check_strength(self.config, builder.traits)
             yield builder
 
 

@@ -177,6 +177,18 @@ async def test_a_set_is_installed_once_and_stays_until_it_is_pruned(
     assert list((store / "resolved").iterdir()) == []
 
 
+@pytest.mark.parametrize("backend", [ROWS["confined"]], indirect=True, scope="session")
+async def test_nothing_is_fetched_for_cells_that_cannot_show_it(
+    backend: BackendRow, tmp_path: Path, registry: NpmRegistry
+) -> None:
+    asked = len(registry.asked)
+    settings = backend.config(npm=("kind",), package_rules=registry.rules(tmp_path))
+    with pytest.raises(SandboxUnavailableError, match="show no packages of npm"):
+        async with SandboxManager(settings):
+            pass
+    assert len(registry.asked) == asked
+
+
 @ON_DOCKER
 async def test_cells_without_npm_say_so(
     backend: BackendRow, tmp_path: Path, registry: NpmRegistry
