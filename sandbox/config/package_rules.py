@@ -6,9 +6,11 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from toolcell.core.addresses import is_loopback_or_https
 from toolcell.core.secrets import SecretReference
 
 from .base import SettingsModel
+from .host_rules import read_authority
 
 _VERSION = r"(===?|~=|!=|<=?|>=?) ?[A-Za-z0-9.*+!_-]{1,64}"
 _REQUIREMENT = re.compile(
@@ -21,6 +23,8 @@ _NPM = re.compile(
     r"(?P<name>(@[A-Za-z0-9_-][A-Za-z0-9._-]{0,98}/)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,98})"
     r"(@(?P<version>(\^|~|>=|<=|=|<|>)?[0-9][A-Za-z0-9.+-]{0,63}))?"
 )
+
+_PORTS = {"https": 443, "http": 80}
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 """Hosts whose connections do not leave it."""
@@ -57,6 +61,17 @@ def npm_dependency(requirement: str) -> tuple[str, str]:
     found = _NPM.fullmatch(requirement)
     assert found is not None
     return found["name"], found["version"] or "*"
+
+
+def npm_origin(address: str) -> tuple[str, str, int]:
+    """Return scheme, host and port of an address of npm, in one spelling.
+
+    Raises:
+        ValueError: It has none.
+    """
+    parts = urlsplit(address)
+    host, port = read_authority(parts.netloc, _PORTS.get(parts.scheme))
+    return parts.scheme, host, port
 
 
 def _allowed(text: str) -> str:
@@ -99,7 +114,8 @@ class PackageRules(SettingsModel):
     npm_registry: Annotated[
         str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
     ] = "https://registry.npmjs.org"
-    """The registry of packages of npm, without a password. The cell that installs them
+    """The registry of packages of npm, without a password, `https://` or on this
+    machine. The cell that installs them
     reaches its host alone, at all addresses that it has when the sandbox opens."""
 
     seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
@@ -116,6 +132,14 @@ class PackageRules(SettingsModel):
     folder: Annotated[str, Field(pattern=r"^/")] | None = None
     """The folder of installed sets, an absolute path; None takes the folder
     `toolcell/packages` of the user's cache."""
+
+    @field_validator("npm_registry")
+    @classmethod
+    def _cannot_be_changed_on_the_way(cls, value: str) -> str:
+        npm_origin(value)
+        if not is_loopback_or_https(value):
+            raise ValueError("a registry is https://, or on this machine")
+        return value
 
     @field_validator("index_url")
     @classmethod

@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -30,9 +29,10 @@ from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableErr
 from ..client.download import create_local, make_local
 from ..client.types import CellTraits
 from ..client.workdir import checked_path
+from ..config.host_rules import write_authority
 from ..config.mount_rules import NODE_MODULES, Bind
 from ..config.network import Network
-from ..config.package_rules import npm_dependency
+from ..config.package_rules import npm_dependency, npm_origin
 from ..config.settings import Limits, SandboxConfig
 from ..results.result import ExecutionResult
 from .distributions import BuildSession, OpenBuilder
@@ -45,7 +45,6 @@ _MAX_LOCK_BYTES = 16 * 1024 * 1024
 _MAX_MESSAGE_CHARACTERS = 1500
 _MAX_ADDRESSES = 32
 _SECONDS = 86_400.0
-_PORTS = {"https": 443, "http": 80}
 _ROOM = Limits(
     memory_mib=2048, disk_mib=1024, pids=256, open_files=4096, connections=100_000
 )
@@ -306,15 +305,14 @@ def _extract(archive: bytes, folder: Path, max_bytes: int) -> None:
 
 async def _rules_for(address: str) -> list[str]:
     """Return rules for a registry and its addresses, which need not be public."""
-    parts = urlsplit(address)
-    host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+    _, host, port = npm_origin(address)
     try:
         found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
         # npm says that it is not there.
         found = []
     names = dict.fromkeys([host, *(str(each[4][0]) for each in found[:_MAX_ADDRESSES])])
-    return [f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name in names]
+    return [write_authority(name, port) for name in names]
 
 
 def _failure(result: ExecutionResult) -> PackageError:

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from toolcell.core import PackageError
+
+from ..config.package_rules import npm_origin
 
 _NAME = r"(@[A-Za-z0-9._~-]+/)?[A-Za-z0-9_~-][A-Za-z0-9._~-]*"
 _PLACE = re.compile(rf"node_modules/{_NAME}(/node_modules/{_NAME})*")
@@ -131,17 +132,16 @@ def _why_not(place: str, entry: _Entry, registry: str) -> str:
     if entry.in_bundle:
         # Its files are in the archive of the package that it is a part of.
         return ""
-    if _origin(entry.resolved) != _origin(registry):
+    if not _is_from(entry.resolved, registry):
         return f"is not from the registry, but from {entry.resolved[:200] or 'nowhere'}"
     return "" if _SHA512.search(entry.integrity) else "has no SHA-512"
 
 
-def _origin(address: str) -> tuple[str, str]:
+def _is_from(address: str, registry: str) -> bool:
     try:
-        parts = urlsplit(address)
+        return npm_origin(address) == npm_origin(registry)
     except ValueError:
-        return "", ""
-    return parts.scheme, parts.netloc
+        return False
 
 
 def _unusable(why: str) -> PackageError:

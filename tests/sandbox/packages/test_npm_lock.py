@@ -104,11 +104,38 @@ def test_names_that_cannot_stand_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="node_modules"):
         mount = Mount(source=str(tmp_path), target="/node_modules/a")
         SandboxConfig(npm=("a",), mounts=(mount,))
-    with pytest.raises(ConfigError, match="npm_registry"):
-        PackageRules(npm_registry="https://me:secret@registry.example.org")
-
     kept = SandboxConfig(npm=("a", "@s/b@^1.2", "c@1.2.3-beta.1", "D_d@~2", "e@>=3"))
     assert len(kept.npm) == 5
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("https://me:secret@registry.example.org", "http://registry.example.org"),
+        *(
+            "http://127.0.0.1.example.org",
+            "https://x:99999",
+            "https://[x/",
+            "https://ä",
+        ),
+    ],
+)
+def test_a_registry_is_an_address_that_nobody_can_pretend_to_have(address: str) -> None:
+    with pytest.raises(ConfigError, match="npm_registry"):
+        PackageRules(npm_registry=address)
+
+
+@pytest.mark.parametrize(
+    "registry",
+    [
+        *("https://registry.example.org:443/npm", "https://Registry.Example.org"),
+        *("https://registry.example.org./",),
+    ],
+)
+def test_a_registry_is_the_same_in_every_spelling(registry: str) -> None:
+    assert PackageRules(npm_registry=registry)
+    lock = {"packages": {"node_modules/a": GOOD}}
+    NpmLock.read(json.dumps(lock).encode(), registry)
 
 
 @pytest.mark.parametrize(
