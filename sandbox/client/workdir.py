@@ -221,7 +221,7 @@ class WorkDir:
         """Remove what is at a path, as `SessionFiles.remove`."""
         name = self._checked(path)
         until = anyio.current_time() + _REMOVE_SECONDS
-        # The cell takes a second at a time, so that limits of a run are kept meanwhile.
+        # The cell takes some two seconds at a time, so that limits of a run are kept.
         while (await self.ask({"op": "remove", "path": name}))[0].get("more"):
             if anyio.current_time() > until:
                 why = f"{name}: not removed in {_REMOVE_SECONDS:g} seconds"

@@ -6,6 +6,7 @@ import os
 import re
 from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ import pytest
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager, Stdout
 from toolcell.sandbox.cell.workdir import files
+from toolcell.sandbox.cell.workdir.path_steps import inside
 
 from ...conftest import BackendRow
 
@@ -27,6 +29,11 @@ DEAR = (
     "for n in range(3000):\n"
     "    os.close(os.open(f'{n}', os.O_CREAT))\n    os.link(f'{n}', f'{n}-too')\n"
 )
+
+
+def _remove(folder: Path, path: str) -> dict[str, Any]:
+    request = {"op": "remove", "path": path}
+    return files.serve(request, b"", str(folder), None, owns_root=False)[0]
 
 
 @pytest.mark.promise("P-16")
@@ -111,13 +118,47 @@ def test_a_removal_gets_on_though_the_way_down_takes_all_of_its_time(
 ) -> None:
     monkeypatch.setattr(files, "_REMOVE_SECONDS", -1.0)
     (tmp_path / "/".join("d" * 20)).mkdir(parents=True)
-    request = {"op": "remove", "path": "d"}
-    answers = [
-        files.serve(request, b"", str(tmp_path), None, owns_root=False)[0]
-        for _ in range(20)
-    ]
+    answers = [_remove(tmp_path, "d") for _ in range(20)]
 
     assert answers == [{"more": True}] * 19 + [{}]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.promise("E-96", "P-16")
+def test_a_removal_goes_down_once_without_looking_at_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def step(fd: int, part: str) -> int:
+        nonlocal now
+        now += 0.25
+        return inside(fd, part)
+
+    for name in ("a", "b"):
+        (tmp_path / "d" / name / "/".join("e" * 20)).mkdir(parents=True)
+    monkeypatch.setattr(files, "inside", step)
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: now))
+    first = _remove(tmp_path, "d"), now
+    second = _remove(tmp_path, "d"), now
+
+    # A step to `d` and 20 below it, and a second of the other way down.
+    assert first == ({"more": True}, 21 * 0.25 + 1.25)
+    assert second == ({}, first[1] + 21 * 0.25)
+
+
+@pytest.mark.promise("E-96", "P-16")
+def test_folders_too_deep_to_be_removed_in_time_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MAX_EMPTIED_DEPTH", 20)
+    (tmp_path / "/".join("d" * 23)).mkdir(parents=True)
+    refused = _remove(tmp_path, "d")
+    for path in ("d/d", "d"):
+        while answer := _remove(tmp_path, path):
+            assert answer == {"more": True}
+
+    assert refused == {"error": "deeper than 20 folders", "reason": "too_many"}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -136,8 +177,7 @@ def test_a_folder_that_moves_while_it_is_emptied_leads_nowhere(
         folder.mkdir(parents=True)
         (folder / "it").touch()
     monkeypatch.setattr(os, "open", move_and_open)
-    request = {"op": "remove", "path": "d"}
-    answer, _ = files.serve(request, b"", str(tmp_path), None, owns_root=False)
+    answer = _remove(tmp_path, "d")
 
     assert answer == {"error": "folders were moved meanwhile", "reason": "busy"}
     assert sorted(each.name for each in kept.iterdir()) == ["e", "it"]
