@@ -13,6 +13,7 @@ from toolcell.core.models import construct_unchecked
 
 from ..cell.wire.contract import MAX_OUTPUTS, MAX_OUTPUTS_BYTES
 from ..config.settings import IsolationLevel, Limits
+from ..results.missing_package import missing_package
 from ..results.process_end import exit_of, signal_name, status_of_signal
 from ..results.result import (
     ExceptionInfo,
@@ -49,6 +50,8 @@ def build_result(
     code, number = _ending(report)
     status, self_reported = _status(report, language, limits, code, number)
     stdout, stderr = report.stdout.raw(), report.stderr.raw()
+    exception = _exception(report)
+    lacks = () if traits.level == "process" else missing_package(exception)
     return _made(
         ExecutionResult,
         status=status,
@@ -58,12 +61,12 @@ def build_result(
         stdout=report.stdout.text(),
         stderr=report.stderr.text(),
         truncated=_truncated(report),
-        exception=_exception(report),
+        exception=exception,
         exit_code=code,
         signal=signal_name(number),
         self_reported=self_reported,
         reasons=(),
-        warnings=_warnings(report),
+        warnings=(*_warnings(report), *lacks),
         state=report.state,
         outputs=tuple(report.outputs),
         artifacts=tuple(report.artifacts),

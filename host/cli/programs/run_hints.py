@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,21 +11,11 @@ from toolcell.core.text.counted import counted
 if TYPE_CHECKING:
     from toolcell.sandbox import ExecutionResult
 
-_NO_MODULE = re.compile(r"No module named '?([A-Za-z_][A-Za-z0-9_]*)")
 _NO_NETWORK = re.compile(
     r"Network is unreachable|name resolution|Name or service not known|getaddrinfo"
     r"|ENETUNREACH|EAI_AGAIN|ENOTFOUND"
 )
 _OLD_NODE = re.compile(r"\((TypeScript needs node [^)]{1,100})\)$")
-_PACKAGES = {
-    "bs4": "beautifulsoup4",
-    "cv2": "opencv-python-headless",
-    "PIL": "pillow",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-"""Packages whose name differs from their module's."""
-
 _MAX_NAMED = 5
 
 
@@ -51,23 +40,13 @@ def hints(
     if (error := result.exception) is None:
         return found
     kind, message = error.type.rpartition(".")[2], error.message
-    if kind in ("ModuleNotFoundError", "ImportError"):
-        found += _not_installed(message)
-    elif kind == "SyntaxError" and (older := _OLD_NODE.search(message)):
+    if kind == "SyntaxError" and (older := _OLD_NODE.search(message)):
         found.append(older[1])
     elif kind == "EOFError" and not has_stdin:
         found.append("its standard input is empty (--stdin passes this one on)")
     elif not has_network and _NO_NETWORK.search(f"{message}\n{error.traceback}"):
         found.append("it has no network (--allow-host HOST:PORT lets it reach one)")
     return found
-
-
-def _not_installed(message: str) -> list[str]:
-    module = _NO_MODULE.search(message)
-    if module is None or module[1] in sys.stdlib_module_names:
-        return []
-    package = _PACKAGES.get(module[1], module[1])
-    return [f"{module[1]} is not installed in its cell (--package {package} adds it)"]
 
 
 def _left_behind(names: Sequence[str]) -> list[str]:

@@ -38,7 +38,7 @@ ask = ["pay"]
 budgets = [{{ unit = "calls", limit = 1000, per = "agent" }}]
 [[policies]]
 agent_id = "b"
-allow = ["calculate", "hold", "run_python"]
+allow = ["calculate", "hold", "run_python", "*_file"]
 """
 PICTURE = ImagePart(mime="image/png", data="iVBORw0KGgo=")
 SUM = {"tool": "calculate", "arguments": {"expression": "6 * 7"}}

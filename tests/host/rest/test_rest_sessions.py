@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from .served_rest import Service, served
 
 pytestmark = pytest.mark.anyio
 SANDBOX = '[sandbox]\nbackend = "subprocess"'
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAA"
+    "SUVORK5CYII="
+)
 WORK = """
 import time
 until = time.process_time() + 0.3
@@ -63,6 +68,36 @@ async def test_an_agent_sees_what_its_sessions_use(tmp_path: Path) -> None:
     assert everybody[1]["usage"]["disk_bytes"] == 0
     assert [each["agent_id"] for each in own] == ["a"]
     assert others.status_code == 403
+
+
+@pytest.mark.promise("JA9")
+async def test_a_file_comes_in_and_a_picture_goes_out(tmp_path: Path) -> None:
+    """The tools of the group `files` carry texts into and out of the session."""
+    sheet = {"path": "sales.csv", "text": "tea\n12\n30\n"}
+    code = (
+        "from IPython.display import Image, display\n"
+        "total = sum(map(int, open('sales.csv').read().split()[1:]))\n"
+        f"display(Image({PNG!r}))\nopen('total', 'w').write(str(total))"
+    )
+    async with served(tmp_path, SANDBOX, '"code", "files"') as service:
+        body = {"tool": "write_file", "arguments": sheet}
+        await service.post("/v1/calls", body, "b")
+        drawn = await service.post("/v1/calls", run(code), "b")
+        body = {"tool": "read_file", "arguments": {"path": "total"}}
+        read = await service.post("/v1/calls", body, "b")
+
+    [picture] = drawn.json()["result"]["parts"]
+    assert base64.b64decode(picture["data"]) == PNG
+    assert read.json()["result"]["content"]["text"] == "42"
+
+
+@pytest.mark.promise("JF3")
+async def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    async with served(tmp_path, SANDBOX, '"code"') as service:
+        answer = await service.post("/v1/calls", run("import not_here"))
+
+    [warning] = answer.json()["result"]["content"]["warnings"]
+    assert "'not_here' in `packages`" in warning
 
 
 async def test_usage_is_told_while_a_program_runs_and_harms_it_not(

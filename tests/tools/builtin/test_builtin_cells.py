@@ -61,6 +61,13 @@ async def test_programs_run_in_cells_of_their_own(
     assert all("cpu_ms" in each.usage for each in records)
 
 
+@pytest.mark.promise("JF3")
+async def test_a_model_reads_which_package_is_missing(sandbox: SandboxManager) -> None:
+    told = await Desk(*code_tools(sandbox))("run_python", code="import not_here")
+
+    assert "'not_here' in `packages`" in told["warnings"][0]
+
+
 @pytest.mark.promise("FP23")
 async def test_a_model_sees_a_progress_bar_as_a_terminal_leaves_it(
     sandbox: SandboxManager,
