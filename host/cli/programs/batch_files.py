@@ -36,6 +36,7 @@ from toolcell.core.text.strict_json import read_json
 from toolcell.sandbox import Job, JobResult, Limits
 
 from .csv_programs import csv_rows, is_csv
+from .parquet_files import MAGIC, parquet_rows
 
 MAX_LINE_BYTES = 33_554_432
 """Bytes of a line of programs, 32 MiB. When it is reached the line is not run, and its
@@ -48,7 +49,6 @@ _JobId = Annotated[StrictStr, Field(max_length=1000)] | StrictInt
 _ID = TypeAdapter[str | int | None](_JobId | None)
 _KIND_BYTES = 65_536
 _OTHER_FORMS = {
-    b"PAR1": "Parquet",
     b"ARROW1": "Arrow",
     b"PK\x03\x04": "an archive or a spreadsheet",
     b"(\xb5/\xfd": "compressed by zstd",
@@ -78,16 +78,18 @@ class ProgramLine(FrozenModel):
 
 
 class ProgramsFile:
-    """A file with a program in each line, or in each row of CSV, read as it is needed.
+    """A file with a program in each line, or in each row, read as it is needed.
 
-    It is CSV if its name says so. It may be compressed by gzip. What can be read only
-    once, such as a pipe, is copied to a temporary file first.
+    It is CSV if its name says so, and Parquet if its first bytes do. It may be
+    compressed by gzip. What can be read only once, such as a pipe, is copied to a
+    temporary file first.
 
     Args:
         path: The file; `-` is standard input.
 
     Raises:
-        InvalidInputError: It cannot be read, or is neither JSON lines nor CSV.
+        ConfigError: It is Parquet, and pyarrow is not installed.
+        InvalidInputError: It cannot be read, or is neither JSON lines, CSV nor Parquet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +97,9 @@ class ProgramsFile:
         with contextlib.ExitStack() as opened:
             self._file = _opened(path, opened)
             try:
-                _check_kind(path, self._file.read(_KIND_BYTES))
+                start = self._file.read(_KIND_BYTES)
+                _check_kind(path, start)
+                self._is_parquet = start.startswith(MAGIC)
                 self.size = sum(1 for _ in self._rows())
                 """Programs in it; blank lines are none."""
             except (OSError, EOFError, zlib.error) as error:
@@ -119,6 +123,10 @@ class ProgramsFile:
             yield from csv_rows(self._path, self._file, MAX_LINE_BYTES)
             return
         self._file.seek(0)
+        if self._is_parquet:
+            fields = ProgramLine.model_fields
+            yield from parquet_rows(self._path, self._file, fields)
+            return
         if self._file.read(len(BOM_UTF8)) != BOM_UTF8:
             self._file.seek(0)
         for number, text in _numbered_lines(self._file):
@@ -206,7 +214,7 @@ def _check_kind(path: Path, start: bytes) -> None:
     for magic, form in _OTHER_FORMS.items():
         if start.startswith(magic):
             raise InvalidInputError(
-                f"{path} is {form}", hint="programs are JSON lines or CSV, see --help"
+                f"{path} is {form}", hint="programs are JSON lines, CSV or Parquet"
             )
     first = start.removeprefix(BOM_UTF8).lstrip().partition(b"\n")[0].strip()
     if first in (b"[", b"{") or first.startswith(b"[{"):

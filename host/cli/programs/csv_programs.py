@@ -88,13 +88,14 @@ def _fields(columns: Sequence[str], row: Sequence[str]) -> dict[str, Any]:
             "the row is not UTF-8", hint="write the file in UTF-8"
         ) from None
     return {
-        name: _value(name, cell)
+        name: cell_value(name, cell)
         for name, cell in zip(columns, row, strict=True)
         if cell
     }
 
 
-def _value(name: str, cell: str) -> Any:
+def cell_value(name: str, cell: str) -> Any:
+    """Return the value of a field that stands as text in a cell of a table."""
     if name not in _JSON:
         return cell
     try:

@@ -52,10 +52,12 @@ _CELLS = (
 def map(  # noqa: A001 - the command is called so
     context: typer.Context,
     programs: Annotated[
-        Path, typer.Argument(readable=False, help="JSON lines or CSV; - is stdin.")
+        Path,
+        typer.Argument(readable=False, help="JSON lines, CSV or Parquet; - is stdin."),
     ],
     out: Annotated[
-        Path, typer.Option(readable=False, help="Takes a result in each line.")
+        Path,
+        typer.Option(readable=False, help="Takes JSON lines, or becomes .parquet."),
     ],
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Programs at once; else one a CPU.")
@@ -81,8 +83,9 @@ def map(  # noqa: A001 - the command is called so
 ) -> None:
     """Run a file of programs, and go on where an earlier run ended.
 
-    A program is a JSON object or a CSV row: `code`, maybe `id`, `inputs`, `language`,
-    `files` and `limits`; a result has `id`, `line`, `status`, `result` or `error`.
+    A program is a JSON object or a row of a table: `code`, maybe `id`, `inputs`,
+    `language`, `files` and `limits`; a result has `id`, `line`, `status`, `result` or
+    `error`.
 
     Exits with 0 if all were run, well or badly, and with 1 if some could not be.
     """
@@ -117,8 +120,10 @@ def _map_file(
 ) -> None:
     from ...terminal.progress import rate_bar
     from .batch_files import ProgramsFile, ResultsFile
+    from .parquet_files import is_parquet, lines_of, write_table
 
-    with ProgramsFile(programs) as source, ResultsFile(out) as results:
+    lines = lines_of(out) if is_parquet(out) else out
+    with ProgramsFile(programs) as source, ResultsFile(lines) as results:
         try:
             with rate_bar(source.size, results.size, as_json, progress) as show:
                 notices = run_async(_map, opened, source, results, concurrency, show)
@@ -126,6 +131,8 @@ def _map_file(
             text = f"{results.size} of {source.size} have a result"
             print_notice(f"{text}; the same command goes on", as_json=as_json)
             raise
+        if lines != out:
+            write_table(lines, out)
         _end(source, results, notices, as_json=as_json)
 
 
