@@ -12,6 +12,7 @@ import anyio
 import httpx2
 import pytest
 
+from toolcell.host.console.accounts.sessions import MAX_FAILURES
 from toolcell.host.console.pages.inbox import MAX_LISTED
 from toolcell.tools import tool
 from toolcell.tools.spi import MCPDefinition, MCPPins
@@ -136,6 +137,98 @@ def test_an_act_that_is_not_recorded_is_told_to_everybody(
         page.find("main a").send_keys("\n")
         page.until(lambda: page.find("h1").text == "Runs")
         assert call.result(timeout=60).status == "cancelled"
+
+
+WITH_CODE = """
+[sandbox]
+backend = "subprocess"
+[tools]
+builtin = ["code"]
+[[policies]]
+agent_id = "coder"
+allow = ["run_python"]
+"""
+SENDS = """
+const [path, token] = arguments;
+const form = document.createElement("form");
+Object.assign(form, { method: "post", action: path });
+form.append(Object.assign(document.createElement("input"),
+  { type: "hidden", name: "form_token", value: token }));
+document.body.append(form);
+form.submit();
+"""
+TOKEN = "return document.querySelector('[name=form_token]')?.value ?? ''"
+
+
+def sent(page: Browser, path: str) -> None:
+    """Send a form that the page itself does not offer to its person."""
+    page.script(SENDS, path, page.script(TOKEN))
+    page.until(lambda: page.find("h1").text == "Not done")
+
+
+def test_refusals_are_for_everybody(tmp_path: Path, axe: str) -> None:
+    """Of pages that are not there (404), acts (401, 403, 409, 503), and tries (429)."""
+    with served(tmp_path, WITH_CODE) as made, browser() as page:
+        page.join(made.link("viewer"), "vera")
+        for path in (
+            "approvals/none",
+            "runs/999",
+            "runs/live/9",
+            "runs/export?since=noon",
+        ):
+            page.open(f"{made.url}/{path}")
+            assert page.find("h1").text == "Not done"
+            assert barriers(page, axe) == {}, path
+        page.open(f"{made.url}/audit")
+        sent(page, "/audit/verify")
+        assert "this takes the role operator" in page.text
+        assert barriers(page, axe) == {}
+        page.open(f"{made.url}/audit")
+        page.driver.delete_all_cookies()
+        sent(page, "/logout")
+        assert "your session has ended" in page.text
+        assert barriers(page, axe) == {}
+
+        page.join(made.link(), "anna")
+        page.open(f"{made.url}/audit")
+        (tmp_path / "audit.jsonl").unlink()
+        page.press("Keep the present head")
+        page.until(lambda: page.find("h1").text == "Not done")
+        assert barriers(page, axe) == {}
+        for _ in range(MAX_FAILURES):
+            httpx2.get(f"{made.url}/join/none", timeout=60)
+        page.open(f"{made.url}/join/none")
+        assert "too many attempts failed" in page.text
+        assert barriers(page, axe) == {}
+
+
+FAILING = (
+    "def inner(x):\n    return x / 0\n\nprint('begun')\ninner(1)",
+    "import time\nprint('x' * 500)\ntime.sleep(600)",
+    "kept = b'1' * (600 << 20)",
+    "import sklearn",
+    "import sys\nprint('\\x1b[31mred\\x1b[0m', file=sys.stderr)\nsys.exit(3)",
+)
+
+
+def test_failed_runs_are_for_everybody(tmp_path: Path, axe: str) -> None:
+    more = f"{WITH_CODE}[sandbox.limits]\nwall_seconds = 1\n"
+    with served(tmp_path, more) as made, browser() as page:
+        page.join(made.link(), "anna")
+        for code in FAILING:
+            call = made.call("run_python", "coder", code=code)
+            assert call.result(timeout=60).status == "ok"
+        made.call("pay", to="thief", note="x" * 3_000).result(timeout=60)
+        made.call("run_python", "coder", program=1).result(timeout=60)
+        records = made.host.executor.records.page()
+        for each in records:
+            for path in (f"/runs/{each.number}", f"/runs/{each.number}/why"):
+                page.open(f"{made.url}{path}")
+                assert barriers(page, axe) == {}, path
+        page.open(f"{made.url}/runs?status=failed")
+        assert barriers(page, axe) == {}
+
+    assert {"error", "timeout", "exit"} <= {each.record.outcome for each in records}
 
 
 def test_who_arrives_by_a_link_elsewhere_is_led_on(service: Service, axe: str) -> None:
