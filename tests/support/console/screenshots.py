@@ -55,19 +55,18 @@ def work(service: Service) -> None:
     service.portal.call(service.host.approvals.answer, two.id, reply)
 
 
-def take(page: Browser, name: str, height: int = 900) -> None:
+def take(page: Browser, path: Path, height: int = 900) -> None:
     """Take a picture of the page, once its buttons can be pressed."""
     page.waits_for_buttons()
     page.driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": 1100, "height": height, "deviceScaleFactor": 1, "mobile": False},
     )
-    page.driver.save_screenshot(str(FOLDER / f"console-{name}.png"))
+    page.driver.save_screenshot(str(path))
 
 
-def main() -> None:
-    """Make all pictures."""
-    FOLDER.mkdir(exist_ok=True)
+def make(out: Path) -> None:
+    """Make all pictures in a folder."""
     with (
         tempfile.TemporaryDirectory() as folder,
         served(Path(folder), MORE) as service,
@@ -79,14 +78,14 @@ def main() -> None:
         hidden, several = service.waiting()[-2:]
         for name in PAGES:
             page.open(f"{service.url}/{name}")
-            take(page, name or "inbox")
+            take(page, out / f"console-{name or 'inbox'}.png")
         page.open(f"{service.url}/agents/builder")
-        take(page, "agent")
+        take(page, out / "console-agent.png")
         page.open(f"{service.url}/approvals/{hidden.id}")
-        take(page, "request", 860)
+        take(page, out / "console-request.png", 860)
         page.open(f"{service.url}/approvals/{several.id}")
-        take(page, "several", 960)
+        take(page, out / "console-several.png", 960)
 
 
 if __name__ == "__main__":
-    main()
+    make(FOLDER)

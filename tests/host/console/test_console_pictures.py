@@ -1,0 +1,18 @@
+"""The pictures of the docs are those that the present console makes."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from ...support.console.screenshots import FOLDER, make
+
+
+def test_every_picture_of_the_docs_can_be_made_anew(tmp_path: Path) -> None:
+    make(tmp_path)
+    pictures = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+
+    assert pictures.keys() == {each.name for each in FOLDER.glob("console-*.png")}
+    for name, data in pictures.items():
+        width, height = struct.unpack(">II", data[16:24])
+        assert (width, height) >= (1100, 860), name
