@@ -42,6 +42,16 @@ def test_a_loop_in_the_style_of_openai() -> None:
     ]
 
 
+@pytest.mark.promise("JA1")
+def test_a_chat_about_a_file_that_was_uploaded() -> None:
+    assert ran("chat_analysis.py") == [
+        "How much? ok 62",
+        "Draw it. ok ",
+        "And in May? error ",
+        "charts: ['tea.svg']",
+    ]
+
+
 def test_a_loop_in_the_style_of_anthropic() -> None:
     assert ran("anthropic_loop.py") == [
         "calculate: ok",

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_types import CallToolResult, ImageContent, TextContent
+from mcp_types import (
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    TextContent,
+    TextResourceContents,
+)
 
 from ...support.mcp.served_hosts import MODES, WITH_CODE, client_of, served
 
@@ -70,3 +76,27 @@ async def test_programs_show_what_they_display(tmp_path: Path, mode: Any) -> Non
     # It is not sent as the files `value.html` and `value.txt` besides.
     assert outputs[4]["is_value"]
     assert shown[4:] == [(None, "| a |\n| --- |\n| 1 |")]
+
+
+@pytest.mark.promise("JA9")
+async def test_a_file_comes_in_and_goes_out(tmp_path: Path, mode: Any) -> None:
+    """Texts by the tools of the group `files`; all else as artifacts."""
+    text = WITH_CODE.replace('"code"]', '"code", "files"]')
+    text = text.replace('"run_python", ', '"run_python", "write_file", ')
+    code = (
+        "import os\nos.makedirs('artifacts')\n"
+        "total = sum(map(int, open('sales.csv').read().split()[1:]))\n"
+        "open('artifacts/total.csv', 'w').write(f'total\\n{total}\\n')"
+    )
+    async with (
+        served(tmp_path, text=text) as server,
+        client_of(server, mode=mode) as client,
+    ):
+        sheet = {"path": "sales.csv", "text": "tea\n12\n30\n"}
+        await client.call_tool("write_file", sheet)
+        result = await client.call_tool("run_python", {"code": code})
+
+    _, artifact = result.content
+    assert isinstance(artifact, EmbeddedResource)
+    assert isinstance(artifact.resource, TextResourceContents)
+    assert artifact.resource.text == "total\n42\n"
