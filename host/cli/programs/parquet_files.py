@@ -60,7 +60,7 @@ def parquet_rows(
             )
         others = dict.fromkeys(name for name in names if name not in fields)
         known = [name for name in names if name in fields]
-        for rows in table.iter_batches(_ROWS, columns=known):
+        for rows in table.iter_batches(_ROWS, columns=known, use_threads=False):
             for at in range(rows.num_rows):
                 yield next(number), partial(_fields, rows, at, others)
 

@@ -1,0 +1,270 @@
+"""`toolcell map` with tables, CSV and Parquet: each row has one result."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ...conftest import missing
+from .conftest import Command
+
+COLUMNS = ["id", "code", "inputs", "limits", "prompt"]
+RESULTS = "results.jsonl"
+ON = ("--backend", "subprocess")
+RUN = ("--out", RESULTS, *ON)
+
+
+def write(path: Path, *rows: list[str]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, *rows])
+
+
+def test_each_row_has_a_result_with_its_line(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "programs.csv"
+    rows = [
+        ["first", "x = 1\n\n'a,b'", "", "", "a prompt"],
+        ["", "x + 1", '{"x": 41}', "", ""],
+        ["third", "1", "{broken", "", ""],
+        ["fourth", "while True: pass", "", '{"wall_seconds": 0.3}', ""],
+        ["first", "1", "", "", ""],
+        ["", "", "", "", "no program"],
+    ]
+    write(path, *rows)
+    path.write_bytes(path.read_bytes() + b"short,1\r\n\r\nlatin,'\xe9',,,\r\n")
+    done = command("map", "programs.csv", *RUN)
+    results = [json.loads(each) for each in Path(RESULTS).read_text().splitlines()]
+
+    assert done.code == 1
+    assert "not used: prompt" in done.err
+    found = {each["line"]: (each["id"], each["status"]) for each in results}
+    assert found == {
+        2: ("first", "ok"),
+        5: (None, "ok"),
+        6: ("third", "not_run"),
+        7: ("fourth", "timeout"),
+        8: (None, "not_run"),
+        9: (None, "not_run"),
+        10: (None, "not_run"),
+        12: (None, "not_run"),
+    }
+    values = {each["line"]: each.get("result", {}).get("value") for each in results}
+    assert (values[2], values[5]) == ("a,b", 42)
+    why = {each["line"]: each.get("error", {}).get("message", "") for each in results}
+    assert "inputs" in why[6] and "earlier line" in why[8] and "code" in why[9]
+    assert "2 cells, and line 1 names 5" in why[10] and "UTF-8" in why[12]
+
+
+def test_a_table_goes_on_where_it_ended(command: Command, tmp_path: Path) -> None:
+    write(tmp_path / "programs.csv", ["a", "1", "", "", ""], ["", "2", "", "", ""])
+    packed = tmp_path / "programs.csv.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "programs.csv").read_bytes()))
+    done = command("map", "programs.csv", *RUN, "--json", "--progress")
+    first = done.json
+    again = command("map", "programs.csv.gz", *RUN, "--json").json
+
+    assert (first["results"], first["before"]) == (2, 0)
+    assert "1 of 2 have a result" in done.err and "2 of 2 have" in done.err
+    assert (again["results"], again["before"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("a.csv", b"prompt,id\n1,2\n", "no column 'code'"),
+        ("a.csv", b"", "no column 'code'"),
+        ("a.csv", b"code,code\n1,2\n", "'code' twice"),
+        ("a.csv", b'code\n1\n"2\n3\n', "line 4 is no CSV"),
+        ("a.csv", b'code\n1\n"2"3\n', "line 3 is no CSV"),
+        ("a.csv", "code\n1\n".encode("utf-16"), "UTF-16"),
+        ("a.xlsx", b"PK\x03\x04....", "a spreadsheet"),
+        ("a.jsonl.zst", b"(\xb5/\xfd....", "zstd"),
+    ],
+)
+def test_what_is_no_table_is_refused_by_name(
+    command: Command, tmp_path: Path, name: str, content: bytes, why: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    done = command("map", name, "--out", RESULTS)
+
+    assert done.code == 2
+    assert why in done.err
+    assert not (tmp_path / RESULTS).exists()
+
+
+def test_results_are_no_table(command: Command, tmp_path: Path) -> None:
+    write(tmp_path / "programs.csv", ["a", "1", "", "", ""])
+    done = command("map", "programs.csv", "--out", "results.csv")
+
+    assert done.code == 2
+    assert "JSON lines" in done.err
+    assert not (tmp_path / "results.csv").exists()
+
+
+# Parquet.
+
+
+@pytest.fixture
+def arrow() -> Any:
+    try:
+        import_module("pyarrow.parquet")
+    except ImportError:
+        missing("pyarrow is not installed")
+    return import_module("pyarrow")
+
+
+def write_parquet(arrow: Any, path: Path, **columns: Any) -> None:
+    arrow.parquet.write_table(arrow.table(columns), path)
+
+
+def results(path: Path) -> dict[int, dict[str, Any]]:
+    """Return the results of a file of JSON lines, by the number of their row."""
+    found = [json.loads(each) for each in path.read_text().splitlines()]
+    return {each["line"]: each for each in found}
+
+
+def test_each_row_has_a_result(arrow: Any, command: Command, tmp_path: Path) -> None:
+    write_parquet(
+        arrow,
+        tmp_path / "programs.parquet",
+        id=["a", None, "c", "d", "a", "f"],
+        code=["6 * 7", "x + 1", "while True: pass", "1", "1", None],
+        inputs=[None, '{"x": 41}', None, "{broken", None, None],
+        limits=[None, None, {"wall_seconds": 0.3}, None, None, None],
+        asked_at=arrow.array([2**53] * 6, arrow.timestamp("s")),
+    )
+    done = command("map", "programs.parquet", *RUN)
+    found = results(tmp_path / RESULTS)
+
+    assert done.code == 1, done.err
+    assert "not used: asked_at" in done.err
+    assert {line: (each["id"], each["status"]) for line, each in found.items()} == {
+        1: ("a", "ok"),
+        2: (None, "ok"),
+        3: ("c", "timeout"),
+        4: ("d", "not_run"),
+        5: (None, "not_run"),
+        6: ("f", "not_run"),
+    }
+    assert (found[1]["result"]["value"], found[2]["result"]["value"]) == (42, 42)
+    assert "inputs" in found[4]["error"]["message"]
+    assert "earlier line" in found[5]["error"]["message"]
+
+
+def test_nulls_of_structs_are_left_out(
+    arrow: Any, command: Command, tmp_path: Path
+) -> None:
+    write_parquet(
+        arrow,
+        tmp_path / "programs.parquet",
+        code=["x", "sorted(dir())[-1]"],
+        inputs=[{"x": 1, "y": None}, {"x": None, "y": [1.5]}],
+        limits=[{"wall_seconds": 5.0, "pids": None}, {"wall_seconds": None, "pids": 9}],
+    )
+    done = command("map", "programs.parquet", *RUN)
+    found = results(tmp_path / RESULTS)
+
+    assert done.code == 0, done.err
+    assert [found[line]["result"]["value"] for line in (1, 2)] == [1, "y"]
+
+
+def test_a_value_that_python_has_not_costs_its_row(
+    arrow: Any, command: Command, tmp_path: Path
+) -> None:
+    at = arrow.array([2**53, 0], arrow.timestamp("ms"))
+    inputs = arrow.StructArray.from_arrays([at], ["at"])
+    write_parquet(arrow, tmp_path / "a.parquet", code=["1", "2"], inputs=inputs)
+    command("map", "a.parquet", *RUN)
+    found = results(tmp_path / RESULTS)
+
+    assert "inputs cannot be read" in found[1]["error"]["message"]
+    assert "inputs" in found[2]["error"]["message"]
+
+
+def test_results_become_a_table_that_goes_on(
+    arrow: Any, command: Command, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "programs.parquet", tmp_path / "results.parquet"
+    write_parquet(arrow, path, id=[7, 8], code=["6 * 7", "1 / 0"])
+    done = command("map", path.name, "--out", out.name, *ON)
+    first = arrow.parquet.read_table(out, use_threads=False).to_pylist()
+    write_parquet(arrow, path, id=[7, 8, 9], code=["6 * 7", "1 / 0", "'third'"])
+    packed = tmp_path / "packed.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    again = command("map", packed.name, "--out", out.name, *ON, "--json").json
+    rows = arrow.parquet.read_table(out, use_threads=False).to_pylist()
+
+    assert done.code == 0, done.err
+    assert [each["id"] for each in sorted(first, key=str)] == ["7", "8"]
+    assert (again["results"], again["before"]) == (3, 2)
+    by_id = {each["id"]: each for each in rows}
+    assert {name: each["status"] for name, each in by_id.items()} == {
+        "7": "ok",
+        "8": "error",
+        "9": "ok",
+    }
+    assert json.loads(by_id["9"]["result"])["value"] == "third"
+    assert by_id["7"]["error"] is None
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "programs.parquet",
+        "packed.gz",
+        "results.parquet",
+        "results.parquet.jsonl",
+    }
+
+
+def test_a_table_of_others_is_left_alone(
+    arrow: Any, command: Command, tmp_path: Path
+) -> None:
+    write_parquet(arrow, tmp_path / "programs.parquet", code=["1"])
+    (tmp_path / "results.parquet").write_text("theirs")
+    done = command("map", "programs.parquet", "--out", "results.parquet", *ON)
+
+    assert done.code == 2
+    assert "results.parquet is there already" in done.err
+    assert (tmp_path / "results.parquet").read_text() == "theirs"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"PAR1....PAR1", "no whole Parquet file"),
+        (b"PAR1", "no whole Parquet file"),
+        (None, "no column 'code'"),
+    ],
+)
+def test_what_is_no_table_of_programs_is_refused(
+    arrow: Any, command: Command, tmp_path: Path, content: bytes | None, why: str
+) -> None:
+    write_parquet(arrow, tmp_path / "a.parquet", program=["1"])
+    if content is not None:
+        (tmp_path / "a.parquet").write_bytes(content)
+    done = command("map", "a.parquet", "--out", RESULTS)
+
+    assert done.code == 2
+    assert why in done.err
+    assert not (tmp_path / RESULTS).exists()
+
+
+def test_without_pyarrow_the_extra_is_named(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "pyarrow.parquet", raising=False)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1....PAR1")
+    (tmp_path / "a.jsonl").write_text('{"code": "1"}\n')
+    read = command("map", "a.parquet", "--out", RESULTS)
+    written = command("map", "a.jsonl", "--out", "results.parquet")
+
+    for done in (read, written):
+        assert done.code == 2
+        assert "needs the extra 'parquet'" in done.err
+        assert "pip install '.[parquet]'" in done.err
+    assert {each.name for each in tmp_path.iterdir()} == {"a.parquet", "a.jsonl"}
