@@ -15,7 +15,6 @@ from toolcell.tools import RunContext
 
 CONFIG = HostConfig.model_validate(
     {
-        "sandbox": {"backend": "subprocess"},
         "tools": {"builtin": ["code"]},
         "policies": [{"agent_id": "analyst", "allow": ["run_python"]}],
     }
