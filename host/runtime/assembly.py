@@ -30,6 +30,7 @@ from toolcell.guard import (
     SQLiteStore,
     Store,
 )
+from toolcell.guard.spi import audit_search
 from toolcell.sandbox import Sandbox, SandboxManager
 from toolcell.tools import (
     CodeExecutor,
@@ -257,11 +258,18 @@ def open_approvals(
 
 
 def lacks_counters(config: HostConfig) -> bool:
-    """Return True if calls were made here, and the file that counted them is gone."""
+    """Return True if calls were made here, and the file that counted them is gone.
+
+    Raises:
+        AuditError: The audit log cannot be read.
+    """
     folder, log = config.state.folder, config.audit.path
     if folder is None or log is None or config.state.redis_url is not None:
         return False
-    return _size(log) > 0 and _size(folder / "guard.db") == 0
+    if _size(log) == 0 or _size(folder / "guard.db") > 0:
+        return False
+    found = audit_search(log, lambda record: record.get("event") == "decision", limit=1)
+    return bool(found.entries) or found.next is not None
 
 
 def _size(path: Path) -> int:

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from toolcell.core import ConfigError, InvalidInputError, PolicyError
-from toolcell.guard import AgentPolicy, Approve, verify_audit
+from toolcell.guard import AgentPolicy, Approve, AuditLog, verify_audit
 from toolcell.host import Host, HostConfig
 from toolcell.tools import RunContext
 
@@ -126,6 +126,18 @@ async def test_lost_counters_are_told_at_the_start(
         (tmp_path / "state/guard.db").touch()
     async with Host.from_config(path, environ={}):
         assert "budgets and rate limits begin anew" in caplog.text
+
+
+@pytest.mark.promise("C11")
+async def test_acts_of_operators_are_no_lost_counters(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A token is made before the first start, which is when guard.db is made."""
+    path = written(tmp_path, CONFIG + '[logging]\nformat = "none"\n')
+    with AuditLog(tmp_path / "audit.jsonl") as log:
+        log.append("token_created", agent="a")
+    async with Host.from_config(path, environ={}):
+        assert "begin anew" not in caplog.text
 
 
 async def test_the_same_call_is_made_once(tmp_path: Path) -> None:
