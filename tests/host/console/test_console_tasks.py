@@ -61,7 +61,8 @@ class Hand:
 
     def go(self, title: str) -> None:
         """Go to a page, by the menu where there is one."""
-        if self.page.find(".menu").is_displayed():
+        [has_menu] = self.page.until(lambda: [self.page.find(".menu").is_displayed()])
+        if has_menu:
             self.tap(".menu")
         self.tap(f"nav a[href='/{title.lower()}']")
         self.arrives(title)
@@ -108,11 +109,10 @@ def find(hand: Hand, service: Service) -> None:
     hand.go("Runs")
     hand.tap("a[href='/runs?status=failed']")
     hand.page.until(lambda: "status=failed" in hand.page.driver.current_url)
-    link = hand.page.find(f"a[href='/runs/{wanted.number}']")
-    row = link.find_element(By.XPATH, "ancestor::tr").text
-    assert "analyst" in row
-    assert "out_of_memory" in row
-    assert f"{YESTERDAY:%A, %Y-%m-%d}" in hand.page.text
+    row = [f"//tr[.//a[@href='/runs/{wanted.number}']]"]
+    row += [f"[contains(., '{each}')]" for each in ("analyst", "out_of_memory")]
+    hand.page.until(lambda: hand.page.driver.find_element(By.XPATH, "".join(row)))
+    hand.page.reads(f"{YESTERDAY:%A, %Y-%m-%d}")
     hand.tap(f"a[href='/runs/{wanted.number}']")
     hand.page.reads("MemoryError")
 
