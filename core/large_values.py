@@ -49,13 +49,12 @@ def is_large(value: object) -> bool:
     return False
 
 
-async def give_way(value: object) -> None:
+async def give_way() -> None:
     """Let the event loop run between two steps of work on a large value.
 
     The task is not cancelled here: what it has begun it can end.
     """
-    if is_large(value):
-        await anyio.lowlevel.cancel_shielded_checkpoint()
+    await anyio.lowlevel.cancel_shielded_checkpoint()
 
 
 async def read_large(agent_id: str, value: object, work: Callable[[], _R]) -> _R:

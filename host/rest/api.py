@@ -18,7 +18,7 @@ from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
 from toolcell.core import InvalidInputError
-from toolcell.core.large_values import give_way
+from toolcell.core.large_values import give_way, is_large
 from toolcell.guard import Approve, Reject
 
 from ..http.agent_shares import AgentShares, TooManyError
@@ -239,7 +239,8 @@ class RestAPI:
         with anyio.move_on_after(seconds):
             await call.ended.wait()
         state = call.view(self._host.live_calls)
-        await give_way(state.result and state.result.content)
+        if state.result and is_large(state.result.content):
+            await give_way()
         return 200 if state.state == "ended" else 202, state
 
     async def _cancel_call(self, asked: Asked) -> _Answer:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from toolcell.core import InvalidInputError
-from toolcell.core.large_values import give_way
+from toolcell.core.large_values import give_way, is_large
 
 from ..config.server import ServerConfig
 from ..http.bodies import Bounds, parse
@@ -106,7 +106,8 @@ async def read_body(
     bounds = Bounds(settings.max_body_bytes, settings.max_body_values)
     data = await bounds.read(request)
     values = parse(data)
-    await give_way(values)
+    if is_large(values):
+        await give_way()
     return _checked(kind, values), len(data)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from toolcell.core import InvalidInputError, ToolCall, ToolResult
 from toolcell.core.detached import Detachable
-from toolcell.core.large_values import give_way
+from toolcell.core.large_values import give_way, is_large
 from toolcell.guard import ActionGuard, Approvals, AuditLog, Redactor
 from toolcell.sandbox import Sandbox
 from toolcell.tools import ConcurrentExecutor, RunContext, Tool, ToolRegistry
@@ -141,7 +141,8 @@ class Host(Detachable):
             arguments={} if arguments is None else arguments,  # type: ignore[arg-type]
             agent_id=agent_id,
         )
-        await give_way(call.arguments)
+        if is_large(call.arguments):
+            await give_way()
         return await self.executor.call(
             call, run=run or RunContext(), raise_on_error=False
         )

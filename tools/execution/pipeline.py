@@ -206,7 +206,9 @@ class Pipeline:
     async def _run_once_per_key(self, first: CallKey, *rest: CallKey) -> ToolResult:
         """Run under the keys, or return the earlier result that one of them has."""
         key, body = first
-        await give_way(body.arguments)
+        large = is_large(body.arguments)
+        if large:
+            await give_way()
         idempotency, repeatable = self._components.idempotency, self._tool.idempotent
         if not idempotency.take(key, body, repeatable=repeatable):
             earlier = await idempotency.claim(key, body, repeatable=repeatable)
@@ -215,7 +217,8 @@ class Pipeline:
         result: ToolResult | None = None
         self._keys.append(key)
         try:
-            await give_way(body.arguments)
+            if large:
+                await give_way()
             result = await (self._run_once_per_key(*rest) if rest else self._attempts())
             return result
         finally:
@@ -289,9 +292,12 @@ class Pipeline:
                 if permit.call is not request:
                     self._take_edits(request, permit.call)
                 result, error = await self._run_with_hooks()
-                await give_way(result.content)
+                large = is_large(result.content)
+                if large:
+                    await give_way()
                 size = len(result.to_text())
-                await give_way(result.content)
+                if large:
+                    await give_way()
             except BaseException as stopped:
                 fault = isinstance(stopped, Exception)
                 status: ToolStatus = "error" if fault else "cancelled"
@@ -338,7 +344,8 @@ class Pipeline:
         try:
             proceed = self._hook_chain() if self._components.hooks else self._run_tool
             content = await proceed()
-            await give_way(content)
+            if is_large(content):
+                await give_way()
             state = self._attempt.state
             try:
                 done = ToolResult.returned(
