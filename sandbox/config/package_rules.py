@@ -19,9 +19,16 @@ _REQUIREMENT = re.compile(
     rf"( ?{_VERSION}( ?, ?{_VERSION})*)?"
 )
 
+# npm takes what is no version for a tag, and a name that ends as an archive for a file.
+_NPM_PART = r"([0-9]{1,15}|[xX])"
+_NPM_WORDS = r"[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*"
+_NPM_VERSION = (
+    r"(?!.*\.(?i:tgz|tar|tar\.gz)$)(?!.{65})(\^|~|>=|<=|=|<|>)?"
+    rf"[0-9]{{1,15}}(\.{_NPM_PART}(\.{_NPM_PART}(-{_NPM_WORDS})?(\+{_NPM_WORDS})?)?)?"
+)
 _NPM = re.compile(
     r"(?P<name>(@[A-Za-z0-9_-][A-Za-z0-9._-]{0,98}/)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,98})"
-    r"(@(?P<version>(\^|~|>=|<=|=|<|>)?[0-9][A-Za-z0-9.+-]{0,63}))?"
+    rf"(@(?P<version>{_NPM_VERSION}))?"
 )
 
 _PORTS = {"https": 443, "http": 80}

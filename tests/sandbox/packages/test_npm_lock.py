@@ -90,6 +90,8 @@ def test_names_and_commands_are_of_packages_that_are_there(tmp_path: Path) -> No
     "name",
     [
         *("", "../x", "a b", "a@latest", "a@file:x", "a@npm:b@1", "a@../x", "a@1||2"),
+        *("a@1abc", "a@2-latest", "a@1.tgz", "a@1.2.3-b.TGZ", "a@1.2.3-b..c"),
+        *("a@1.2.3+b.tar.gz", "a@1.2.3.4", "a@9999999999999999"),
         *("git+https://x/y", "https://x/y.tgz", "user/repo", "@/x", "a@", "-g --x"),
     ],
 )
@@ -104,8 +106,9 @@ def test_names_that_cannot_stand_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="node_modules"):
         mount = Mount(source=str(tmp_path), target="/node_modules/a")
         SandboxConfig(npm=("a",), mounts=(mount,))
-    kept = SandboxConfig(npm=("a", "@s/b@^1.2", "c@1.2.3-beta.1", "D_d@~2", "e@>=3"))
-    assert len(kept.npm) == 5
+    exact = ("c@1.2.3-beta.1", "f@1.2.3-rc-1.0+b.2", "g@2026.8.31")
+    kept = SandboxConfig(npm=("a", "@s/b@^1.2", "D_d@~2", "e@>=3", "h@1.x", *exact))
+    assert len(kept.npm) == 8
 
 
 @pytest.mark.parametrize(
