@@ -19,10 +19,11 @@ import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import anyio
 import anyio.to_thread
+from pydantic import Field, TypeAdapter, ValidationError
 
 from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
 
@@ -71,6 +72,12 @@ with tarfile.open("layer.tar", "w") as archive:
     keep = lambda each: each if each.isfile() or each.isdir() else None
     archive.add("node_modules", filter=keep)
 """
+_ANSWER = TypeAdapter(
+    tuple[
+        Annotated[list[Literal["node", "npm"]], Field(max_length=2)],
+        Annotated[str, Field(max_length=200)],
+    ]
+)
 _SHIM = "#!/bin/sh\nexec '{}/{}' \"$@\"\n"
 
 _CAUSES = (
@@ -254,9 +261,15 @@ class _NpmInstaller:
         """Write the files of a set; return names and versions of its packages."""
         try:
             _extract(archive, path, self._rules.layer_mib << 20)
+            # It would show programs the address of the registry.
+            (path / "node_modules" / ".package-lock.json").unlink(missing_ok=True)
+            lock.require_no_builds(path)
+            self._write_commands(lock, path)
         except (tarfile.TarError, OSError, ValueError, InvalidInputError) as error:
             raise _failed(f"the archive of its cell: {error}", "failed") from None
-        lock.require_no_builds(path)
+        return lock.names(path)
+
+    def _write_commands(self, lock: NpmLock, path: Path) -> None:
         folder = path / "node_modules" / ".bin"
         folder.mkdir(exist_ok=True)
         for command in lock.commands(path, self._wanted):
@@ -265,23 +278,24 @@ class _NpmInstaller:
             file = command.file.removeprefix("node_modules/")
             shim.write_text(_SHIM.format(NODE_MODULES, file))
             shim.chmod(0o755)
-        return lock.names(path)
 
 
 async def _platform(session: BuildSession) -> str:
     """Return the platform of a cell's node, `linux-x64-127-glibc`."""
     result = await session.run(_ASK, fresh=True, inputs={})
-    value: Any = result.value if isinstance(result.value, list) else None
-    if not result.ok or value is None:
+    if not result.ok:
         raise _failure(result)
-    absent, said = value
+    try:
+        absent, said = _ANSWER.validate_python(result.value)
+    except ValidationError:
+        raise _failed("their cell does not say which node it has", "failed") from None
     if absent:
         raise SandboxUnavailableError(
-            f"packages of npm need {' and '.join(map(str, absent))} in cells",
+            f"packages of npm need {' and '.join(absent)} in cells",
             hint="use an image that has node and npm; subprocess cells find those "
             "below /usr of this machine",
         )
-    return str(said)[:200]
+    return said
 
 
 def _extract(archive: bytes, folder: Path, max_bytes: int) -> None:

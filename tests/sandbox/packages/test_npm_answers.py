@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import InvalidInputError
+from toolcell.core import InvalidInputError, PackageError
 from toolcell.sandbox import ExecutionResult, PackageRules, SandboxConfig
 from toolcell.sandbox.client.types import CellTraits
 from toolcell.sandbox.packages.npm_installer import InstalledConfig, with_npm
 
 pytestmark = pytest.mark.anyio
 
+DOCKER = CellTraits("docker", "container", (), image="sha256:1")
 LOCK = {
     "packages": {
         "node_modules/a": {
@@ -91,19 +92,49 @@ async def installed(cell: NpmCell, folder: Path, **options: Any) -> Path:
 
 @pytest.mark.promise("door-11")
 async def test_a_set_serves_the_image_that_made_it_alone(tmp_path: Path) -> None:
-    docker = CellTraits("docker", "container", (), image="sha256:1")
-    evil = NpmCell({"node_modules/a/index.js": "evil"}, docker)
+    evil = NpmCell({"node_modules/a/index.js": "evil"}, DOCKER)
     first = await installed(evil, tmp_path)
     assert (first / "a" / "index.js").read_text() == "evil"
 
     good = {"node_modules/a/index.js": "good"}
     for traits in (
-        docker._replace(image="sha256:2"),
+        DOCKER._replace(image="sha256:2"),
         CellTraits("subprocess", "namespaces", ()),
     ):
         other = await installed(NpmCell(good, traits), tmp_path)
         assert (other / "a" / "index.js").read_text() == "good"
-    stronger = await installed(NpmCell(good, docker), tmp_path, runtime="runsc")
+    stronger = await installed(NpmCell(good, DOCKER), tmp_path, runtime="runsc")
     assert (stronger / "a" / "index.js").read_text() == "good"
 
-    assert await installed(NpmCell(good, docker), tmp_path) == first
+    assert await installed(NpmCell(good, DOCKER), tmp_path) == first
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"index.js": ""},
+        {"node_modules": ""},
+        {"node_modules/.bin": ""},
+        {"node_modules/a/x": "", "node_modules/.package-lock.json/x": ""},
+    ],
+)
+async def test_an_archive_of_another_form_is_an_error(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    with pytest.raises(PackageError, match="the archive of its cell"):
+        await installed(NpmCell(files, DOCKER), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "said", [1, [[]], [[], 1], [["node", {}], "x"], [["me"], "x"], [[], "x" * 300]]
+)
+async def test_a_node_that_is_none_is_an_error(tmp_path: Path, said: Any) -> None:
+    with pytest.raises(PackageError, match="which node it has"):
+        await installed(NpmCell({}, DOCKER, said), tmp_path)
+
+
+async def test_programs_do_not_see_where_packages_came_from(tmp_path: Path) -> None:
+    files = {"node_modules/.package-lock.json": "", "node_modules/a/index.js": ""}
+    folder = await installed(NpmCell(files, DOCKER), tmp_path)
+
+    assert sorted(each.name for each in folder.iterdir()) == [".bin", "a"]
