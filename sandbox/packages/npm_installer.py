@@ -64,6 +64,7 @@ _INSTALL = """\
 import subprocess, sys, tarfile
 argv = ["npm", command, "--ignore-scripts", "--no-audit", "--no-fund"]
 argv += ["--no-update-notifier", "--loglevel=error", "--cache=/tmp/npm"]
+argv += ["--git=/bin/false"]
 argv += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--registry=" + registry]
 done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 if done.returncode:

@@ -129,7 +129,7 @@ def _why_not(place: str, entry: _Entry, registry: str) -> str:
     """Return why a package is refused; empty if it is not."""
     if entry.link or not _PLACE.fullmatch(place):
         return "is no folder of the set"
-    if entry.in_bundle:
+    if entry.in_bundle and not entry.resolved:
         # Its files are in the archive of the package that it is a part of.
         return ""
     if not _is_from(entry.resolved, registry):

@@ -48,6 +48,8 @@ def read(entries: dict[str, Any]) -> NpmLock:
             "from http:",
         ),
         ("node_modules/a", {"resolved": "https://[/a.tgz"}, "from https"),
+        ("node_modules/a", {"inBundle": True, "resolved": "file:../a"}, "from file:"),
+        ("node_modules/a", {"inBundle": True, "integrity": ""}, "has no SHA-512"),
     ],
 )
 def test_what_is_not_of_the_registry_is_refused(
