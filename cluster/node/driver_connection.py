@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -35,6 +36,7 @@ from .sessions import Sessions
 
 _Fields = dict[str, Any]
 _Answer = tuple[_Fields, list[bytes]]
+_numbers = itertools.count(1)
 _log = logging.getLogger(__name__)
 
 
@@ -73,6 +75,7 @@ class DriverConnection:
         self._sandbox = sandbox
         self._agent = agent
         self._sessions = Sessions(sandbox.config)
+        self._number = next(_numbers)
         self._greeted: Exchange | None = None
         self._granted: _Fields = {}
 
@@ -173,7 +176,7 @@ class DriverConnection:
         stop: Callable[[], Awaitable[None]],
     ) -> _Answer:
         fields = message.fields
-        options = options_of(message)
+        options = self._options_of(message)
         if not FOLLOWED.isdisjoint(fields):
             result = await self._followed_run(exchange, fields, options, place, stop)
         else:
@@ -222,7 +225,7 @@ class DriverConnection:
     async def _stream(
         self, exchange: Exchange, message: Message, place: Sandbox | SandboxSession
     ) -> _Answer:
-        async with aclosing(place.stream(**options_of(message))) as events:
+        async with aclosing(place.stream(**self._options_of(message))) as events:
             async for event in events:
                 if isinstance(event, Finished):
                     metrics.runs.add(1, {"toolcell.status": event.result.status})
@@ -233,10 +236,20 @@ class DriverConnection:
                 await exchange.receive()
         raise SandboxError("a stream ended without its result", hint="run it again")
 
+    def _options_of(self, message: Message) -> _Fields:
+        options = options_of(message)
+        if "agent_id" in options:
+            options["agent_id"] = self._agent_of(options["agent_id"])
+        return options
+
+    def _agent_of(self, name: str | None) -> str | None:
+        """Return an agent's name at this node, where drivers share no agents."""
+        return None if name is None else f"{self._number}/{name}"
+
     async def _session(self, exchange: Exchange, fields: _Fields) -> _Answer:
         opened = self._sandbox.session(
             packages=fields["packages"],
-            agent_id=fields["agent_id"],
+            agent_id=self._agent_of(fields["agent_id"]),
             network=read_network(fields["network"]),
         )
         async with opened as session:

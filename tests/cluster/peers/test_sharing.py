@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -74,4 +75,35 @@ async def test_drivers_with_other_limits_share_a_node_within_its_slots() -> None
     assert cells.most == SLOTS
     for code, options in cells.asked.items():
         asked = wanted[code.split()[0]]
-        assert {name: options[name] for name in asked} == asked
+        # Each driver has its agents, whose names the node marks.
+        marked = (
+            asked | {"agent_id": options["agent_id"]} if "agent_id" in asked else asked
+        )
+        assert {name: options[name] for name in asked} == marked
+
+
+@pytest.mark.promise("E-79")
+async def test_agents_of_two_drivers_are_never_the_same() -> None:
+    cells = Noting()
+    agent = NodeAgent(cast(Sandbox, cells), token=TOKEN, name="one", check_seconds=1e6)
+    async with (
+        agent,
+        driver(agent.record) as first,
+        driver(agent.record) as second,
+        anyio.create_task_group() as tasks,
+    ):
+        await until(lambda: agent.drivers == 2)
+        for code, sandbox, name in (
+            ("1", first, "default"),
+            ("2", second, "default"),
+            ("3", first, "default"),
+            ("4", second, None),
+        ):
+            tasks.start_soon(partial(sandbox.run, code, agent_id=name))
+        await until(lambda: cells.active_cells == SLOTS)
+        cells.release()
+
+    one, two, again, anyone = (cells.asked[code].get("agent_id") for code in "1234")
+    assert one != two
+    assert one == again
+    assert anyone is None
