@@ -51,10 +51,10 @@ def bench(
     """
     if peers:
         if backend != "auto":
-            raise InvalidInputError("--peers measures cells of all backends")
+            raise InvalidInputError("--peers measures cells of all backends", hint=None)
         _bench_peers(runs, image, report, as_json)
     elif report is not None or image is not None:
-        raise InvalidInputError("--report and --image need --peers")
+        raise InvalidInputError("--report and --image need --peers", hint=None)
     else:
         _bench_cells(runs, backend, as_json)
 
