@@ -165,7 +165,7 @@ class SandboxManager(Sandbox, Detachable):
             backend,
             spawn=tasks.start_soon,
             resolver=self._resolver,
-            open_build_session=self._open_build_session,
+            open_builder=self._open_builder,
             inspector=inspector,
             credentials=credentials,
             index_password=self._index_password,
@@ -270,13 +270,6 @@ class SandboxManager(Sandbox, Detachable):
         if self._factory is None:
             raise not_open()
         return self._factory
-
-    @asynccontextmanager
-    async def _open_build_session(
-        self, config: SandboxConfig
-    ) -> AsyncIterator[Session]:
-        async with self._open_builder(config) as builder, builder.session() as session:
-            yield session
 
     @asynccontextmanager
     async def _open_builder(

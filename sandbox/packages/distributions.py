@@ -103,9 +103,6 @@ class Builder(Protocol):
 OpenBuilder = Callable[[SandboxConfig], AbstractAsyncContextManager[Builder]]
 """Opens a sandbox with a configuration."""
 
-OpenBuildSession = Callable[[SandboxConfig], AbstractAsyncContextManager[BuildSession]]
-"""Opens a sandbox with a configuration, and a session in it."""
-
 
 def canonical(requirement: str) -> str:
     """Return the normalized name of the package in a requirement."""

@@ -27,7 +27,7 @@ from . import target_interpreter
 from .distributions import (
     BuiltWheel,
     OnStep,
-    OpenBuildSession,
+    OpenBuilder,
     built_file,
     canonical,
 )
@@ -47,7 +47,7 @@ class PackageInstaller:
     Args:
         config: Its configuration; `packages` and `package_rules` count.
         backend: Makes its cells.
-        open_build_session: Opens a session in which a package is built; None if
+        open_builder: Opens the sandbox in which a package is built; None if
             `package_rules.build` is empty.
         index_password: That of the index of packages, if it wants one.
     """
@@ -56,12 +56,12 @@ class PackageInstaller:
         self,
         config: SandboxConfig,
         backend: Backend,
-        open_build_session: OpenBuildSession | None = None,
+        open_builder: OpenBuilder | None = None,
         index_password: SecretStr | None = None,
     ) -> None:
         self._config = config
         self._backend = backend
-        self._open_build_session = open_build_session
+        self._open_builder = open_builder
         self._rules = config.package_rules
         self._index = PackageIndex(self._rules.index_url, index_password)
         self._always = _sorted(config.packages)
@@ -191,14 +191,14 @@ class PackageInstaller:
             if not sources:
                 break
             assert self._store is not None
-            assert self._open_build_session is not None
+            assert self._open_builder is not None
             builder = SourceBuilder(
                 self._config,
                 self._backend.traits,
                 self._store,
                 self._index,
                 target,
-                self._open_build_session,
+                self._open_builder,
                 on_step,
             )
             for source in sources:

@@ -30,7 +30,7 @@ from .distributions import (
     BuildSession,
     BuiltWheel,
     OnStep,
-    OpenBuildSession,
+    OpenBuilder,
     SourceDistribution,
     canonical,
 )
@@ -116,7 +116,7 @@ class SourceBuilder:
         store: Keeps the wheels.
         index: Has the sources.
         target: The interpreter of the cells.
-        open_session: Opens the session in which a source is built.
+        open_builder: Opens the sandbox in which a source is built.
         on_step: Called when a build begins and ends.
     """
 
@@ -127,7 +127,7 @@ class SourceBuilder:
         store: LayerStore,
         index: PackageIndex,
         target: Interpreter,
-        open_session: OpenBuildSession,
+        open_builder: OpenBuilder,
         on_step: OnStep | None,
     ) -> None:
         rules = config.package_rules
@@ -150,7 +150,7 @@ class SourceBuilder:
         self._store = store
         self._index = index
         self._target = target
-        self._open_session = open_session
+        self._open_builder = open_builder
         self._on_step = on_step or (lambda line: None)
 
     async def build(self, source: SourceDistribution) -> BuiltWheel:
@@ -214,7 +214,10 @@ class SourceBuilder:
         self, source: SourceDistribution, data: bytes
     ) -> tuple[str, bytes]:
         """Return the name and the bytes of a wheel. Raises as `build`."""
-        async with self._open_session(self._config) as session:
+        async with (
+            self._open_builder(self._config) as builder,
+            builder.session() as session,
+        ):
             await session.write_file("archive", data)
             settings = await _value(session, source, _UNPACK)
             system = await anyio.to_thread.run_sync(read_build_system, settings)

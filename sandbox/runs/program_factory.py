@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..network.gate import RequestGate
     from ..network.inspector import Inspector
     from ..network.types import OnConnection, Resolver
-    from ..packages.distributions import OnStep, OpenBuildSession
+    from ..packages.distributions import OnStep, OpenBuilder
     from ..packages.installer import PackageInstaller
 
 
@@ -48,7 +48,7 @@ class ProgramFactory:
         backend: Makes the cells that the programs are for.
         spawn: Starts tasks that may live as long as the manager.
         resolver: Looks up the names that programs may reach; None asks this machine's.
-        open_build_session: Opens a session in which a package is built.
+        open_builder: Opens the sandbox in which a package is built.
         inspector: Says whose HTTPS is inspected; None: no one's.
         credentials: Those that programs use and never have; None: there are none.
         index_password: That of the index of packages, if it wants one.
@@ -61,7 +61,7 @@ class ProgramFactory:
         *,
         spawn: Spawn,
         resolver: Resolver | None,
-        open_build_session: OpenBuildSession,
+        open_builder: OpenBuilder,
         inspector: Inspector | None = None,
         credentials: Credentials | None = None,
         index_password: SecretStr | None = None,
@@ -75,7 +75,7 @@ class ProgramFactory:
         self._credentials = credentials
         self._index_password = index_password
         self._look_ups = LookUps()
-        self._open_build_session = open_build_session
+        self._open_builder = open_builder
         self._packages: PackageInstaller | None = None
         self._closed = False
 
@@ -130,7 +130,7 @@ class ProgramFactory:
             self._packages = PackageInstaller(
                 self.config,
                 self._backend,
-                self._open_build_session,
+                self._open_builder,
                 self._index_password,
             )
         return await self._packages.layer(packages, on_step)
