@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from toolcell.core import ConfigError
+from toolcell.core.paths import places_on_the_way
 from toolcell.core.secrets import SecretReference
 from toolcell.guard import AgentPolicy, load_policies
 from toolcell.sandbox import SandboxConfig
@@ -278,7 +279,7 @@ class HostConfig(Model):
         for name, server in self.tools.mcp.items():
             cells[f"tools.mcp.{name}.cell.mounts"] = server.cell.mounts
         mounts = [
-            Mounted(where, Path(each.source).resolve(), each.read_only)
+            Mounted(where, places_on_the_way(each.source), each.read_only)
             for where, mounts in cells.items()
             for each in mounts
         ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import permutations
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
+
+from toolcell.core.paths import places_on_the_way
 
 
 class Mounted(NamedTuple):
@@ -14,8 +16,8 @@ class Mounted(NamedTuple):
     where: str
     """The key of the configuration that says so."""
 
-    source: Path
-    """Its path, links followed."""
+    way: list[Path]
+    """The places that its path leads over; the last is what is mounted."""
 
     read_only: bool
     """False if programs write there."""
@@ -28,38 +30,40 @@ def why_not_mounted(
 
     Args:
         mounts: The mounts of all cells.
-        private: Files and folders of the host that programs must not read.
+        private: Files and folders of the host that programs must neither read nor
+            change.
         trusted: Those that programs must not change.
     """
     mounts = list(mounts)
-    hidden, kept = _places(private), _places(trusted)
+    hidden = [places_on_the_way(path) for path in private]
+    kept = [*hidden, *(places_on_the_way(path) for path in trusted)]
     for each in mounts:
-        for path in hidden:
-            if _overlap(each.source, path):
-                return f"{each.where}: {each.source} would show {path} to programs"
-        for path in () if each.read_only else kept:
-            if _overlap(each.source, path):
+        source = each.way[-1]
+        for way in hidden:
+            if _overlap(source, way[-1]):
+                return f"{each.where}: {source} would show {way[-1]} to programs"
+        for way in () if each.read_only else kept:
+            place = way[-1] if _overlap(source, way[-1]) else _inside(way, source)
+            if place:
                 return (
-                    f"{each.where}: {each.source} would let programs change {path}; "
+                    f"{each.where}: {source} would let programs change {place}; "
                     "mount it read-only, or another one"
                 )
-    for outer, inner in permutations(mounts, 2):
-        is_inside = outer.source in inner.source.parents
-        if is_inside and not outer.read_only:
-            # Programs could put a link where the inner source was.
+    for outer, inner in product(mounts, repeat=2):
+        place = _inside(inner.way, outer.way[-1])
+        if place and not outer.read_only:
+            # Programs could put a link there.
             return (
-                f"{inner.where}: {inner.source} is inside of {outer.source}, where "
+                f"{inner.where}: {place} is inside of {outer.way[-1]}, where "
                 f"programs of {outer.where} may write"
             )
     return ""
 
 
-def _places(paths: Iterable[Path]) -> list[Path]:
-    """Return where files are, and where the links to them are."""
-    paths = list(paths)
-    links = [path.parent.resolve() / path.name for path in paths]
-    return [*(path.resolve() for path in paths), *links]
-
-
 def _overlap(one: Path, other: Path) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+def _inside(way: list[Path], folder: Path) -> Path | None:
+    """Return the last place of a way that lies in a folder; None if it has none."""
+    return next((place for place in reversed(way) if folder in place.parents), None)

@@ -12,10 +12,12 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 from toolcell.core import ConfigError, SandboxUnavailableError
+from toolcell.core.paths import places_on_the_way
 
 from ..machine import own_folders
 
@@ -155,6 +157,24 @@ def overlap(binds: Iterable[Bind]) -> str:
                     "and not both read-only"
                 )
         seen.append(bind)
+    return ""
+
+
+def why_not_fixed(binds: Iterable[Bind]) -> str:
+    """Return how programs could make a source lead elsewhere; empty if they cannot.
+
+    Args:
+        binds: All mounts of a cell, with their sources as they are written.
+    """
+    binds = list(binds)
+    written = [os.path.realpath(bind.source) for bind in binds if not bind.read_only]
+    for bind, folder in product(binds, written):
+        for place in map(str, places_on_the_way(bind.source)):
+            if place != folder and _inside(place, folder):
+                return (
+                    f"{bind.source} leads over {place}, which programs could replace: "
+                    f"they may write in {folder}"
+                )
     return ""
 
 

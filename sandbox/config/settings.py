@@ -402,8 +402,9 @@ class SandboxConfig(SettingsModel):
     @field_validator("mounts")
     @classmethod
     def _apart(cls, value: tuple[Mount, ...]) -> tuple[Mount, ...]:
-        binds = (mount.bind for mount in value)
-        if why := mounts.overlap(b._replace(source=realpath(b.source)) for b in binds):
+        binds = [mount.bind for mount in value]
+        real = [bind._replace(source=realpath(bind.source)) for bind in binds]
+        if why := mounts.overlap(real) or mounts.why_not_fixed(binds):
             raise ValueError(why)
         return value
 

@@ -46,6 +46,7 @@ INTERNAL = (
     "core.large_values",
     "core.lazy_face",
     "core.models",
+    "core.paths",
     "core.redis_client",
     "core.secrets",
     "core.storage.",

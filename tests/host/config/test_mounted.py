@@ -94,3 +94,52 @@ def test_other_mounts_are_as_they_are_written(
     tmp_path: Path, given: tuple[str, str]
 ) -> None:
     assert configured(tmp_path, *given).tools.mcp.keys() == {"notes"}
+
+
+@pytest.mark.parametrize(
+    "source", ["data/link", "data/chain", "data/link/inner", "data/inner/../../safe"]
+)
+@pytest.mark.parametrize("of_programs", [True, False])
+def test_no_cell_may_lead_another_mount_elsewhere(
+    tmp_path: Path, source: str, of_programs: bool
+) -> None:
+    """Attack: a program replaces a link, or a folder, on the way to a source."""
+    for name in ("safe/inner", "data/inner"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data/link").symlink_to("../safe")
+    (tmp_path / "there").symlink_to(tmp_path / "safe")
+    (tmp_path / "data/chain").symlink_to("../there")
+    given = ("+data", source) if of_programs else (source, "+data")
+
+    with pytest.raises(ConfigError, match=r"/data/\w+ is inside of .*/data, where"):
+        configured(tmp_path, *given)
+
+
+@pytest.mark.parametrize(
+    ("name", "link", "target"),
+    [
+        ("rules/policies.toml", "rules", "data/rules"),
+        ("state", "state", "data/state"),
+        ("log/audit.jsonl", "log", "data/log"),
+    ],
+)
+def test_no_cell_may_lead_a_host_elsewhere(
+    tmp_path: Path, name: str, link: str, target: str
+) -> None:
+    """Attack: a program replaces a link on the way to a file that a host trusts."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "safe").mkdir()
+    (tmp_path / link).symlink_to(target)
+    (tmp_path / target).symlink_to("../safe")
+
+    with pytest.raises(ConfigError, match=rf"would let programs change .*/{target}"):
+        configured(tmp_path, "+data")
+
+
+def test_a_link_to_itself_is_not_followed_for_ever(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/policies.toml").symlink_to("policies.toml")
+
+    assert configured(tmp_path, "+data").policy_files
+    with pytest.raises(ConfigError, match="would let programs change"):
+        configured(tmp_path, "+rules")

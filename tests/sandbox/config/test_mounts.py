@@ -324,6 +324,28 @@ async def test_a_target_in_the_way_of_the_interpreter(
 
 
 @pytest.mark.promise("E-24", "P-31")
+@pytest.mark.parametrize("name", ["out/link", "out/link/inner", "out/chain"])
+def test_no_mount_leads_over_what_programs_could_replace(
+    tmp_path: Path, name: str
+) -> None:
+    """Attack: a program makes the link on the way to a mount lead elsewhere."""
+    for folder in ("safe/inner", "out"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "out/link").symlink_to("../safe")
+    (tmp_path / "there").symlink_to("out/link")
+    (tmp_path / "out/chain").symlink_to("../there")
+    mounts: list[dict[str, Any]] = [
+        {"source": str(tmp_path / name), "target": "/data"},
+        {"source": str(tmp_path / "out"), "target": "/out", "read_only": True},
+    ]
+
+    assert SandboxConfig.model_validate({"mounts": mounts}).mounts
+    mounts[1]["read_only"] = False
+    with pytest.raises(ConfigError, match="which programs could replace"):
+        SandboxConfig.model_validate({"mounts": mounts})
+
+
+@pytest.mark.promise("E-24", "P-31")
 def test_mounts_are_not_in_each_others_way(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "link").symlink_to("inner")

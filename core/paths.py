@@ -1,0 +1,46 @@
+"""The ways that paths take over links (internal to toolcell)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+MAX_LINKS = 40
+"""Links that one path is followed over, as by Linux. When it is reached further ones
+are taken for files."""
+
+
+def places_on_the_way(path: str | os.PathLike[str]) -> list[Path]:
+    """Return every place that a path leads over, and last the one where it ends.
+
+    A place is free of links up to its last part, which may be a link. Who writes to a
+    folder with one of them in it can make the path lead elsewhere.
+
+    Args:
+        path: It need not be there. A relative one starts at the working directory.
+    """
+    here, links = Path("/"), 0
+    left = str(Path(path).absolute()).split("/")[::-1]
+    found = []
+    while left:
+        name = left.pop()
+        if name == "..":
+            here = here.parent
+        elif name not in ("", "."):
+            found.append(here / name)
+            target = _link(found[-1]) if links < MAX_LINKS else ""
+            if target:
+                links += 1
+                here = Path("/") if target.startswith("/") else here
+                left += target.split("/")[::-1]
+            else:
+                here = found[-1]
+    return [*found, here]
+
+
+def _link(path: Path) -> str:
+    """Return what a link says; empty if the path is none, or cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
