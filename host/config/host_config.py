@@ -283,13 +283,49 @@ class HostConfig(Model):
             for where, mounts in cells.items()
             for each in mounts
         ]
-        private = [path for path in (self.state.folder, self.audit.path) if path]
-        trusted = [*self.policy_files, *self.tools.folders]
+        trusted = self._trusted_files()
         if info.context:
             trusted.append(info.context["file"])
-        if why := why_not_mounted(mounts, private, trusted):
+        if why := why_not_mounted(mounts, self._private_files(), trusted):
             raise ValueError(why)
         return self
+
+    def _private_files(self) -> list[Path]:
+        """Return the files and folders that programs must neither read nor change."""
+        oidc, cluster = self.console.oidc, self.cluster
+        secrets = [
+            self.audit.key,
+            self.state.redis_url,
+            self.flows.redis_url,
+            self.sandbox.package_rules.index_password,
+            oidc and oidc.client_secret,
+            cluster and cluster.directory,
+            cluster and cluster.token,
+            *(credential.value for credential in self.sandbox.credentials),
+            *(webhook.secret for webhook in self.webhooks),
+            *(each for mcp in self.tools.mcp.values() for each in mcp.secrets),
+            *(each for a in self.tools.openapi.values() for each in a.secrets.values()),
+        ]
+        files = [
+            Path(each.removeprefix("file:"))
+            for each in secrets
+            if each and each.startswith("file:")
+        ]
+        return [*filter(None, (self.state.folder, self.audit.path)), *files]
+
+    def _trusted_files(self) -> list[Path]:
+        """Return the files and folders that programs must not change."""
+        tools, sandbox = self.tools, self.sandbox
+        found: list[Path | str | None] = [
+            self.logging.path,
+            tools.mcp_pins if tools.mcp else None,
+            tools.openapi_pins if tools.openapi else None,
+            *(api.document for api in tools.openapi.values()),
+            sandbox.network.server_ca,
+            sandbox.package_rules.folder,
+        ]
+        files = [Path(each) for each in found if each]
+        return [*self.policy_files, *tools.folders, *files]
 
     @model_validator(mode="after")
     def _safe_in_production(self) -> Self:

@@ -29,7 +29,9 @@ command = "notes"
 """
 
 
-def configured(folder: Path, of_programs: str = "", of_server: str = "") -> HostConfig:
+def configured(
+    folder: Path, of_programs: str = "", of_server: str = "", **environ: str
+) -> HostConfig:
     """Return a configuration; a mount that is named `+` is one that is written to."""
     for name in ("rules", "state", "log", "lib", "data/inner"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -46,7 +48,7 @@ def configured(folder: Path, of_programs: str = "", of_server: str = "") -> Host
 
     text = CONFIG.format(of_programs=mounts(of_programs), of_server=mounts(of_server))
     (folder / "toolcell.toml").write_text(text)
-    return HostConfig.from_file(folder / "toolcell.toml", environ={})
+    return HostConfig.from_file(folder / "toolcell.toml", environ=environ)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +78,91 @@ def test_no_cell_shows_or_changes_what_a_host_trusts(
 
     with pytest.raises(ConfigError, match=why):
         configured(tmp_path, *given)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("AUDIT__KEY", "file:data/x"),
+        ("STATE__REDIS_URL", "file:data/x"),
+        ("FLOWS__REDIS_URL", "file:data/x"),
+        (
+            "SANDBOX__PACKAGE_RULES",
+            '{ index_url = "https://a.example", index_password = "file:data/x" }',
+        ),
+        ("CLUSTER", '{ directory = "file:data/x", token = "env:X" }'),
+        ("CLUSTER", '{ directory = "env:X", token = "file:data/x" }'),
+        (
+            "CONSOLE__OIDC",
+            '{ issuer = "https://a.example", client_id = "a", people = { a = '
+            '{ name = "a", role = "viewer" } }, client_secret = "file:data/x" }',
+        ),
+        (
+            "WEBHOOKS",
+            '[{ name = "a", url = "https://a.example/", secret = "file:data/x" }]',
+        ),
+        (
+            "TOOLS__MCP",
+            '{ a = { url = "https://a.example/", bearer = "file:data/x" } }',
+        ),
+        (
+            "TOOLS__OPENAPI",
+            '{ a = { document = "a.json", server = "https://a.example", '
+            'secrets = { key = "file:data/x" } } }',
+        ),
+    ],
+)
+def test_no_cell_shows_a_file_with_a_secret(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"data would show .*/data/x to programs"):
+        configured(tmp_path, "data", **{f"TOOLCELL__{key}": value})
+
+
+NETWORK = '{ mode = "allow", hosts = ["a.example:443"], inspect = ["a.example:443"] }'
+
+
+def test_no_cell_shows_the_value_of_a_credential(tmp_path: Path) -> None:
+    credentials = (
+        '[{ name = "a", value = "file:data/x", hosts = ["a.example:443"], '
+        'variable = "TOKEN" }]'
+    )
+
+    with pytest.raises(ConfigError, match=r"data would show .*/data/x to programs"):
+        configured(
+            tmp_path,
+            "data",
+            TOOLCELL__SANDBOX__NETWORK=NETWORK,
+            TOOLCELL__SANDBOX__CREDENTIALS=credentials,
+        )
+
+
+API = '{ a = { document = "data/x", server = "https://a.example" } }'
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"TOOLS__MCP_PINS": "data/x"},
+        {"TOOLS__OPENAPI_PINS": "data/x", "TOOLS__OPENAPI": API.replace("data/", "")},
+        {"TOOLS__OPENAPI": API},
+        {"LOGGING__PATH": "data/x"},
+        {"SANDBOX__NETWORK": NETWORK.replace("}", ', server_ca = "{folder}/data/x" }')},
+        {"SANDBOX__PACKAGE_RULES__FOLDER": "{folder}/data/x"},
+    ],
+)
+def test_no_cell_changes_what_a_host_reads(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Attack: a program approves a tool for itself, or leads the log elsewhere."""
+    variables = {
+        f"TOOLCELL__{key}": value.replace("{folder}", str(tmp_path))
+        for key, value in environ.items()
+    }
+
+    assert configured(tmp_path, "data", **variables).sandbox.mounts
+    with pytest.raises(ConfigError, match=r"data would let programs change .*/data/x;"):
+        configured(tmp_path, "+data", **variables)
 
 
 @pytest.mark.parametrize("given", [("+data", "data/inner"), ("data/inner", "+data")])
