@@ -109,8 +109,9 @@ OWN_USER, SHARED_USER = "own", "shared"
 
 RENEWAL_SECONDS = 0.05
 """Seconds in which what a program could change must be made new. When they are over the
-cell is destroyed. The fork for the next program is not in them: no program can slow it,
-and on gVisor it alone can take as long."""
+cell is destroyed. The order for the next fork is not in them: a fork alone can take as
+long on gVisor. With it come a new namespace of IPC and, if the network was used, one of
+the network, which the kernel may delay; the host waits a second for all."""
 
 MOUNTS, FOLDERS = "mounts", "folders"
 """The two ways to make a cell new between programs: its supervisor makes namespaces and
