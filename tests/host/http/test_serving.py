@@ -85,8 +85,9 @@ async def test_many_small_chunks_do_not_hold_the_loop() -> None:
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
                     client.setblocking(False)
                     with steps() as taken:
-                        client.send(CHUNKS)
-                        await anyio.wait_readable(client)
+                        assert client.send(CHUNKS) == len(CHUNKS)
+                        with anyio.fail_after(60):
+                            await anyio.wait_readable(client)
                         assert client.recv(100).startswith(b"HTTP/1.1 200")
                 longest.append(max(taken))
     assert min(longest) < SECONDS, longest
