@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,6 +15,8 @@ from toolcell.core.task_groups import unwrapped_single_error
 from .gate import NetworkAct, RequestGate
 from .run_clock import Pausable, answer_for
 from .types import MISPLACED, REFUSAL, ProgramEnd, RefusedError
+
+_log = logging.getLogger(__name__)
 
 INTERIM_SECONDS = 3.0
 """Seconds between interim responses to a client whose request waits for a person; some
@@ -119,8 +121,10 @@ async def note_misplaced(
         error: Refuses it in any case; others than for such a placeholder are passed by.
     """
     if gate is not None and error.headers.get(REFUSAL) == MISPLACED:
-        with contextlib.suppress(ToolcellError):
+        try:
             await gate.misplaced(act, str(error))
+        except ToolcellError as problem:
+            _log.error("a refused %s is not recorded: %s", act.name, problem)
 
 
 def _refusal(error: ToolcellError, act: NetworkAct) -> RefusedError:

@@ -14,11 +14,12 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from toolcell.core import ConfigError
+from toolcell.core import AuditError, ConfigError
 from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager, Session
 from toolcell.sandbox.config.credentials import Credential
 from toolcell.sandbox.credentials.agents import Credentials
 from toolcell.sandbox.credentials.masking import Mask, spellings
+from toolcell.sandbox.spi import NetworkAct
 
 from ...conftest import BackendRow
 from ...support.cells.gates import Gate
@@ -162,6 +163,26 @@ for options in (
     assert mirror.heads == []
     assert len(gate.asked) == 2, "bodies alone come after a request was judged"
     assert len(gate.misplaced_at) == 9
+
+
+class FullDisk(Gate):
+    """A gate that can record nothing."""
+
+    async def misplaced(self, act: NetworkAct, message: str) -> None:
+        raise AuditError("no space left")
+
+
+@pytest.mark.promise("boundary-6")
+async def test_a_refusal_that_cannot_be_recorded_is_logged(
+    cell: Session, mirror: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = 'print(token, *send("/" + token)[:2])'
+    [line] = await said(cell, code, mirror, FullDisk())
+
+    token, *refusal = line.split()
+    assert refusal == ["403", "credential_misplaced"]
+    assert "a refused http.request is not recorded: no space left" in caplog.text
+    assert token not in caplog.text
 
 
 @pytest.mark.promise("boundary-6")
