@@ -36,6 +36,7 @@ from ..config.network import Network
 from ..config.package_rules import npm_dependency, npm_origin
 from ..config.settings import Limits, SandboxConfig
 from ..results.result import ExecutionResult
+from ..sessions.archives import entries_of
 from .distributions import BuildSession, OpenBuilder
 from .layer_files import too_large
 from .layer_store import LayerStore
@@ -79,6 +80,16 @@ _ANSWER = TypeAdapter(
         Annotated[str, Field(max_length=200)],
     ]
 )
+_UNFIT = (
+    InvalidInputError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    ValueError,
+    tarfile.TarError,
+)
+"""What the archive of a cell may lead to."""
+
 _SHIM = "#!/bin/sh\nexec '{}/{}' \"$@\"\n"
 
 _CAUSES = (
@@ -266,9 +277,9 @@ class _NpmInstaller:
             (path / "node_modules" / ".package-lock.json").unlink(missing_ok=True)
             lock.require_no_builds(path)
             self._write_commands(lock, path)
-        except (tarfile.TarError, OSError, ValueError, InvalidInputError) as error:
+            return lock.names(path)
+        except _UNFIT as error:
             raise _failed(f"the archive of its cell: {error}", "failed") from None
-        return lock.names(path)
 
     def _write_commands(self, lock: NpmLock, path: Path) -> None:
         folder = path / "node_modules" / ".bin"
@@ -302,12 +313,12 @@ async def _platform(session: BuildSession) -> str:
 def _extract(archive: bytes, folder: Path, max_bytes: int) -> None:
     """Write the files of an archive; no link is made, so that no path leads out."""
     left = max_bytes
-    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as entries:
-        for entry in entries:
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+        for entry in entries_of(tar):
             place = folder / checked_path(entry.name)
             if entry.isdir():
                 make_local(place)
-            elif entry.isreg() and (source := entries.extractfile(entry)):
+            elif entry.isreg() and (source := tar.extractfile(entry)):
                 left -= entry.size
                 if left < 0:
                     raise too_large(max_bytes - left, max_bytes)

@@ -199,14 +199,10 @@ def _checked(
     """
     bounded: IO[bytes] = _BoundedFile(file)  # type: ignore[assignment]
     found: dict[str, tarfile.TarInfo] = {}
-    total, before = 0, -1
+    total = 0
     try:
         archive = tarfile.open(fileobj=bounded, mode="r:")
-        while (member := archive.next()) is not None:
-            # A negative size leads backwards.
-            if member.size < 0 or member.offset <= before:
-                raise _refused(source, "an entry has no size")
-            before = member.offset
+        for member in entries_of(archive):
             member.name = name = checked_path(member.name)
             total += member.size
             if why := _why_not(member, name):
@@ -219,6 +215,23 @@ def _checked(
     except (tarfile.TarError, RecursionError, ValueError, OverflowError) as error:
         raise _refused(source, f"a header cannot be read: {error}") from None
     return archive, list(found.values())
+
+
+def entries_of(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the entries of an archive that is not trusted, each behind the last.
+
+    Raises:
+        ValueError: A negative size leads backwards, where a reader never ends.
+        tarfile.TarError: A header cannot be read.
+        RecursionError: Too many headers are about one entry.
+        OverflowError: A number in a header is too large.
+    """
+    before = -1
+    while (entry := archive.next()) is not None:
+        if entry.size < 0 or entry.offset <= before:
+            raise ValueError("an entry has no size")
+        before = entry.offset
+        yield entry
 
 
 def _why_not(member: tarfile.TarInfo, name: str) -> str:

@@ -38,6 +38,7 @@ class NpmCell:
         files: The files of the set, by their paths.
         traits: Those of the sandbox.
         platform: The answer to the question for its node.
+        archive: The bytes of an archive that come before the files.
     """
 
     def __init__(
@@ -45,17 +46,18 @@ class NpmCell:
         files: Mapping[str, str],
         traits: CellTraits,
         platform: Any = None,
+        archive: bytes = b"",
     ) -> None:
         self.traits = traits
         self._platform = platform or [[], "linux-x64-127-glibc"]
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as tar:
+        own = io.BytesIO()
+        with tarfile.open(fileobj=own, mode="w") as tar:
             for path, text in files.items():
                 entry = tarfile.TarInfo(path)
                 entry.size = len(text)
                 tar.addfile(entry, io.BytesIO(text.encode()))
         lock = json.dumps(LOCK).encode()
-        self._files = {"layer.tar": archive.getvalue(), "package-lock.json": lock}
+        self._files = {"layer.tar": archive + own.getvalue(), "package-lock.json": lock}
 
     @asynccontextmanager
     async def open(self, config: SandboxConfig) -> AsyncIterator[NpmCell]:
@@ -123,6 +125,28 @@ async def test_an_archive_of_another_form_is_an_error(
 ) -> None:
     with pytest.raises(PackageError, match="the archive of its cell"):
         await installed(NpmCell(files, DOCKER), tmp_path)
+
+
+def header(kind: bytes, size: int) -> bytes:
+    entry = tarfile.TarInfo("x")
+    entry.type, entry.size = kind, size
+    return entry.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.promise("door-11")
+@pytest.mark.parametrize(
+    "archive",
+    [
+        pytest.param(header(b"5", 0) + header(b"Z", -512), id="backwards"),
+        pytest.param((header(b"L", 3) + b"x".ljust(512)) * 3000, id="deep"),
+    ],
+)
+async def test_an_archive_that_never_ends_is_an_error(
+    tmp_path: Path, archive: bytes
+) -> None:
+    cell = NpmCell({}, DOCKER, archive=archive)
+    with pytest.raises(PackageError, match="the archive of its cell"):
+        await installed(cell, tmp_path)
 
 
 @pytest.mark.parametrize(
