@@ -144,17 +144,16 @@ async def with_npm(
         SandboxUnavailableError: There is no cell, or it has no node or npm.
     """
     installer = _NpmInstaller(config)
-    async with (
-        open_builder(await installer.cell()) as builder,
-        builder.session() as session,
-    ):
-        folder, held = await installer.install(session, builder.traits)
-    try:
+    with contextlib.ExitStack() as stack:
+        async with (
+            open_builder(await installer.cell()) as builder,
+            builder.session() as session,
+        ):
+            folder, held = await installer.install(session, builder.traits)
+            stack.callback(os.close, held)
         yield InstalledConfig.model_construct(
             config.model_fields_set, **dict(config), node_modules=str(folder)
         )
-    finally:
-        os.close(held)
 
 
 class _NpmInstaller:

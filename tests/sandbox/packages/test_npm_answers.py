@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import InvalidInputError, PackageError
+from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
 from toolcell.sandbox import ExecutionResult, PackageRules, SandboxConfig
 from toolcell.sandbox.client.types import CellTraits
 from toolcell.sandbox.packages.npm_installer import InstalledConfig, with_npm
+from toolcell.sandbox.spi import prune_packages
 
 pytestmark = pytest.mark.anyio
 
@@ -109,6 +110,18 @@ async def test_a_set_serves_the_image_that_made_it_alone(tmp_path: Path) -> None
     assert (stronger / "a" / "index.js").read_text() == "good"
 
     assert await installed(NpmCell(good, DOCKER), tmp_path) == first
+
+
+async def test_a_set_is_free_again_where_the_cell_ends_badly(tmp_path: Path) -> None:
+    class Ending(NpmCell):
+        @asynccontextmanager
+        async def open(self, config: SandboxConfig) -> AsyncIterator[NpmCell]:
+            yield self
+            raise SandboxUnavailableError("the engine is gone")
+
+    with pytest.raises(SandboxUnavailableError, match="gone"):
+        await installed(Ending({"node_modules/a/index.js": ""}, DOCKER), tmp_path)
+    assert len(prune_packages(0, str(tmp_path))) == 1
 
 
 @pytest.mark.parametrize(
