@@ -145,13 +145,15 @@ class SandboxManager(Sandbox, Detachable):
         self._index_password = self._index_password or _index_password(self.config)
         shown = self.config
         if shown.npm:
-            from .packages.npm_installer import with_npm
+            from .packages.npm_installer import require_maker, with_npm
 
             installed = with_npm(shown, self._open_builder)
             shown = await self._stack.enter_async_context(installed)
         backend, self._notices = await open_backend(shown)
         try:
             check_strength(self.config, backend.traits)
+            if self.config.npm:
+                require_maker(shown, backend.traits)
             tasks = await self._stack.enter_async_context(anyio.create_task_group())
         except BaseException:
             await backend.aclose()

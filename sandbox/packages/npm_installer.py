@@ -119,6 +119,9 @@ class InstalledConfig(SandboxConfig):
     node_modules: str
     """Their folder on this machine."""
 
+    made_by: str
+    """The backend, and the id of the image if it has one, that installed them."""
+
 
 def npm_binds(config: SandboxConfig) -> list[Bind]:
     """Return the mount of installed packages of npm; empty if there are none."""
@@ -149,11 +152,38 @@ async def with_npm(
             open_builder(await installer.cell()) as builder,
             builder.session() as session,
         ):
-            folder, held = await installer.install(session, builder.traits)
+            traits = builder.traits
+            folder, held = await installer.install(session, traits)
             stack.callback(os.close, held)
         yield InstalledConfig.model_construct(
-            config.model_fields_set, **dict(config), node_modules=str(folder)
+            config.model_fields_set,
+            **dict(config),
+            node_modules=str(folder),
+            made_by=_maker(traits),
         )
+
+
+def require_maker(config: SandboxConfig, traits: CellTraits) -> None:
+    """Refuse cells of another backend or image than the one that installed a set.
+
+    Args:
+        config: Has the set, if there is one.
+        traits: Those of the cells that are to see it.
+
+    Raises:
+        SandboxUnavailableError: `auto` chose another backend, or the image is new.
+    """
+    maker = _maker(traits)
+    if isinstance(config, InstalledConfig) and config.made_by != maker:
+        raise SandboxUnavailableError(
+            f"packages of npm were installed by {config.made_by}, and {maker} "
+            "makes the cells now",
+            hint="open the sandbox again, or name the backend",
+        )
+
+
+def _maker(traits: CellTraits) -> str:
+    return f"{traits.backend} {traits.image}".strip()
 
 
 class _NpmInstaller:

@@ -13,10 +13,21 @@ from typing import Any
 import pytest
 
 from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
-from toolcell.sandbox import ExecutionResult, PackageRules, SandboxConfig
+from toolcell.sandbox import (
+    ExecutionResult,
+    PackageRules,
+    SandboxConfig,
+    SandboxManager,
+)
 from toolcell.sandbox.client.types import CellTraits
-from toolcell.sandbox.packages.npm_installer import InstalledConfig, with_npm
+from toolcell.sandbox.packages.npm_installer import (
+    InstalledConfig,
+    require_maker,
+    with_npm,
+)
 from toolcell.sandbox.spi import prune_packages
+
+from ...conftest import SUBPROCESS
 
 pytestmark = pytest.mark.anyio
 
@@ -122,6 +133,30 @@ async def test_a_set_is_free_again_where_the_cell_ends_badly(tmp_path: Path) -> 
     with pytest.raises(SandboxUnavailableError, match="gone"):
         await installed(Ending({"node_modules/a/index.js": ""}, DOCKER), tmp_path)
     assert len(prune_packages(0, str(tmp_path))) == 1
+
+
+@pytest.mark.promise("door-11")
+@pytest.mark.namespaces
+async def test_cells_of_another_backend_do_not_see_a_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = PackageRules(folder=str(tmp_path))
+    config = SUBPROCESS.config(npm=("a@1.0.0",), package_rules=rules)
+    manager = SandboxManager(config)
+    evil = NpmCell({"node_modules/a/index.js": "evil"}, DOCKER)
+    monkeypatch.setattr(manager, "_open_builder", evil.open)
+
+    with pytest.raises(SandboxUnavailableError, match="installed by docker sha256:1"):
+        async with manager:
+            pass
+    assert len(prune_packages(0, str(tmp_path))) == 1
+
+
+def test_cells_of_another_image_do_not_see_a_set() -> None:
+    config = InstalledConfig.model_construct(made_by="docker sha256:1")
+    require_maker(config, DOCKER)
+    with pytest.raises(SandboxUnavailableError, match="docker sha256:2 makes"):
+        require_maker(config, DOCKER._replace(image="sha256:2"))
 
 
 @pytest.mark.parametrize(
