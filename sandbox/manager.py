@@ -13,7 +13,7 @@ from toolcell.core import InvalidInputError
 from toolcell.core.detached import Detachable
 from toolcell.core.secrets import read_secret
 
-from .backends.selection import check_strength, open_backend
+from .backends.selection import check_strength, open_backend, require_engine_here
 from .client.backend import Backend
 from .client.types import CellTraits
 from .config.argument_checks import check_kinds
@@ -147,6 +147,7 @@ class SandboxManager(Sandbox, Detachable):
         if shown.npm:
             from .packages.npm_installer import require_maker, with_npm
 
+            require_engine_here(shown)
             installed = with_npm(shown, self._open_builder)
             shown = await self._stack.enter_async_context(installed)
         backend, self._notices = await open_backend(shown)

@@ -7,6 +7,7 @@ from toolcell.core import ConfigError, SandboxUnavailableError, ToolcellError
 from ..client.backend import Backend
 from ..client.types import CellTraits
 from ..config.backend_names import offered, package_of
+from ..config.mount_rules import require_local
 from ..config.network import Network
 from ..config.settings import (
     ENFORCERS,
@@ -179,6 +180,19 @@ def _check_npm(config: SandboxConfig, traits: CellTraits) -> None:
             hint="use Docker, or `subprocess` with namespaces; `toolcell doctor` says "
             "how to get them",
         )
+
+
+def require_engine_here(config: SandboxConfig) -> None:
+    """Refuse an engine on another machine, before anything is made for its cells.
+
+    Raises:
+        ConfigError: The configuration means one.
+    """
+    confined = config.strongest_isolation == "confined"
+    if config.backend in ("auto", "docker") and not confined:
+        from .docker_address import address
+
+        require_local(address(config.docker_host))
 
 
 def _check_work_dir(config: SandboxConfig, level: IsolationLevel) -> None:

@@ -230,7 +230,8 @@ def require_local(where: str) -> None:
     """
     if not is_local(where):
         raise ConfigError(
-            f"mounts need an engine on this machine, not {where.partition('://')[0]}",
+            "mounts and packages of npm need an engine on this machine, not "
+            f"{where.partition('://')[0]}",
             hint="use an engine behind a Unix socket, or pass data as inputs or files",
         )
 

@@ -8,11 +8,16 @@ import tarfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
+from toolcell.core import (
+    ConfigError,
+    InvalidInputError,
+    PackageError,
+    SandboxUnavailableError,
+)
 from toolcell.sandbox import (
     ExecutionResult,
     PackageRules,
@@ -121,6 +126,23 @@ async def test_a_set_serves_the_image_that_made_it_alone(tmp_path: Path) -> None
     assert (stronger / "a" / "index.js").read_text() == "good"
 
     assert await installed(NpmCell(good, DOCKER), tmp_path) == first
+
+
+@pytest.mark.parametrize("backend", ["auto", "docker"])
+async def test_nothing_is_installed_for_an_engine_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Literal["auto", "docker"]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    rules = PackageRules(folder=str(tmp_path / "store"))
+    config = SandboxConfig(backend=backend, npm=("a@1.0.0",), package_rules=rules)
+    manager = SandboxManager(config)
+    cell = NpmCell({"node_modules/a/index.js": ""}, DOCKER)
+    monkeypatch.setattr(manager, "_open_builder", cell.open)
+
+    with pytest.raises(ConfigError, match="npm need an engine on this machine"):
+        async with manager:
+            pass
+    assert not (tmp_path / "store").exists()
 
 
 async def test_a_set_is_free_again_where_the_cell_ends_badly(tmp_path: Path) -> None:
