@@ -20,11 +20,12 @@ _REQUIREMENT = re.compile(
 )
 
 # npm takes what is no version for a tag, and a name that ends as an archive for a file.
-_NPM_PART = r"([0-9]{1,15}|[xX])"
+_NPM_PART = r"[0-9]{1,15}"
 _NPM_WORDS = r"[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*"
 _NPM_VERSION = (
     r"(?!.*\.(?i:tgz|tar|tar\.gz)$)(?!.{65})(\^|~|>=|<=|=|<|>)?"
-    rf"[0-9]{{1,15}}(\.{_NPM_PART}(\.{_NPM_PART}(-{_NPM_WORDS})?(\+{_NPM_WORDS})?)?)?"
+    rf"{_NPM_PART}(\.[xX](\.[xX])?"
+    rf"|\.{_NPM_PART}(\.[xX]|\.{_NPM_PART}(-{_NPM_WORDS})?(\+{_NPM_WORDS})?)?)?"
 )
 _NPM = re.compile(
     r"(?P<name>(@[A-Za-z0-9_-][A-Za-z0-9._-]{0,98}/)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,98})"

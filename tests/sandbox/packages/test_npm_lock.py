@@ -94,6 +94,7 @@ def test_names_and_commands_are_of_packages_that_are_there(tmp_path: Path) -> No
         *("", "../x", "a b", "a@latest", "a@file:x", "a@npm:b@1", "a@../x", "a@1||2"),
         *("a@1abc", "a@2-latest", "a@1.tgz", "a@1.2.3-b.TGZ", "a@1.2.3-b..c"),
         *("a@1.2.3+b.tar.gz", "a@1.2.3.4", "a@9999999999999999"),
+        *("a@1.x.3", "a@1.X.3-b"),
         *("git+https://x/y", "https://x/y.tgz", "user/repo", "@/x", "a@", "-g --x"),
     ],
 )
