@@ -192,7 +192,7 @@ class LayerStore:
 
     def abandon(self, path: Path) -> None:
         """Remove an unfinished layer, wherever it lies."""
-        for each in (self.layers / path.name, path, path.with_suffix(".mark")):
+        for each in (self.layers / path.name, *self.building.glob(f"{path.name}*")):
             remove_tree(each)
 
     def _read(self, key: str) -> _Entry | None:

@@ -251,7 +251,9 @@ class _NpmInstaller:
         async with store.alone("building", shared=True):
             path = store.begin()
             try:
-                known = kept.read_bytes() if kept.exists() else b""
+                known = b""
+                with contextlib.suppress(FileNotFoundError):
+                    known = kept.read_bytes()
                 data, archive = await self._run_npm(session, known)
                 lock = NpmLock.read(data, self._rules.npm_registry)
                 names = await anyio.to_thread.run_sync(
@@ -259,10 +261,12 @@ class _NpmInstaller:
                 )
                 limit = self._rules.layer_mib << 20
                 place = await anyio.to_thread.run_sync(store.publish, path, limit)
+                draft = path.with_suffix(".lock")
+                draft.write_bytes(data)
                 await anyio.to_thread.run_sync(
                     store.finish, key, place, "node", platform, names
                 )
-                kept.write_bytes(data)
+                draft.rename(kept)
             except BaseException:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(store.abandon, path)
