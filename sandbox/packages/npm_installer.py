@@ -65,7 +65,8 @@ _INSTALL = """\
 import subprocess, sys, tarfile
 argv = ["npm", command, "--ignore-scripts", "--no-audit", "--no-fund"]
 argv += ["--no-update-notifier", "--loglevel=error", "--cache=/tmp/npm"]
-argv += ["--git=/bin/false"]
+argv += ["--git=/bin/false", "--package-lock=true", "--install-strategy=hoisted"]
+argv += ["--omit-lockfile-registry-resolved=false"]
 argv += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--registry=" + registry]
 done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 if done.returncode:
