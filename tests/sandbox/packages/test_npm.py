@@ -118,6 +118,7 @@ async def test_nobody_can_change_them_and_no_script_was_run(
     assert result.stderr.count("Read-only file system") >= 2
 
 
+@pytest.mark.namespaces
 @pytest.mark.promise("door-11")
 @pytest.mark.parametrize(
     ("package", "reason"),
@@ -125,10 +126,11 @@ async def test_nobody_can_change_them_and_no_script_was_run(
         ("absent", "not_found"),
         ("kind@9.0.0", "not_found"),
         ("changed", "failed"),
-        ("weak", "failed"),
+        ("weak", "not_from_registry"),
+        ("bare", "not_from_registry"),
         ("compiled", "needs_script"),
-        ("from-git", ""),
-        ("from-archive", ""),
+        ("from-git", "failed"),
+        ("from-archive", "refused"),
         ("from-file", ""),
     ],
 )
@@ -148,6 +150,7 @@ async def test_what_is_refused_says_why(
     assert elsewhere.asked == []
 
 
+@pytest.mark.namespaces
 @pytest.mark.promise("door-10")
 async def test_a_set_is_installed_once_and_stays_until_it_is_pruned(
     registry: NpmRegistry, tmp_path: Path

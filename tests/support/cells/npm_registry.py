@@ -42,9 +42,20 @@ class NpmRegistry:
         version: str = "1.0.0",
         links: Mapping[str, str] | None = None,
         integrity: str | None = None,
+        algorithm: str = "sha512",
         **manifest: Any,
     ) -> None:
-        """Add a version of a package; paths and contents are as given."""
+        """Add a version of a package; paths and contents are as given.
+
+        Args:
+            name: Its name.
+            files: Its files, by their paths.
+            version: Its version.
+            links: Targets of links, by their paths.
+            integrity: Its hash as the registry says it; None is the right one.
+            algorithm: That of the right hash.
+            **manifest: Further members of its `package.json`.
+        """
         described = {"name": name, "version": version, **manifest}
         text = {"package.json": json.dumps(described), **files}
         data = io.BytesIO()
@@ -60,11 +71,10 @@ class NpmRegistry:
                 archive.addfile(entry)
         path = f"/{name}/-/{version}.tgz"
         self._archives[path] = data.getvalue()
-        digest = base64.b64encode(hashlib.sha512(data.getvalue()).digest()).decode()
-        dist = {
-            "tarball": self.url + path,
-            "integrity": integrity or f"sha512-{digest}",
-        }
+        if integrity is None:
+            digest = hashlib.new(algorithm, data.getvalue()).digest()
+            integrity = f"{algorithm}-{base64.b64encode(digest).decode()}"
+        dist = {"tarball": self.url + path, "integrity": integrity}
         scripts = bool(manifest.get("scripts")) or "binding.gyp" in files
         self._versions.setdefault(name, {})[version] = {
             **described,
@@ -145,7 +155,8 @@ def fill(registry: NpmRegistry, elsewhere: str) -> None:
     add("prebuilt", {"index.js": "", "binding.gyp": "{}", "build/x.node": "x"})
     add("linked", {"index.js": "module.exports = 1\n"}, links={"out": "/etc"})
     add("changed", {"index.js": ""}, integrity="sha512-" + "A" * 86 + "==")
-    add("weak", {"index.js": ""}, integrity="sha1-" + "A" * 27 + "=")
+    add("weak", {"index.js": ""}, algorithm="sha1")
+    add("bare", {"index.js": ""}, integrity="")
     addresses = {
         "git": f"git+{elsewhere}/x.git",
         "archive": f"{elsewhere}/kind/-/1.0.0.tgz",
