@@ -106,7 +106,7 @@ def anthropic_schema(tool: str, schema: dict[str, Any]) -> dict[str, Any]:
         ConfigError: A property has a name that the API refuses.
     """
     made = {key: each for key, each in schema.items() if key not in _JOINS}
-    made["properties"] = _joined(schema, schema, set())
+    made["properties"] = _joined(schema)
     for name in made["properties"]:
         if not ARGUMENT_NAME.fullmatch(name):
             raise ConfigError(
@@ -117,24 +117,25 @@ def anthropic_schema(tool: str, schema: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _joined(schema: Any, root: dict[str, Any], seen: set[int]) -> dict[str, Any]:
+def _joined(root: dict[str, Any]) -> dict[str, Any]:
     """Return the properties of a schema and of all that it joins at its root.
 
-    Args:
-        schema: The schema.
-        root: The schema that references lead into.
-        seen: The ids of the schemas that were looked at: each is once.
+    Those of a schema stand over the ones that it joins, and of these later ones over
+    earlier ones.
     """
-    if not isinstance(schema, dict) or id(schema) in seen:
-        return {}
-    seen.add(id(schema))
-    found: dict[str, Any] = {}
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        target = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"))
-        found |= _joined(target, root, seen)
-    for key in _JOINS:
-        for each in schema.get(key, ()):
-            found |= _joined(each, root, seen)
-    own: dict[str, Any] = schema.get("properties", {})
-    return found | own
+    found: list[dict[str, Any]] = []
+    waiting: list[Any] = [root]
+    seen: set[int] = set()
+    while waiting:
+        schema = waiting.pop()
+        if not isinstance(schema, dict) or id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        found.append(schema.get("properties", {}))
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            name = reference.removeprefix("#/$defs/")
+            waiting.append(root.get("$defs", {}).get(name))
+        for key in _JOINS:
+            waiting += schema.get(key, ())
+    return {name: each for some in reversed(found) for name, each in some.items()}

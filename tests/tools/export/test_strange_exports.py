@@ -75,3 +75,30 @@ def test_what_a_schema_joins_is_looked_at_once() -> None:
     start = time.thread_time()
     assert to_anthropic(far)["input_schema"]["properties"] == {"a": {}}
     assert time.thread_time() - start < 2
+
+
+def test_a_long_chain_of_what_a_schema_joins_is_followed_to_its_end() -> None:
+    chain: dict[str, Any] = {
+        f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}]} for n in range(900)
+    }
+    far = made({"$ref": "#/$defs/d0", "$defs": {**chain, "d900": two_of("d0")}})
+
+    assert set(to_anthropic(far)["input_schema"]["properties"]) == {"left", "right"}
+
+
+def test_a_schema_stands_over_what_it_joins_and_later_ones_over_earlier_ones() -> None:
+    texts = {name: {"type": name} for name in ("string", "integer", "null", "boolean")}
+    parts = [
+        {"properties": {"a": texts["string"], "b": texts["string"]}},
+        {"properties": {"a": texts["integer"], "b": texts["integer"]}},
+    ]
+    definitions = {"d0": {"properties": dict.fromkeys("abc", texts["null"])}}
+    own = {"properties": {"a": texts["boolean"]}, "$ref": "#/$defs/d0"}
+    far = made({**own, "allOf": parts, "$defs": definitions})
+
+    properties = to_anthropic(far)["input_schema"]["properties"]
+    assert list(properties.items()) == [
+        ("a", texts["boolean"]),
+        ("b", texts["integer"]),
+        ("c", texts["null"]),
+    ]
