@@ -23,9 +23,9 @@ _STRICT_DROPPED = frozenset(
 )
 _OF_OBJECTS = ("required", "additionalProperties")
 
-MAX_WRITTEN_OUT = 1_000
-"""References of one schema that are written out, each as often as it is reached. When
-it is exceeded the schema is refused."""
+MAX_WRITTEN_OUT = 500_000
+"""Characters of the definitions of one schema that are written out, each as often as a
+reference to it is reached. When it is exceeded the schema is refused."""
 
 
 def strict_schema(where: str, schema: Any) -> dict[str, Any]:
@@ -90,11 +90,11 @@ class _Strict:
         if target is None:
             return {"$ref": name}
         # Nothing may stand beside a reference there: it is written out.
-        self._left -= 1
+        self._left -= len(json.dumps(target))
         if name in self._open or self._left < 0:
             what = "a reference with words beside it that leads to itself"
-            often = f"over {MAX_WRITTEN_OUT:,} references with words beside them"
-            raise _inexpressible(where, what if self._left >= 0 else often)
+            much = f"over {MAX_WRITTEN_OUT:,} characters of definitions written out"
+            raise _inexpressible(where, what if self._left >= 0 else much)
         self._open.append(name)
         made = self.schema(where, target | beside)
         self._open.pop()

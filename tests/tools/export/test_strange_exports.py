@@ -29,23 +29,27 @@ def two_of(definition: str) -> dict[str, Any]:
     return {"type": "object", "properties": sides}
 
 
+TOO_MUCH = "over 500,000 characters of definitions written out"
+LONG = {"enum": [f"{n:08}" for n in range(1_000)]}
 DOUBLING = {f"d{n}": two_of(f"d{n + 1}") for n in range(40)}
 
 
 @pytest.mark.parametrize(
     ("definitions", "reason"),
     [
-        ({**DOUBLING, "d40": {"type": "integer"}}, "over 1,000 references with words"),
+        ({**DOUBLING, "d40": {"type": "integer"}}, TOO_MUCH),
+        ({"d0": LONG}, TOO_MUCH),
         ({"d0": two_of("d0")}, "beside it that leads to itself"),
         ({"d0": two_of("d1"), "d1": two_of("d0")}, "beside it that leads to itself"),
         ({"d0": named("d0")}, "beside it that leads to itself"),
     ],
-    ids=["doubling", "itself", "each other", "alone"],
+    ids=["doubling", "long", "itself", "each other", "alone"],
 )
 def test_references_that_grow_without_end_are_no_schema_of_strict_mode(
     definitions: dict[str, Any], reason: str
 ) -> None:
-    far = made({"properties": {"top": named("d0")}, "$defs": definitions})
+    properties = {f"top{n}": named("d0") for n in range(100)}
+    far = made({"properties": properties, "$defs": definitions})
 
     with pytest.raises(ConfigError, match=f"^far.*: OpenAI's strict mode.*{reason}"):
         to_openai(far, strict=True)
@@ -79,9 +83,9 @@ def test_what_a_schema_joins_is_looked_at_once() -> None:
 
 def test_a_long_chain_of_what_a_schema_joins_is_followed_to_its_end() -> None:
     chain: dict[str, Any] = {
-        f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}]} for n in range(900)
+        f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}]} for n in range(500)
     }
-    far = made({"$ref": "#/$defs/d0", "$defs": {**chain, "d900": two_of("d0")}})
+    far = made({"$ref": "#/$defs/d0", "$defs": {**chain, "d500": two_of("d0")}})
 
     assert set(to_anthropic(far)["input_schema"]["properties"]) == {"left", "right"}
 
