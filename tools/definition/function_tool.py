@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
-
-from typing_extensions import Unpack
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from toolcell.core import ConfigError
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
-
-from typing_extensions import Unpack
+from typing import Any, Unpack
 
 from toolcell.core import ConfigError, InvalidInputError
 

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
 import anyio
-from typing_extensions import Unpack
 
 from toolcell.core import ToolNotFoundError
 

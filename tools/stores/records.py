@@ -10,10 +10,9 @@ from datetime import datetime
 from itertools import count, islice
 from operator import add
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from pydantic_core import from_json, to_json
-from typing_extensions import Unpack
 
 from toolcell.core import InvalidInputError, StoreUnavailableError
 
