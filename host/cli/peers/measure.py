@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import signal
 import statistics
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -160,7 +162,11 @@ async def measure(
 async def _worker(found: Found, command: Sequence[str]) -> AsyncIterator[Worker]:
     with TemporaryFile() as errors:
         process = await anyio.open_process(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
         )
         assert process.stdout is not None
         lines = BufferedByteReceiveStream(process.stdout)
@@ -174,13 +180,14 @@ async def _worker(found: Found, command: Sequence[str]) -> AsyncIterator[Worker]
 
 
 async def _end(process: Process) -> None:
-    """Let a worker close its sandboxes; kill it if it does not end."""
+    """Let a worker close its sandboxes; kill it and all below it if it does not end."""
     assert process.stdin is not None
     await process.stdin.aclose()
     with anyio.move_on_after(_END_SECONDS):
         await process.wait()
     if process.returncode is None:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     await process.aclose()
 
 

@@ -18,6 +18,8 @@ from toolcell.host.cli.peers.report import RESULTS, plots, table_rows
 
 from ....conftest import missing
 from ....support.paths import ROOT
+from ....support.polling import until
+from ....support.process_tree import alive
 from ..conftest import Command
 
 PAGE = ROOT / "docs/peers.md"
@@ -73,6 +75,22 @@ class Hangs(Contender):
 
     def command(self, image: str) -> list[str]:
         return [sys.executable, "-c", "import sys; sys.stdin.read(); sys.stdin.read()"]
+
+
+BELOW = """
+import subprocess, sys
+sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+below = subprocess.Popen(sleeps, stdin=subprocess.DEVNULL)
+print(f'{{"version": "{below.pid}"}}', flush=True)
+below.wait()
+"""
+
+
+class HangsBelow(Contender):
+    """A contender whose worker waits for a process below it, as uv does."""
+
+    def command(self, image: str) -> list[str]:
+        return [sys.executable, "-c", BELOW]
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +162,18 @@ async def test_a_worker_that_does_not_answer_is_ended(
         found = await measured(Hangs("hangs", "", "", ""))
 
     assert found["hangs"]["start"] == {"absent": "no answer in 0.01 seconds"}
+
+
+@pytest.mark.anyio
+async def test_what_a_worker_that_is_ended_started_is_ended_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measure, "_ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(measure, "_END_SECONDS", 0.01)
+    found = await measured(HangsBelow("hangs", "", "", ""))
+
+    below = int(found["hangs"]["version"])
+    await until(lambda: not alive(below))
 
 
 def test_the_command_prints_and_writes_what_it_found(
