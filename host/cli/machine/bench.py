@@ -68,8 +68,10 @@ def _bench_peers(
     from toolcell.sandbox import SandboxConfig
 
     from ..peers import contenders, measure
-    from ..peers.report import machine, table_rows, write_report
+    from ..peers.report import machine, make_folder, table_rows, write_report
 
+    if report is not None:
+        make_folder(report)
     tell = partial(print_notice, as_json=as_json)
     image = image or SandboxConfig().image
     found = run_async(measure.measure, contenders.CONTENDERS, runs, image, tell)
@@ -78,13 +80,13 @@ def _bench_peers(
         "machine": machine(),
         "contenders": found,
     }
-    if report is not None:
-        write_report(report, results)
     if as_json:
         print_json(results)
-        return
-    columns = ("sandbox", "version", "isolation", *measure.MEASURES)
-    print_table(columns, table_rows(results))
+    else:
+        columns = ("sandbox", "version", "isolation", *measure.MEASURES)
+        print_table(columns, table_rows(results))
+    if report is not None:
+        write_report(report, results)
 
 
 def _bench_cells(runs: int, backend: str, as_json: bool) -> None:

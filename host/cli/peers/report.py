@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolcell.core import InvalidInputError, ToolcellError
+
 from ...charts.plot import Row, plot
 from .measure import MEASURES
 
@@ -73,9 +75,33 @@ def _rows(results: Mapping[str, Any], name: str) -> Iterator[Row]:
         yield Row(name=title, ours=each["ours"], figure=(low, median, high))
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder for a report, unless there is one.
+
+    Raises:
+        InvalidInputError: It cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot make the folder {folder}: {error.strerror}",
+            hint="name another one with --report",
+        ) from None
+
+
 def write_report(folder: Path, results: Mapping[str, Any]) -> None:
-    """Write the results, and the plots that are drawn from them, into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the results, and the plots that are drawn from them, into a folder.
+
+    Raises:
+        ToolcellError: They cannot be written.
+    """
     files = {RESULTS: json.dumps(results, indent=1) + "\n", **plots(results)}
-    for name, text in files.items():
-        (folder / name).write_text(text)
+    try:
+        for name, text in files.items():
+            (folder / name).write_text(text)
+    except OSError as error:
+        raise ToolcellError(
+            f"cannot write into {folder}: {error.strerror}",
+            hint="the results are printed above; make room in that folder",
+        ) from None

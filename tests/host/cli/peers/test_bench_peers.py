@@ -197,6 +197,30 @@ def test_the_command_prints_and_writes_what_it_found(
     assert second[:3] == ("ends", "", "unknown")
 
 
+def test_a_report_that_cannot_be_made_is_refused_before_anything_is_measured(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contenders, "CONTENDERS", (Ends("ends", "", "", ""),))
+    (tmp_path / "out").touch()
+    done = command("bench", "--peers", "--report", "out")
+
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith("toolcell: cannot make the folder out: File exists")
+
+
+def test_results_are_printed_although_the_report_cannot_be_written(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contenders, "CONTENDERS", (Ends("ends", "", "", ""),))
+    (tmp_path / "out" / RESULTS).mkdir(parents=True)
+    done = command("bench", "--peers", "--report", "out", "--json")
+
+    assert done.code == 4
+    assert [each["name"] for each in done.json["contenders"]] == ["ends"]
+    assert "cannot write into out: Is a directory" in done.err
+
+
 @pytest.mark.namespaces
 @pytest.mark.anyio
 async def test_cells_are_measured_by_the_same_worker() -> None:
