@@ -34,7 +34,8 @@ def bench(
         bool,
         typer.Option(
             "--peers",
-            help="Measure other sandboxes beside toolcell, which uv installs for that.",
+            help="Measure other sandboxes beside toolcell: uv installs their newest"
+            " releases, which run unconfined, as you.",
         ),
     ] = False,
     report: Annotated[

@@ -33,7 +33,13 @@ _ANSWER_SECONDS = 300.0
 _END_SECONDS = 20.0
 _LINE_BYTES = 1_000_000
 _REASON_CHARACTERS = 160
-
+_PASSED_ON = frozenset(
+    "PATH HOME USER LANG LC_ALL TMPDIR XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME"
+    " XDG_RUNTIME_DIR DOCKER_HOST DOCKER_CONTEXT DOCKER_CONFIG DOCKER_CERT_PATH"
+    " DOCKER_TLS_VERIFY DOCKER_API_VERSION SSL_CERT_FILE SSL_CERT_DIR DENO_DIR"
+    " DENO_CERT DENO_TLS_CA_STORE NODE_EXTRA_CA_CERTS NPM_CONFIG_REGISTRY"
+    " HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY".split()
+)
 
 MEASURES = {
     "start": ("The first result of a new sandbox", "ms"),
@@ -166,6 +172,7 @@ async def _worker(found: Found, command: Sequence[str]) -> AsyncIterator[Worker]
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
+            env=_environment(),
             start_new_session=True,
         )
         assert process.stdout is not None
@@ -177,6 +184,19 @@ async def _worker(found: Found, command: Sequence[str]) -> AsyncIterator[Worker]
         finally:
             with anyio.CancelScope(shield=True):
                 await _end(process)
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables for workers, which run programs of other projects.
+
+    Tokens and keys of the caller are not among them, except those of uv's indexes.
+    """
+
+    def is_passed_on(name: str) -> bool:
+        of_uv = name.startswith("UV_") and not name.startswith("UV_PUBLISH_")
+        return of_uv or name.upper() in _PASSED_ON
+
+    return {name: each for name, each in os.environ.items() if is_passed_on(name)}
 
 
 async def _end(process: Process) -> None:

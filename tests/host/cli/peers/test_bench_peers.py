@@ -93,6 +93,20 @@ class HangsBelow(Contender):
         return [sys.executable, "-c", BELOW]
 
 
+VARIABLES = ["PATH", "UV_INDEX_URL", "https_proxy", "UV_PUBLISH_TOKEN", "ANY_API_KEY"]
+
+
+class Shows(Contender):
+    """A contender whose version is the names of the variables that its worker has."""
+
+    def command(self, image: str) -> list[str]:
+        says = f"""
+import json, os
+print(json.dumps({{"version": " ".join(set({VARIABLES}) & set(os.environ))}}))
+"""
+        return [sys.executable, "-c", says]
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_ROUNDS", {"rate": 2, "memory": 2})
@@ -174,6 +188,17 @@ async def test_what_a_worker_that_is_ended_started_is_ended_too(
 
     below = int(found["hangs"]["version"])
     await until(lambda: not alive(below))
+
+
+@pytest.mark.anyio
+async def test_a_worker_has_no_tokens_and_keys_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in VARIABLES[1:]:
+        monkeypatch.setenv(name, "any")
+    found = await measured(Shows("shows", "", "", ""))
+
+    assert set(found["shows"]["version"].split()) == set(VARIABLES[:3])
 
 
 def test_the_command_prints_and_writes_what_it_found(
