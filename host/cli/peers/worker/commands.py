@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from tempfile import TemporaryFile
 
 from .kind import Kind, Run
 from .processes import output
@@ -18,8 +19,12 @@ _WAITS = "import sys; print(1, flush=True); sys.stdin.read()"
 
 @asynccontextmanager
 async def _command(*arguments: str) -> AsyncIterator[Run]:
-    """Start a command for a program; the first line of its output is the result."""
+    """Start a command for a program; the first line of its output is the result.
+
+    What it says on standard error is the reason where it prints nothing.
+    """
     with ExitStack() as stack:
+        errors = stack.enter_context(TemporaryFile())
 
         def run(code: str) -> str:
             process = stack.enter_context(
@@ -27,11 +32,15 @@ async def _command(*arguments: str) -> AsyncIterator[Run]:
                     [*arguments, code],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
+                    stderr=errors,
                 )
             )
             assert process.stdout is not None
-            return process.stdout.readline().decode()
+            if line := process.stdout.readline():
+                return line.decode()
+            process.wait()
+            errors.seek(0)
+            raise RuntimeError(errors.read().decode(errors="replace"))
 
         yield run
 

@@ -167,6 +167,23 @@ async def test_the_reason_of_a_missing_contender_is_said(
 
 
 @pytest.mark.anyio
+async def test_the_reason_of_a_command_is_the_last_line_of_its_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretended = tmp_path / "bwrap"
+    pretended.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo bwrap 7.1 && exit\n'
+        "echo a warning >&2; echo no user namespaces >&2; exit 1\n"
+    )
+    pretended.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = await measured(Contender("bwrap", "", "", "bwrap"))
+
+    assert found["bwrap"]["version"] == "7.1"
+    assert found["bwrap"]["start"] == {"absent": "no user namespaces"}
+
+
+@pytest.mark.anyio
 async def test_a_worker_that_does_not_answer_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
