@@ -29,7 +29,7 @@ class Kind:
     """A program after which an open sandbox is idle."""
 
     idle: Callable[[int], AbstractAsyncContextManager[None]] | None = None
-    """Has so many idle sandboxes, where opening them makes none."""
+    """Has so many idle sandboxes, where opening them does not make so many."""
 
     prepared: int = 0
     """The number of sandboxes that are made ahead."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-from .kind import Kind, Run
+from .kind import HELLO, Kind, Run
 
 
 @asynccontextmanager
@@ -117,24 +118,32 @@ async def jupyter_kernel(_: str) -> AsyncIterator[Kind]:
 @asynccontextmanager
 async def monty(_: str) -> AsyncIterator[Kind]:
     """pydantic-monty: a session of its interpreter in a pooled process."""
-    with import_module("pydantic_monty").Monty() as pool:
+    module = import_module("pydantic_monty")
+
+    def run(session: Any, code: str) -> str:
+        said: list[str] = []
+        session.feed_run(code, print_callback=lambda _, text: said.append(text))
+        return "".join(said)
+
+    @asynccontextmanager
+    async def idle(count: int) -> AsyncIterator[None]:
+        # A new pool: one keeps processes, and has no more of them than processors.
+        with module.Monty(max_processes=count) as pool, ExitStack() as stack:
+            for _ in range(count):
+                run(stack.enter_context(pool.checkout()), HELLO)
+            yield
+
+    with module.Monty() as pool:
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[Run]:
             with pool.checkout() as session:
-
-                def run(code: str) -> str:
-                    said: list[str] = []
-                    session.feed_run(
-                        code, print_callback=lambda _, text: said.append(text)
-                    )
-                    return "".join(said)
-
-                yield run
+                yield partial(run, session)
 
         yield Kind(
             version=version("pydantic-monty"),
             open=opened,
+            idle=idle,
             keeps_state=True,
             blocking=True,
         )
