@@ -6,7 +6,9 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 
 from .kind import HELLO, AbsentError, Kind, Run
 from .processes import pss_mb, shims, tree
@@ -62,8 +64,12 @@ async def rate(kind: Kind) -> list[float]:
         return count
 
     if kind.blocking:
-        threads = (asyncio.to_thread(asyncio.run, work()) for _ in range(tasks))
-        counts = await asyncio.gather(*threads)
+        # Those of asyncio are at most 32, whatever the number of processors.
+        with ThreadPoolExecutor(tasks) as threads:
+            run = partial(asyncio.get_running_loop().run_in_executor, threads)
+            counts = await asyncio.gather(
+                *(run(asyncio.run, work()) for _ in range(tasks))
+            )
     else:
         counts = await asyncio.gather(*(work() for _ in range(tasks)))
     return [sum(counts) / (time.perf_counter() - began)]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ import pytest
 from toolcell.host.cli.peers import contenders, measure
 from toolcell.host.cli.peers.contenders import CONTENDERS, Contender
 from toolcell.host.cli.peers.report import RESULTS, plots, table_rows
+from toolcell.host.cli.peers.worker import measures
+from toolcell.host.cli.peers.worker.kind import Kind, Run
 
 from ....conftest import missing
 from ....support.paths import ROOT
@@ -145,6 +151,25 @@ async def test_a_wrong_output_is_no_figure(tmp_path: Path) -> None:
 
     reason = "ValueError: a program printed '2' in place of 1"
     assert found["wrong"]["start"] == found["wrong"]["rate"] == {"absent": reason}
+
+
+@pytest.mark.anyio
+async def test_sandboxes_whose_calls_block_run_at_once_on_all_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(40)))
+    monkeypatch.setattr(measures, "_RATE_SECONDS", 0)
+    all_run = threading.Barrier(40, timeout=60)
+
+    def run(code: str) -> str:
+        all_run.wait()
+        return "1"
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Run]:
+        yield run
+
+    assert await measures.rate(Kind(version="", open=opened, blocking=True))
 
 
 @pytest.mark.anyio
