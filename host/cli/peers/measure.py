@@ -42,8 +42,8 @@ _PASSED_ON = frozenset(
 )
 
 MEASURES = {
-    "start": ("The first result of a new sandbox", "ms"),
-    "rate": ("New sandboxes a second, on all processors", "1/s"),
+    "start": ("The first result", "ms"),
+    "rate": ("First results a second, on all processors", "1/s"),
     "state": ("A program that reads a variable of the one before", "ms"),
     "memory": ("Memory of an idle sandbox, PSS", "MB"),
 }

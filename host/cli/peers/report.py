@@ -17,9 +17,6 @@ from .measure import MEASURES
 RESULTS = "results.json"
 """The file that the plots are drawn from."""
 
-_LEAST = 0.001
-"""A figure below is drawn as this one: an axis of powers of ten has no 0."""
-
 
 def machine() -> dict[str, Any]:
     """Return the kind of this machine."""
@@ -69,10 +66,13 @@ def _rows(results: Mapping[str, Any], name: str) -> Iterator[Row]:
         if "absent" in found:
             yield Row(name=title, ours=each["ours"], note=found["absent"])
             continue
-        low, median, high = (
-            max(_LEAST, found[part]) for part in ("low", "median", "high")
-        )
-        yield Row(name=title, ours=each["ours"], figure=(low, median, high))
+        low, median, high = (found[part] for part in ("low", "median", "high"))
+        if low <= 0:
+            # An axis of powers of ten has no 0.
+            note = f"too little to measure: {median} ({low} to {high})"
+            yield Row(name=title, ours=each["ours"], note=note)
+        else:
+            yield Row(name=title, ours=each["ours"], figure=(low, median, high))
 
 
 def make_folder(folder: Path) -> None:

@@ -78,7 +78,7 @@ async def rate(kind: Kind) -> list[float]:
 async def memory(kind: Kind) -> list[float]:
     """Return MB that each further idle sandbox takes, what they share divided."""
     few = await _memory_of(kind, _FEW)
-    return [max(0.0, await _memory_of(kind, _MANY) - few) / (_MANY - _FEW)]
+    return [(await _memory_of(kind, _MANY) - few) / (_MANY - _FEW)]
 
 
 MEASURES: dict[str, Callable[[Kind], Awaitable[list[float]]]] = {

@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 
 from toolcell.host.cli.peers import contenders, measure
 from toolcell.host.cli.peers.contenders import CONTENDERS, Contender
-from toolcell.host.cli.peers.report import RESULTS, plots, table_rows
+from toolcell.host.cli.peers.report import RESULTS, machine, plots, table_rows
 from toolcell.host.cli.peers.worker import measures
 from toolcell.host.cli.peers.worker.kind import Kind, Run
 
@@ -262,6 +262,30 @@ def test_the_command_prints_and_writes_what_it_found(
     assert first[:3] == ("keeps", "7.1", "none")
     assert first[3].endswith(" ms")
     assert second[:3] == ("ends", "", "unknown")
+
+
+def test_memory_that_is_less_than_noise_has_no_bar() -> None:
+    figure = {"runs": 3, "low": -0.2, "median": 0.1, "high": 0.3}
+    one = {"name": "any", "ours": False, "version": "7.1", "isolation": ""}
+    contender = {**one, **dict.fromkeys(measure.MEASURES, figure)}
+    results = {"date": "", "machine": machine(), "contenders": [contender]}
+
+    assert "too little to measure: 0.1 (-0.2 to 0.3)" in plots(results)["memory.svg"]
+    [row] = table_rows(results)
+    assert row[-1] == "0.1 (-0.2 to 0.3) MB"
+
+
+@pytest.mark.anyio
+async def test_less_memory_of_more_sandboxes_is_shown_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def shrinks(kind: Kind, count: int) -> float:
+        return 10.0 - count
+
+    monkeypatch.setattr(measures, "_memory_of", shrinks)
+    kind = Kind(version="", open=lambda: nullcontext(str))
+
+    assert await measures.memory(kind) == [-1.0]
 
 
 def test_a_report_that_cannot_be_made_is_refused_before_anything_is_measured(
