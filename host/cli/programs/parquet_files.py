@@ -119,9 +119,11 @@ def write_table(lines: Path, out: Path) -> None:
         with tempfile.NamedTemporaryFile(dir=out.parent, delete=False) as part:
             try:
                 _write(lines, part)
+                part.flush()
+                os.fsync(part.fileno())
                 os.replace(part.name, out)
             except BaseException:
-                os.unlink(part.name)
+                Path(part.name).unlink(missing_ok=True)
                 raise
     except OSError as error:
         raise ToolcellError(

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import resource
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from toolcell.core import ToolcellError
+from toolcell.host.cli.programs.parquet_files import write_table
 
 from ...conftest import missing
 from .conftest import Command
@@ -218,6 +222,22 @@ def test_results_become_a_table_that_goes_on(
         "results.parquet",
         "results.parquet.jsonl",
     }
+
+
+def test_a_table_that_has_no_room_is_not_torn(arrow: Any, tmp_path: Path) -> None:
+    lines, out = tmp_path / "results.parquet.jsonl", tmp_path / "results.parquet"
+    lines.write_text('{"id": null, "line": 1, "status": "ok"}\n')
+    out.write_text("earlier")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    try:
+        with pytest.raises(ToolcellError, match="File too large"):
+            write_table(lines, out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert out.read_text() == "earlier"
+    assert {*tmp_path.iterdir()} == {lines, out}
 
 
 def test_a_table_of_others_is_left_alone(
