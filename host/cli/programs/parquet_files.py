@@ -51,7 +51,8 @@ def parquet_rows(
     """
     number = itertools.count(1)
     with _reading(path) as parquet:
-        table = parquet.ParquetFile(file)
+        # Otherwise all of the file is read, and kept, at the first row.
+        table = parquet.ParquetFile(file, buffer_size=65_536, pre_buffer=False)
         names = table.schema_arrow.names
         if names.count("code") != 1:
             raise InvalidInputError(

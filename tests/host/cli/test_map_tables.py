@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import resource
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from toolcell.core import ToolcellError
-from toolcell.host.cli.programs.parquet_files import write_table
+from toolcell.host.cli.programs.parquet_files import parquet_rows, write_table
 
 from ...conftest import missing
 from .conftest import Command
@@ -159,6 +160,34 @@ def test_each_row_has_a_result(arrow: Any, command: Command, tmp_path: Path) -> 
     assert (found[1]["result"]["value"], found[2]["result"]["value"]) == (42, 42)
     assert "inputs" in found[4]["error"]["message"]
     assert "earlier line" in found[5]["error"]["message"]
+
+
+def test_a_table_is_read_as_it_is_needed(arrow: Any, tmp_path: Path) -> None:
+    path = tmp_path / "programs.parquet"
+    code = [f"{number:01000}" for number in range(2048)]
+    arrow.parquet.write_table(
+        arrow.table({"code": code}),
+        path,
+        row_group_size=256,
+        compression="none",
+        use_dictionary=False,
+    )
+    with CountedReads(path) as file:
+        next(rows := parquet_rows(path, file, ["code"]))
+        first = file.count
+        rest = sum(1 for _ in rows)
+
+    assert first < path.stat().st_size / 2 < file.count
+    assert rest == 2047
+
+
+class CountedReads(io.FileIO):
+    count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size)
+        self.count += len(data)
+        return data
 
 
 def test_nulls_of_structs_are_left_out(
