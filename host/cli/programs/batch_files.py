@@ -80,8 +80,8 @@ class ProgramLine(FrozenModel):
 class ProgramsFile:
     """A file with a program in each line, or in each row, read as it is needed.
 
-    It is CSV if its name says so, and Parquet if its first bytes do. It may be
-    compressed by gzip. What can be read only once, such as a pipe, is copied to a
+    It is CSV if its name says so, and Parquet if its first bytes do. Lines and CSV may
+    be compressed by gzip. What can be read only once, such as a pipe, is copied to a
     temporary file first.
 
     Args:
@@ -100,6 +100,11 @@ class ProgramsFile:
                 start = self._file.read(_KIND_BYTES)
                 _check_kind(path, start)
                 self._is_parquet = start.startswith(MAGIC)
+                if self._is_parquet and isinstance(self._file, gzip.GzipFile):
+                    raise InvalidInputError(
+                        f"{path} is Parquet in gzip, which cannot be read in parts",
+                        hint="unpack it; Parquet compresses its columns itself",
+                    )
                 self.size = sum(1 for _ in self._rows())
                 """Programs in it; blank lines are none."""
             except (OSError, EOFError, zlib.error) as error:
