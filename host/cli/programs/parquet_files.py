@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -22,7 +22,10 @@ MAGIC = b"PAR1"
 """The first bytes of each such file."""
 
 _ROWS = 256
-"""Rows that are read or written at once."""
+"""Rows that are read at once."""
+
+_BATCH_BYTES = 16_777_216
+"""Bytes of JSON lines that make a row group, and that are held meanwhile."""
 
 _COLUMNS = ("id", "line", "status", "result", "error")
 """Those of a table of results: all but `line`, a number, are texts."""
@@ -116,6 +119,7 @@ def write_table(lines: Path, out: Path) -> None:
     Raises:
         ToolcellError: It cannot be written.
     """
+    unfit = import_module("pyarrow").ArrowException
     try:
         with tempfile.NamedTemporaryFile(dir=out.parent, delete=False) as part:
             try:
@@ -126,23 +130,34 @@ def write_table(lines: Path, out: Path) -> None:
             except BaseException:
                 Path(part.name).unlink(missing_ok=True)
                 raise
-    except OSError as error:
+    except (unfit, OSError, TypeError, ValueError) as error:
         raise ToolcellError(
-            f"cannot write {out}: {error.strerror}",
-            hint=f"make room; the results are in {lines}",
+            f"cannot write {out}: {getattr(error, 'strerror', None) or error}",
+            hint=f"the results are whole in {lines}",
         ) from None
 
 
 def _write(lines: Path, part: Any) -> None:
     arrow, parquet = import_module("pyarrow"), _pyarrow(lines)
-    text, whole = arrow.string(), arrow.int64()
+    text, whole = arrow.large_string(), arrow.int64()
     schema = arrow.schema(
         [(name, whole if name == "line" else text) for name in _COLUMNS]
     )
     with lines.open("rb") as file, parquet.ParquetWriter(part, schema) as writer:
-        while texts := [*itertools.islice(file, _ROWS)]:
-            rows = [_row(json.loads(text)) for text in texts]
+        for rows in _batches(file):
             writer.write_batch(arrow.RecordBatch.from_pylist(rows, schema))
+
+
+def _batches(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
+    rows, size = [], 0
+    for text in lines:
+        rows.append(_row(json.loads(text)))
+        size += len(text)
+        if size >= _BATCH_BYTES:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:

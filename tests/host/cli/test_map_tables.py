@@ -267,6 +267,34 @@ def test_a_table_that_has_no_room_is_not_torn(arrow: Any, tmp_path: Path) -> Non
     assert {*tmp_path.iterdir()} == {lines, out}
 
 
+def test_large_results_become_row_groups(arrow: Any, tmp_path: Path) -> None:
+    lines, out = tmp_path / "results.parquet.jsonl", tmp_path / "results.parquet"
+    with lines.open("w") as file:
+        for line in range(1, 4):
+            result = {"stdout": "x" * 9_000_000}
+            record = {"id": None, "line": line, "status": "ok", "result": result}
+            file.write(json.dumps(record) + "\n")
+    write_table(lines, out)
+    table = arrow.parquet.ParquetFile(out)
+
+    sizes = [table.metadata.row_group(at).num_rows for at in range(2)]
+    assert sizes == [2, 1]
+    assert table.read(["line"], use_threads=False).to_pydict() == {"line": [1, 2, 3]}
+
+
+@pytest.mark.parametrize("id_", ['"\\ud800"', "torn"])
+def test_what_becomes_no_table_stays_as_lines(
+    arrow: Any, tmp_path: Path, id_: str
+) -> None:
+    lines, out = tmp_path / "results.parquet.jsonl", tmp_path / "results.parquet"
+    lines.write_text(f'{{"id": {id_}, "line": 1, "status": "ok"}}\n')
+    with pytest.raises(ToolcellError) as raised:
+        write_table(lines, out)
+
+    assert raised.value.hint == f"the results are whole in {lines}"
+    assert [*tmp_path.iterdir()] == [lines]
+
+
 def test_a_table_of_others_is_left_alone(
     arrow: Any, command: Command, tmp_path: Path
 ) -> None:
