@@ -42,6 +42,8 @@ def hints(
     kind, message = error.type.rpartition(".")[2], error.message
     if kind == "SyntaxError" and (older := _OLD_NODE.search(message)):
         found.append(older[1])
+    elif kind == "ModuleNotFoundError" and result.warnings:
+        found.append("--package NAME adds a package")
     elif kind == "EOFError" and not has_stdin:
         found.append("its standard input is empty (--stdin passes this one on)")
     elif not has_network and _NO_NETWORK.search(f"{message}\n{error.traceback}"):

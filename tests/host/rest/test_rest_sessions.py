@@ -92,12 +92,12 @@ async def test_a_file_comes_in_and_a_picture_goes_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("JF3")
-async def test_a_missing_package_is_named(tmp_path: Path) -> None:
+async def test_a_missing_module_is_named(tmp_path: Path) -> None:
     async with served(tmp_path, SANDBOX, '"code"') as service:
         answer = await service.post("/v1/calls", run("import not_here"))
 
     [warning] = answer.json()["result"]["content"]["warnings"]
-    assert "'not_here' in `packages`" in warning
+    assert "module 'not_here' is missing" in warning
 
 
 async def test_usage_is_told_while_a_program_runs_and_harms_it_not(

@@ -230,7 +230,7 @@ async def test_no_artifact_is_named_out_of_its_folder(
 
 
 @pytest.mark.promise("JF3")
-async def test_a_missing_package_is_named(tmp_path: Path, mode: Any) -> None:
+async def test_a_missing_module_is_named(tmp_path: Path, mode: Any) -> None:
     async with (
         served(tmp_path, text=WITH_CODE) as server,
         client_of(server, mode=mode) as client,
@@ -238,7 +238,7 @@ async def test_a_missing_package_is_named(tmp_path: Path, mode: Any) -> None:
         result = await client.call_tool("run_python", {"code": "import not_here"})
 
     [warning] = said(result)["warnings"]
-    assert "'not_here' in `packages`" in warning
+    assert "module 'not_here' is missing" in warning
 
 
 async def test_programs_hand_out_what_they_make(tmp_path: Path, mode: Any) -> None:

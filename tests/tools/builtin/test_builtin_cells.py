@@ -62,10 +62,10 @@ async def test_programs_run_in_cells_of_their_own(
 
 
 @pytest.mark.promise("JF3")
-async def test_a_model_reads_which_package_is_missing(sandbox: SandboxManager) -> None:
+async def test_a_model_reads_which_module_is_missing(sandbox: SandboxManager) -> None:
     told = await Desk(*code_tools(sandbox))("run_python", code="import not_here")
 
-    assert "'not_here' in `packages`" in told["warnings"][0]
+    assert "module 'not_here' is missing" in told["warnings"][0]
 
 
 @pytest.mark.promise("FP23")
