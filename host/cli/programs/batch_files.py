@@ -216,6 +216,10 @@ def _check_kind(path: Path, start: bytes) -> None:
         raise InvalidInputError(
             f"{path} is text in UTF-16", hint="write it in UTF-8, as JSON is"
         )
+    if is_csv(path) and start.startswith(MAGIC):
+        raise InvalidInputError(
+            f"{path} is Parquet, and its name says CSV", hint="name it .parquet"
+        )
     for magic, form in _OTHER_FORMS.items():
         if start.startswith(magic):
             raise InvalidInputError(

@@ -88,6 +88,7 @@ def test_a_table_goes_on_where_it_ended(command: Command, tmp_path: Path) -> Non
         ("a.csv", b'code\n1\n"2\n3\n', "line 4 is no CSV"),
         ("a.csv", b'code\n1\n"2"3\n', "line 3 is no CSV"),
         ("a.csv", "code\n1\n".encode("utf-16"), "UTF-16"),
+        ("a.csv", b"PAR1....PAR1", "is Parquet"),
         ("a.xlsx", b"PK\x03\x04....", "a spreadsheet"),
         ("a.jsonl.zst", b"(\xb5/\xfd....", "zstd"),
         ("a.parquet.gz", gzip.compress(b"PAR1....PAR1"), "Parquet in gzip"),
