@@ -97,13 +97,13 @@ def lines_of(out: Path) -> Path:
 
     Raises:
         ConfigError: pyarrow is not installed.
-        InvalidInputError: There is a table that was not made from these lines.
+        InvalidInputError: There is a table, and no results of which it was made.
     """
     _pyarrow(out)
     lines = out.with_name(f"{out.name}.jsonl")
-    if out.exists() and not lines.exists():
+    if out.exists() and not (lines.exists() and lines.stat().st_size):
         raise InvalidInputError(
-            f"{out} is there already, and {lines.name} is not",
+            f"{out} is there already, and {lines.name} has no results",
             hint="name a new file, or one that `toolcell map` has made",
         )
     return lines

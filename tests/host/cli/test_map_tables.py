@@ -296,11 +296,14 @@ def test_what_becomes_no_table_stays_as_lines(
     assert [*tmp_path.iterdir()] == [lines]
 
 
+@pytest.mark.parametrize("has_lines", [False, True])
 def test_a_table_of_others_is_left_alone(
-    arrow: Any, command: Command, tmp_path: Path
+    arrow: Any, command: Command, tmp_path: Path, has_lines: bool
 ) -> None:
     write_parquet(arrow, tmp_path / "programs.parquet", code=["1"])
     (tmp_path / "results.parquet").write_text("theirs")
+    if has_lines:
+        (tmp_path / "results.parquet.jsonl").touch()
     done = command("map", "programs.parquet", "--out", "results.parquet", *ON)
 
     assert done.code == 2
