@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -50,23 +50,31 @@ def parquet_rows(
 
     Raises:
         ConfigError: pyarrow is not installed.
-        InvalidInputError: The file is not whole, or has no column `code`.
+        InvalidInputError: The file is not whole, has no column `code`, or two columns
+            of one field.
     """
     number = itertools.count(1)
     with _reading(path) as parquet:
         # Otherwise all of the file is read, and kept, at the first row.
         table = parquet.ParquetFile(file, buffer_size=65_536, pre_buffer=False)
         names = table.schema_arrow.names
-        if names.count("code") != 1:
-            raise InvalidInputError(
-                f"{path} has no column 'code', or several: {names}",
-                hint="name the column of the programs `code`",
-            )
-        others = dict.fromkeys(name for name in names if name not in fields)
         known = [name for name in names if name in fields]
+        others = dict.fromkeys(name for name in names if name not in fields)
+        _check(path, names, known)
         for rows in table.iter_batches(_ROWS, columns=known, use_threads=False):
             for at in range(rows.num_rows):
                 yield next(number), partial(_fields, rows, at, others)
+
+
+def _check(path: Path, names: Sequence[str], known: Sequence[str]) -> None:
+    twice = {name for name in known if known.count(name) > 1}
+    if "code" in known and not twice:
+        return
+    raise InvalidInputError(
+        f"{path} has "
+        + (f"{min(twice)!r} twice" if twice else f"no column 'code': {[*names]}"),
+        hint="name the columns, the one of the programs `code`",
+    )
 
 
 def _fields(rows: Any, at: int, others: dict[str, Any]) -> dict[str, Any]:

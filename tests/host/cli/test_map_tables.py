@@ -332,6 +332,19 @@ def test_what_is_no_table_of_programs_is_refused(
     assert not (tmp_path / RESULTS).exists()
 
 
+def test_two_columns_of_one_field_are_refused(
+    arrow: Any, command: Command, tmp_path: Path
+) -> None:
+    columns = [["1"], ['{"x": 1}'], ['{"x": 2}'], ["a"], ["b"]]
+    names = ["code", "inputs", "inputs", "prompt", "prompt"]
+    table = arrow.Table.from_arrays([arrow.array(each) for each in columns], names)
+    arrow.parquet.write_table(table, tmp_path / "a.parquet")
+    done = command("map", "a.parquet", "--out", RESULTS)
+
+    assert done.code == 2
+    assert "'inputs' twice" in done.err
+
+
 def test_without_pyarrow_the_extra_is_named(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
