@@ -37,9 +37,12 @@ CHAT = {"How much?": READ, "Draw it.": DRAW, "And in May?": "sales['May']"}
 """What the user asks, and the program that a model would write."""
 
 
-async def main() -> None:
-    """Answer each question of the user by a program in the session of the chat."""
-    out = tempfile.mkdtemp()
+async def main(out: str) -> None:
+    """Answer each question of the user by a program in the session of the chat.
+
+    Args:
+        out: The folder of the charts.
+    """
     run = RunContext(run_id="run-1", session="chat-1", artifacts=out)
     async with Host(CONFIG) as host:
         async with host.sessions.use("analyst", "chat-1") as held:
@@ -52,4 +55,5 @@ async def main() -> None:
     print("charts:", [each.name for each in Path(out).iterdir()])
 
 
-anyio.run(main)
+with tempfile.TemporaryDirectory() as folder:
+    anyio.run(main, folder)
