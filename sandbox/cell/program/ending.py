@@ -169,11 +169,14 @@ def _clear(module: ModuleType | None) -> None:
 
 def _flush_files() -> None:
     """Flush open files: text first, as it goes on to bytes."""
-    if streams.is_audited or sys.getallocatedblocks() > _MAX_BLOCKS:
-        # The program may forbid a list of all objects, or it may be more than the
-        # memory that is left.
+    if sys.getallocatedblocks() > _MAX_BLOCKS:
+        # The list of all objects may be more than the memory that is left.
         return
-    found = [each for each in gc.get_objects() if issubclass(type(each), _FILES)]
+    try:
+        found = [each for each in gc.get_objects() if issubclass(type(each), _FILES)]
+    except BaseException:
+        # An audit hook of the program forbids it.
+        return
     for file in sorted(found, key=lambda each: not hasattr(each, "encoding")):
         try:
             file.flush()

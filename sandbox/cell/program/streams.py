@@ -25,16 +25,12 @@ if TYPE_CHECKING:
 # A child of the program may print, too.
 _STARTS = frozenset(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"))
 _LOOKS_UP = "ctypes.dlsym"
-_ADDS_HOOK = "sys.addaudithook"
-_HEARD = _STARTS | {_LOOKS_UP, _ADDS_HOOK}
+_HEARD = _STARTS | {_LOOKS_UP}
 # Functions of C by which a process forks, and no hook of Python is called.
 _FORKS = frozenset(("fork", "_Fork", "vfork", "forkpty", "clone", "syscall", "daemon"))
 _forks_unseen = False
 _hooked = False
 _lines: Lines
-is_audited = False
-"""True once the program has a hook that may refuse what we do."""
-
 page: OutputPage | None = None
 """The page that programs print into; None: they have their pipes alone."""
 
@@ -107,12 +103,10 @@ def _leave_page() -> None:
 
 
 def _before_child(event: str, about: tuple[Any, ...]) -> None:
-    global _forks_unseen, is_audited
+    global _forks_unseen
     if event not in _HEARD:
         return
-    if event == _ADDS_HOOK:
-        is_audited = True
-    elif event != _LOOKS_UP:
+    if event != _LOOKS_UP:
         _lines.send_if_open()
     elif about[1] in _FORKS and _lines.in_page:
         _forks_unseen = True
