@@ -89,7 +89,7 @@ _UNFIT = (
     ValueError,
     tarfile.TarError,
 )
-"""What the archive of a cell may lead to."""
+"""Errors that the archive of a cell may lead to."""
 
 _SHIM = "#!/bin/sh\nexec '{}/{}' \"$@\"\n"
 
