@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from toolcell.sandbox import Limits, Sandbox, SandboxManager, Stdout
+from toolcell.sandbox.cell.supervisor import run
 from toolcell.sandbox.cell.supervisor.page_reader import PageReader
-from toolcell.sandbox.cell.wire.output_page import START, TAKING, OutputPage
+from toolcell.sandbox.cell.wire.output_page import FLUSHED, START, TAKING, OutputPage
 
 from ..conftest import BackendRow
 
@@ -249,3 +253,32 @@ def test_zeros_that_a_program_prints_are_taken_later() -> None:
     page.memory[START + 4 : START + 8] = b"c\0d\n"
     taken = [reader.take_old(bytes) for _ in "ab"]
     assert (taken, reader.take_rest(b"")) == ([b"", b"c"], b"\0d\n")
+
+
+@pytest.mark.promise("FP5")
+@pytest.mark.parametrize(
+    ("reason", "flushes_at", "ends_at"),
+    [("timeout", 0.15, 0.15), ("timeout", 9, 0.2), ("cancelled", 0.15, 0.02)],
+)
+def test_a_program_that_waits_for_a_processor_has_time_to_flush(
+    monkeypatch: pytest.MonkeyPatch, reason: str, flushes_at: float, ends_at: float
+) -> None:
+    page, now = OutputPage(), 0.0
+
+    def listen(poller: object, seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        page.words[FLUSHED] = now >= flushes_at
+
+    ended: Any = SimpleNamespace(
+        # The signal is one that this process ignores.
+        _child=SimpleNamespace(pid=os.getpid()),
+        _output=PageReader(page),
+        _runs=True,
+        _reason=reason,
+        _listen=listen,
+    )
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now))
+    poller: Any = None
+    run.Run._hear_last_words(ended, poller)
+    assert now == pytest.approx(ends_at, abs=0.002)

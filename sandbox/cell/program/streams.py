@@ -12,7 +12,7 @@ import os
 import sys
 
 from ..kernel import signals
-from ..wire.output_page import BEGAN
+from ..wire.output_page import BEGAN, FLUSHED
 from .paged_output import ErrorWriter, Lines, TextIOWrapper
 
 TYPE_CHECKING = False
@@ -70,11 +70,17 @@ def write_error(text: str) -> None:
 def flush_in_time() -> None:
     """Flush before this process is killed, and before a child could print."""
     global _hooked
-    signals.on_last_words(lambda *_: flush())
+    signals.on_last_words(_end_line)
     if not _hooked:
         _hooked = True
         os.register_at_fork(before=flush, after_in_child=_leave_page)
         sys.addaudithook(_before_child)
+
+
+def _end_line(*_: object) -> None:
+    flush()
+    if page is not None:
+        page.words[FLUSHED] = 1
 
 
 def begin() -> None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import select
 
-from ..wire.output_page import BASE, BEGAN, SENDING, SENT, SIZE, START, TAKEN, TAKING
+from ..wire.output_page import (
+    BASE,
+    BEGAN,
+    FLUSHED,
+    SENDING,
+    SENT,
+    SIZE,
+    START,
+    TAKEN,
+    TAKING,
+)
 
 _PIECE = select.PIPE_BUF
 # Looks in which zeros may be bytes that are not copied yet: a second.
@@ -30,7 +40,7 @@ class PageReader:
         self._seen = 0
         self._patience = _PATIENCE
         words = page.words
-        for word in (SENDING, TAKING, BASE, SENT, TAKEN, BEGAN):
+        for word in (SENDING, TAKING, BASE, SENT, TAKEN, BEGAN, FLUSHED):
             words[word] = 0
 
     def take_old(self, drain: Callable[[], object]) -> bytes:
@@ -72,6 +82,11 @@ class PageReader:
     def has_begun(self) -> bool:
         """True once the program says that a signal may interrupt it."""
         return bool(self._page.words[BEGAN])
+
+    @property
+    def is_flushed(self) -> bool:
+        """True once the program has flushed because it will be killed."""
+        return bool(self._page.words[FLUSHED])
 
     @property
     def is_sent(self) -> bool:

@@ -107,9 +107,9 @@ class ProgramOutput:
         return self._page is None or self._page.has_begun
 
     @property
-    def is_sent(self) -> bool:
-        """True unless the program is just moving its lines into the pipe."""
-        return self._page is None or self._page.is_sent
+    def is_flushed(self) -> bool:
+        """True once the program has flushed because it will be killed."""
+        return self._page is not None and self._page.is_flushed
 
     def _look(self) -> None:
         """Take from the page what has lain there since the last look."""

@@ -46,9 +46,12 @@ _GATHER_SECONDS = 0.002
 # to answer SIGINT.
 _BEGIN_SECONDS = 1.0
 _INTERRUPT_SECONDS = 0.5
-_LAST_WORDS_SECONDS = 0.02
 # What takes too much would take more until it answers.
 _AT_ONCE = "out_of_memory", "killed"
+# Time to flush the line that it has begun: on a busy machine a program waits for a
+# processor. Nobody waits long for a run that was cancelled.
+_FLUSH_SECONDS = 0.2
+_HURRIED_FLUSH_SECONDS = 0.02
 # The most of it that counts as one step.
 _STEP_SECONDS = 0.05
 _LOOK_SECONDS = 0.005
@@ -276,9 +279,10 @@ class Run:
     def _hear_last_words(self, poller: select.poll) -> None:
         """Let a program flush the line that it has begun, before it is killed."""
         os.kill(self._child.pid, signals.LAST_WORDS)
-        until = time.monotonic() + _LAST_WORDS_SECONDS
-        self._listen(poller, _LAST_WORDS_SECONDS)
-        while not self._output.is_sent and time.monotonic() < until and self._runs:
+        hurries = self._reason in (*_AT_ONCE, "cancelled")
+        seconds = _HURRIED_FLUSH_SECONDS if hurries else _FLUSH_SECONDS
+        until = time.monotonic() + seconds
+        while self._runs and not self._output.is_flushed and time.monotonic() < until:
             self._listen(poller, 0.001)
 
     def _interrupt(self, poller: select.poll) -> None:

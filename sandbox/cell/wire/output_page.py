@@ -33,6 +33,9 @@ TAKEN = 4
 BEGAN = 5
 """The word that the program's process sets when a signal may interrupt the program."""
 
+FLUSHED = 6
+"""The word that the program's process sets once it flushed, before it is killed."""
+
 START = 64
 SIZE = 64 * 1024
 _ZEROS = bytes(SIZE)
