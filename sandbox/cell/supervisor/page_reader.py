@@ -83,10 +83,14 @@ class PageReader:
         """True once the program says that a signal may interrupt it."""
         return bool(self._page.words[BEGAN])
 
+    def await_flush(self) -> None:
+        """Forget that the program has flushed, before it is asked to."""
+        self._page.words[FLUSHED] = 0
+
     @property
     def is_flushed(self) -> bool:
         """True once the program has flushed because it will be killed."""
-        return bool(self._page.words[FLUSHED])
+        return bool(self._page.words[FLUSHED]) and self.is_sent
 
     @property
     def is_sent(self) -> bool:

@@ -106,6 +106,11 @@ class ProgramOutput:
         """True unless the program is known not to have begun yet."""
         return self._page is None or self._page.has_begun
 
+    def await_flush(self) -> None:
+        """Forget that the program has flushed, before it is asked to."""
+        if self._page is not None:
+            self._page.await_flush()
+
     @property
     def is_flushed(self) -> bool:
         """True once the program has flushed because it will be killed."""
