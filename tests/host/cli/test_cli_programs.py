@@ -13,7 +13,9 @@ import pytest
 
 from toolcell.core import InvalidInputError
 from toolcell.host.cli.programs.program_files import program_of
-from toolcell.sandbox import SandboxManager
+from toolcell.host.cli.programs.run_hints import hints
+from toolcell.sandbox import ExecutionResult, SandboxManager
+from toolcell.sandbox.results.result import ExceptionInfo
 
 from ...conftest import BackendRow
 from ...support.terminal import Terminal
@@ -231,6 +233,16 @@ def test_other_failures_get_no_hint() -> None:
         done = toolcell("run", "-", *SUBPROCESS, stdin=code)
 
         assert sum(line.startswith("toolcell: ") for line in said(done)) == 1
+
+
+def test_a_warning_of_something_else_brings_no_hint_of_packages() -> None:
+    exception = ExceptionInfo(
+        type="ModuleNotFoundError", message="of my own", traceback=""
+    )
+    limit = "artifacts left out: a.txt"
+    result = ExecutionResult(status="error", exception=exception, warnings=(limit,))
+
+    assert not hints(result, left=(), has_network=False, has_stdin=False, saved=True)
 
 
 @pytest.mark.promise("N22")
