@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 MAX_LINKS = 40
-"""Links that one path is followed over, as by Linux. When it is reached further ones
-are taken for files."""
+"""Links that one path may lead over, as on Linux. When it is reached a path with
+another one is refused."""
 
 
 def places_on_the_way(path: str | os.PathLike[str]) -> list[Path]:
@@ -18,6 +18,9 @@ def places_on_the_way(path: str | os.PathLike[str]) -> list[Path]:
 
     Args:
         path: It need not be there. A relative one starts at the working directory.
+
+    Raises:
+        ValueError: It leads over more than `MAX_LINKS` links.
     """
     here, links = Path("/"), 0
     left = str(Path(path).absolute()).split("/")[::-1]
@@ -28,9 +31,10 @@ def places_on_the_way(path: str | os.PathLike[str]) -> list[Path]:
             here = here.parent
         elif name not in ("", "."):
             found.append(here / name)
-            target = _link(found[-1]) if links < MAX_LINKS else ""
-            if target:
+            if target := _link(found[-1]):
                 links += 1
+                if links > MAX_LINKS:
+                    raise ValueError(f"{path} leads over more than {MAX_LINKS} links")
                 here = Path("/") if target.startswith("/") else here
                 left += target.split("/")[::-1]
             else:

@@ -227,6 +227,19 @@ def test_a_link_to_itself_is_not_followed_for_ever(tmp_path: Path) -> None:
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules/policies.toml").symlink_to("policies.toml")
 
-    assert configured(tmp_path, "+data").policy_files
-    with pytest.raises(ConfigError, match="would let programs change"):
-        configured(tmp_path, "+rules")
+    with pytest.raises(ConfigError, match=r"policies.toml leads over more than 40"):
+        configured(tmp_path, "+data")
+
+
+@pytest.mark.parametrize(
+    ("links", "why"), [(40, "would show .*/state"), (41, "leads over more than 40")]
+)
+def test_no_mount_leads_over_many_links_to_the_state(
+    tmp_path: Path, links: int, why: str
+) -> None:
+    (tmp_path / "link1").symlink_to("state")
+    for number in range(1, links):
+        (tmp_path / f"link{number + 1}").symlink_to(f"link{number}")
+
+    with pytest.raises(ConfigError, match=why):
+        configured(tmp_path, f"+link{links}")
