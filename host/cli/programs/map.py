@@ -131,7 +131,7 @@ def _map_file(
             text = f"{results.size} of {source.size} have a result"
             print_notice(f"{text}; the same command goes on", as_json=as_json)
             raise
-        if lines != out:
+        if lines != out and results.size:
             write_table(lines, out)
         _end(source, results, notices, as_json=as_json)
 

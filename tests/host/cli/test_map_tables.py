@@ -252,6 +252,20 @@ def test_results_become_a_table_that_goes_on(
     }
 
 
+def test_a_data_set_without_programs_may_grow(
+    arrow: Any, command: Command, tmp_path: Path
+) -> None:
+    programs, run = tmp_path / "programs.jsonl", ("--out", "results.parquet", *ON)
+    programs.touch()
+    empty = command("map", programs.name, *run)
+    programs.write_text('{"code": "6 * 7"}\n')
+    again = command("map", programs.name, *run)
+    table = arrow.parquet.read_table(tmp_path / "results.parquet", use_threads=False)
+
+    assert (empty.code, again.code) == (0, 0), again.err
+    assert table.num_rows == 1
+
+
 def test_a_table_that_has_no_room_is_not_torn(arrow: Any, tmp_path: Path) -> None:
     lines, out = tmp_path / "results.parquet.jsonl", tmp_path / "results.parquet"
     lines.write_text('{"id": null, "line": 1, "status": "ok"}\n')
