@@ -42,6 +42,18 @@ def places_on_the_way(path: str | os.PathLike[str]) -> list[Path]:
     return [*found, here]
 
 
+def interpreter_folders(python: str | None) -> list[Path]:
+    """Return the folders that an interpreter's program and libraries lie in.
+
+    Args:
+        python: Its path; links are followed first. None: no interpreter, no folders.
+    """
+    if python is None:
+        return []
+    prefix = Path(os.path.realpath(python)).parent.parent
+    return [prefix / name for name in ("bin", "lib", "lib64", "include")]
+
+
 def _link(path: Path) -> str:
     """Return what a link says; empty if the path is none, or cannot be read."""
     try:

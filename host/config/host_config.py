@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from toolcell.core import ConfigError
-from toolcell.core.paths import places_on_the_way
+from toolcell.core.paths import interpreter_folders, places_on_the_way
 from toolcell.core.secrets import SecretReference
 from toolcell.guard import AgentPolicy, load_policies
 from toolcell.sandbox import SandboxConfig
@@ -323,6 +323,9 @@ class HostConfig(Model):
             *(api.document for api in tools.openapi.values()),
             sandbox.network.server_ca,
             sandbox.package_rules.folder,
+            sandbox.python,
+            sandbox.node,
+            *interpreter_folders(sandbox.python),
         ]
         files = [Path(each) for each in found if each]
         return [*self.policy_files, *tools.folders, *files]

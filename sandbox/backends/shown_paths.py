@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import os
 
+from toolcell.core.paths import interpreter_folders
+
 _ALWAYS = (
     "/bin",
     "/sbin",
@@ -40,9 +42,7 @@ _READ_BY_ALL, _ENTERED_BY_ALL = 0o004, 0o005
 
 def shown_paths(python: str) -> list[str]:
     """Return the host's paths that a cell with this interpreter sees, and no others."""
-    prefix = os.path.dirname(os.path.dirname(os.path.realpath(python)))
-    own = [f"{prefix}/{name}" for name in ("bin", "lib", "lib64", "include")]
-    found = [*_ALWAYS, *public_settings(), *own]
+    found = [*_ALWAYS, *public_settings(), *map(str, interpreter_folders(python))]
     return [path for path in dict.fromkeys(found) if not path.startswith("/usr/")]
 
 

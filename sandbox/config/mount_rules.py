@@ -178,6 +178,21 @@ def why_not_fixed(binds: Iterable[Bind]) -> str:
     return ""
 
 
+def why_not_kept(binds: Iterable[Bind], paths: Iterable[str | Path]) -> str:
+    """Return how programs could change what cells are made with; empty if they cannot.
+
+    Args:
+        binds: All mounts of a cell, with their sources as they are written.
+        paths: Files and folders that programs must not change.
+    """
+    written = [os.path.realpath(bind.source) for bind in binds if not bind.read_only]
+    for path, folder in product(paths, written):
+        places = [str(place) for place in places_on_the_way(path)]
+        if _inside(folder, places[-1]) or any(_inside(p, folder) for p in places):
+            return f"{folder} would let programs change {path}; mount it read-only"
+    return ""
+
+
 def follow(mounts: Iterable[Bind]) -> list[Bind]:
     """Return mounts whose sources are free of links, checked again.
 

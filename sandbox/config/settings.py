@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from toolcell.core import InvalidInputError
+from toolcell.core.paths import interpreter_folders
 
 from . import mount_rules as mounts
 from .backend_names import known_backend
@@ -443,6 +444,14 @@ class SandboxConfig(SettingsModel):
             raise ValueError(
                 f"the {self.backend} backend has no {named}; use backend='docker'"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_interpreters(self) -> "SandboxConfig":
+        binds = [mount.bind for mount in self.mounts]
+        programs = (self.python, self.node, *interpreter_folders(self.python))
+        if why := mounts.why_not_kept(binds, filter(None, programs)):
+            raise ValueError(why)
         return self
 
     @property

@@ -149,6 +149,7 @@ API = '{ a = { document = "data/x", server = "https://a.example" } }'
         {"LOGGING__PATH": "data/x"},
         {"SANDBOX__NETWORK": NETWORK.replace("}", ', server_ca = "{folder}/data/x" }')},
         {"SANDBOX__PACKAGE_RULES__FOLDER": "{folder}/data/x"},
+        {"SANDBOX__NODE": "{folder}/data/x"},
     ],
 )
 def test_no_cell_changes_what_a_host_reads(
@@ -163,6 +164,23 @@ def test_no_cell_changes_what_a_host_reads(
     assert configured(tmp_path, "data", **variables).sandbox.mounts
     with pytest.raises(ConfigError, match=r"data would let programs change .*/data/x;"):
         configured(tmp_path, "+data", **variables)
+
+
+@pytest.mark.parametrize("source", ["+data", "+data/bin", "+data/lib"])
+def test_no_server_changes_the_interpreter_of_cells(
+    tmp_path: Path, source: str
+) -> None:
+    """Attack: a server replaces the file that the host runs for its next cell."""
+    for name in ("bin", "lib"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    python = tmp_path / "data/bin/python3"
+    python.touch()
+    environ = {"TOOLCELL__SANDBOX__PYTHON": str(python)}
+
+    assert configured(tmp_path, "", source[1:], **environ).sandbox.python
+    assert configured(tmp_path, "", "+data/inner", **environ).sandbox.python
+    with pytest.raises(ConfigError, match=r"would let programs change .*/data/\w+"):
+        configured(tmp_path, "", source, **environ)
 
 
 @pytest.mark.parametrize("given", [("+data", "data/inner"), ("data/inner", "+data")])
