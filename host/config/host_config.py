@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     Field,
@@ -316,13 +317,18 @@ class HostConfig(Model):
     def _trusted_files(self) -> list[Path]:
         """Return the files and folders that programs must not change."""
         tools, sandbox = self.tools, self.sandbox
+        index = urlsplit(sandbox.package_rules.index_url or "")
         found: list[Path | str | None] = [
             self.logging.path,
             tools.mcp_pins if tools.mcp else None,
             tools.openapi_pins if tools.openapi else None,
             *(api.document for api in tools.openapi.values()),
+            *(file for server in tools.mcp.values() for file in server.host_files),
+            # Programs could put a link to the state there.
+            tools.database.path if tools.database else None,
             sandbox.network.server_ca,
             sandbox.package_rules.folder,
+            unquote(index.path) if index.scheme == "file" else None,
             sandbox.python,
             sandbox.node,
             *interpreter_folders(sandbox.python),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -158,6 +159,15 @@ class MCPServerConfig(Model):
     @property
     def secrets_of_url(self) -> tuple[str, ...]:
         return (*([self.bearer] if self.bearer else []), *self.headers.values())
+
+    @property
+    def host_files(self) -> list[Path]:
+        """The folder and the program of a server that runs on the host, as paths."""
+        if self.where == "cell" or self.command is None:
+            return []
+        named = "/" in self.command
+        files = [Path(self.folder or "", self.command)] if named else []
+        return [self.folder, *files] if self.folder else files
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -137,6 +137,7 @@ def test_no_cell_shows_the_value_of_a_credential(tmp_path: Path) -> None:
         )
 
 
+ON_HOST = '{ a = { where = "host", folder = "FOLDER", command = "RUN" } }'
 API = '{ a = { document = "data/x", server = "https://a.example" } }'
 
 
@@ -150,6 +151,11 @@ API = '{ a = { document = "data/x", server = "https://a.example" } }'
         {"SANDBOX__NETWORK": NETWORK.replace("}", ', server_ca = "{folder}/data/x" }')},
         {"SANDBOX__PACKAGE_RULES__FOLDER": "{folder}/data/x"},
         {"SANDBOX__NODE": "{folder}/data/x"},
+        {"SANDBOX__PACKAGE_RULES__INDEX_URL": "file://{folder}/dat%61/x"},
+        {"TOOLS__DATABASE__PATH": "data/x"},
+        {"TOOLS__MCP": ON_HOST.replace("FOLDER", "data/x").replace("RUN", "notes")},
+        {"TOOLS__MCP": ON_HOST.replace("FOLDER", "lib").replace("RUN", "../data/x")},
+        {"TOOLS__MCP": '{ a = { where = "host", command = "{folder}/data/x" } }'},
     ],
 )
 def test_no_cell_changes_what_a_host_reads(
