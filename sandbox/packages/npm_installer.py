@@ -28,6 +28,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
 
 from ..client.download import create_local, make_local
+from ..client.tar_entries import entries_of
 from ..client.types import CellTraits
 from ..client.workdir import checked_path
 from ..config.host_rules import write_authority
@@ -36,7 +37,6 @@ from ..config.network import Network
 from ..config.package_rules import npm_dependency, npm_origin
 from ..config.settings import Limits, SandboxConfig
 from ..results.result import ExecutionResult
-from ..sessions.archives import entries_of
 from .distributions import BuildSession, OpenBuilder
 from .layer_files import too_large
 from .layer_store import LayerStore

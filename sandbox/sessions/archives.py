@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 
 from ..client.file_errors import file_error, host_error
+from ..client.tar_entries import entries_of
 from ..client.workdir import MAX_READ_BYTES, FileInfo, WorkDir, checked_path
 
 MAX_SAVED_BYTES = 1024 * 1024 * 1024
@@ -215,23 +216,6 @@ def _checked(
     except (tarfile.TarError, RecursionError, ValueError, OverflowError) as error:
         raise _refused(source, f"a header cannot be read: {error}") from None
     return archive, list(found.values())
-
-
-def entries_of(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the entries of an archive that is not trusted, each behind the last.
-
-    Raises:
-        ValueError: A negative size leads backwards, where a reader never ends.
-        tarfile.TarError: A header cannot be read.
-        RecursionError: Too many headers are about one entry.
-        OverflowError: A number in a header is too large.
-    """
-    before = -1
-    while (entry := archive.next()) is not None:
-        if entry.size < 0 or entry.offset <= before:
-            raise ValueError("an entry has no size")
-        before = entry.offset
-        yield entry
 
 
 def _why_not(member: tarfile.TarInfo, name: str) -> str:
