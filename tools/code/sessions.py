@@ -350,7 +350,10 @@ class CodeSessions:
         }.get(ended.end or "")
         if why is None or ended.session is None:
             return
-        loss = f"variables and files of this session are lost: {why}"
+        loss = (
+            f"variables and files of this session are lost: {why}; upload files and set"
+            " variables again"
+        )
         self._losses[ended.agent_id, ended.key] = loss
         if len(self._losses) > _MAX_LOSSES:
             del self._losses[next(iter(self._losses))]

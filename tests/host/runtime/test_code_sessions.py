@@ -335,7 +335,8 @@ async def test_the_next_result_says_once_why_a_session_ended(
 
     assert (first["variables"], "lost" in first) == ("new", False)
     assert (lost["value"], lost["variables"]) == (False, "lost")
-    assert why in lost["lost"]
+    assert lost["lost"].startswith("variables and files of this session are lost: ")
+    assert lost["lost"].endswith(f"{why}; upload files and set variables again")
 
 
 async def test_a_session_that_its_client_closed_is_not_lost() -> None:
