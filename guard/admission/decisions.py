@@ -228,9 +228,10 @@ def _budget_sentence(limit: Limit, level: tuple[int, int, int]) -> str:
         f"the limit {limit.label!r} of {whole} has no room: {used} used, {held} held "
         f"by calls that run, and this call may use up to {asked}"
     )
-    return (
-        sentence if level[2] <= limit.amount else f"{sentence}, more than it ever has"
-    )
+    if level[2] > limit.amount:
+        sentence = f"{sentence}, more than it ever has"
+    room = max(limit.amount - level[0] - level[1], 0)
+    return f"{sentence}; up to {show_amount(limit.unit, room)} fits now"
 
 
 def limit_states(

@@ -60,11 +60,14 @@ async def test_a_refusal_by_a_budget_says_what_is_used_held_and_asked() -> None:
         assert held["retry_after"] == 1
         assert held["detail"] == (
             "the limit 'a cpu_ms/day' of 60000 has no room: 29 used, 30000 held by "
-            "calls that run, and this call may use up to 30000"
+            "calls that run, and this call may use up to 30000; up to 29971 fits now"
         )
         tomorrow = await refusal(guard, call(), facts(cpu_ms=59_980))
         assert tomorrow["retry_after"] == 6400
     assert (await guard.decide(call(), facts(cpu_ms=29_971))).allowed
     never = await refusal(guard, call(), facts(cpu_ms=60_001))
-    assert "more than it ever has" in never["detail"]
+    assert never["detail"].endswith(", more than it ever has; up to 29971 fits now")
     assert "retry_after" not in never
+    await spend(guard, call(), facts(cpu_ms=29_971), cpu_ms=29_971)
+    spent = await refusal(guard, call(), facts(cpu_ms=1))
+    assert spent["detail"].endswith("may use up to 1; up to 0 fits now")
