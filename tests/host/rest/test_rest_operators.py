@@ -17,6 +17,12 @@ from .served_rest import SUM, Service, served, take
 
 pytestmark = pytest.mark.anyio
 AUDIT = '[audit]\npath = "audit.jsonl"'
+TWO_CALLS = """
+[[policies]]
+agent_id = "c"
+allow = ["calculate", "pay"]
+budgets = [{ unit = "calls", limit = 2 }]
+"""
 HOLD = {"tool": "hold", "arguments": {}}
 
 
@@ -102,6 +108,39 @@ async def test_an_operator_reads_budgets_and_records_of_all(tmp_path: Path) -> N
     assert second.json()["next"] is None
     assert [each["agent_id"] for each in own["records"]] == ["b"]
     assert [len(times[name].json()["records"]) for name in times] == [3, 0]
+
+
+async def test_records_are_found_by_what_was_called_and_how_it_ended(
+    tmp_path: Path,
+) -> None:
+    calls = {
+        "sum": SUM,
+        "words": {"tool": "calculate", "arguments": {"expression": "twelve"}},
+        "paid": {"tool": "pay", "arguments": {"to": "twelve"}},
+    }
+    expected: list[tuple[dict[str, str], list[str]]] = [
+        ({"tool": "calculate"}, ["sum", "words"]),
+        ({"status": "ok"}, ["sum"]),
+        ({"status": "failed"}, ["words"]),
+        ({"status": "denied"}, ["paid"]),
+        ({"reason": "budget_exceeded"}, ["paid"]),
+        ({"text": "twelve"}, ["words", "paid"]),
+        ({"text": "twelve", "tool": "pay"}, ["paid"]),
+        ({"text": "twelve", "status": "ok"}, []),
+    ]
+    async with served(tmp_path, TWO_CALLS) as service:
+        service.keys["c"] = service.tokens.create("c")[1]
+        for call_id, call in calls.items():
+            await service.post("/v1/calls", {"id": call_id, **call}, "c")
+        told = [
+            (query, (await service.get("/v1/records", "c", **query)).json())
+            for query, _ in expected
+        ]
+
+    found = [
+        (query, [each["call_id"] for each in page["records"]]) for query, page in told
+    ]
+    assert found == expected
 
 
 async def test_an_operator_follows_the_events_of_all(tmp_path: Path) -> None:
