@@ -23,6 +23,9 @@ MAX_FILES = 20
 MAX_METHODS = 25
 """Of one class and its bases, without those that Python calls."""
 
+MAX_CONSOLE_BYTES = 50 * 1024
+"""Of all style sheets and scripts that a page of the console loads."""
+
 LARGER = {
     "toolcell.cluster.driver.session.ClusterSession": 33,
     "toolcell.flow.steps.subgraph.GraphTask": 31,
@@ -37,6 +40,18 @@ LARGER = {
     "toolcell.sandbox.sessions.session.Session": 35,
 }
 """Classes of before there was a limit, and what they may have."""
+
+
+def test_the_console_stays_light() -> None:
+    static = ROOT / "host/console/static"
+    sizes = {
+        path.name: path.stat().st_size
+        for path in static.rglob("*")
+        if path.suffix in (".css", ".js")
+    }
+
+    assert sizes.keys() >= {"console.css", "console.js"}
+    assert sum(sizes.values()) <= MAX_CONSOLE_BYTES, sizes
 
 
 def test_files_and_functions_stay_small() -> None:
