@@ -94,8 +94,8 @@ class Sandbox(ABC):
                 of writing, as a shell's `2>&1` does; `stderr` is empty then.
             calls: Functions that the program may call here, as `tools.<name>(...)`.
             secrets: Environment variables of this run alone, at most 65,536 bytes
-                together. No record, log or repr of toolcell shows them; the program
-                may print or return them.
+                together. The program has the values, and may print or return them; no
+                record, log or repr of toolcell shows them.
             packages: Packages that it can import, such as "numpy==2.1.*", beside
                 those of the configuration; see `PackageRules`. They are installed
                 before the first run that needs them, outside of its limits.
