@@ -86,20 +86,24 @@ class _Workspace:
         async with self._session(context) as (session, held):
             result = await session.run(_PROGRAM, inputs=asked, fresh=True)
             record_usage(result)
+            lost = ""
             if held is not None:
                 await held.costs.after(held, result)
+                lost, held.lost_before = held.lost_before, ""
+        also = f"; {lost}" if lost else ""
         if result.status != "ok" or not isinstance(result.value, dict):
             raise ToolExecutionError(
-                f"{action} did not end well ({result.status})",
+                f"{action} did not end well ({result.status}){also}",
                 hint="try again with less",
             )
         if "error" in result.value:
             raise ToolError(
-                str(result.value["error"]),
+                f"{result.value['error']}{also}",
                 hint="change the arguments as it says; `list_files` tells "
                 "what is there",
             )
-        return result.value["content"]
+        content: Any = result.value["content"]
+        return {**content, "lost": lost} if lost else content
 
     @tool(tags={"files"})
     async def read_file(

@@ -339,6 +339,18 @@ async def test_the_next_result_says_once_why_a_session_ended(
     assert lost["lost"].endswith(f"{why}; upload files and set variables again")
 
 
+@pytest.mark.parametrize(("name", "path"), [("read_file", "a"), ("list_files", ".")])
+async def test_a_tool_of_files_says_once_why_they_are_gone(
+    name: str, path: str
+) -> None:
+    async with opened(max_sessions=1) as desk:
+        await desk("write_file", path="a", text="x")
+        await desk("run_shell", session="other", command="true")
+        said = [str(await desk(name, path=path)) for _ in "ab"]
+
+    assert ["its place went to another" in each for each in said] == [True, False]
+
+
 async def test_a_session_that_its_client_closed_is_not_lost() -> None:
     async with opened() as desk:
         await desk("run_python", code="x = 1")
