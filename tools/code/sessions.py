@@ -348,12 +348,16 @@ class CodeSessions:
             "budget": "a budget of its agent is used up",
             "lost": "its cell was lost",
         }.get(ended.end or "")
-        if why is None or ended.session is None:
+        if why is not None and ended.session is not None:
+            loss = (
+                f"variables and files of this session are lost: {why}; upload files and"
+                " set variables again"
+            )
+        elif ended.lost_before and ended.end != "closed":
+            # It could not open, so no result of it has said this.
+            loss = ended.lost_before
+        else:
             return
-        loss = (
-            f"variables and files of this session are lost: {why}; upload files and set"
-            " variables again"
-        )
         self._losses[ended.agent_id, ended.key] = loss
         if len(self._losses) > _MAX_LOSSES:
             del self._losses[next(iter(self._losses))]

@@ -328,6 +328,10 @@ async def test_the_next_result_says_once_why_a_session_ended(
         session = held.session
         assert session is not None
         await until(lambda: held.over.is_set() or not session.alive)
+        with pytest.MonkeyPatch.context() as patch:
+            never_opened = SandboxManager(SandboxConfig(backend="subprocess"))
+            patch.setattr(desk.host.sandbox, "session", never_opened.session)
+            assert "not open" in await desk("run_python", code="1")
         lost = await desk("run_python", code="'x' in globals()")
         if "session_idle_seconds" not in options:
             again = await desk("run_shell", command="true")
