@@ -70,6 +70,16 @@ async def test_a_line_costs_no_system_call(sandbox: Sandbox) -> None:
     assert result.value < 90
 
 
+@pytest.mark.promise("FP5")
+async def test_a_stream_that_does_not_block_loses_no_line(sandbox: Sandbox) -> None:
+    """Plain Python raises BlockingIOError where its pipe is full."""
+    begin = "import fcntl, os\nos.set_blocking(1, False)\n"
+    # It is full sooner.
+    begin += "fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 4096)\n"
+    result = await sandbox.run(begin + PRINTS)
+    assert (result.status, result.stdout) == ("ok", PRINTED)
+
+
 ORDERS = {
     "children": (
         "import os, subprocess\n"
