@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 import anyio.abc
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -58,7 +59,9 @@ class NetworkRequest(Message):
         """
         denied = set(self.deny_out or ())
         if denied - ALL_HOSTS:
-            raise APIError(501, "single hosts cannot be denied; name those to allow")
+            raise APIError(
+                501, "denyOut: single hosts cannot be denied; name those to allow"
+            )
         access = False if denied else self.allow_internet_access
         return {"allow_internet_access": access, "allow_out": self.allow_out}
 
@@ -156,7 +159,9 @@ class Control:
         wanted = await self._read(CreateRequest, request)
         for name in ("mcp", "volume_mounts", "iam"):
             if getattr(wanted, name):
-                raise APIError(501, f"sandboxes with {name!r} are not supported")
+                raise APIError(
+                    501, f"sandboxes with {to_camel(name)!r} are not supported"
+                )
         if wanted.auto_pause and not wanted.auto_pause_memory:
             raise _keeps_memory()
         network = wanted.network or NetworkRequest()

@@ -99,24 +99,29 @@ async def test_lists_are_filtered_and_have_pages(tmp_path: Path) -> None:
 
 @pytest.mark.promise("S11")
 @pytest.mark.parametrize(
-    ("message", "status"),
+    ("message", "status", "named"),
     [
-        ({"templateID": "unknown"}, 404),
-        ({"timeout": 10**6}, 400),
-        ({"timeout": "soon"}, 400),
-        ({"mcp": {"x": {}}}, 501),
-        ({"network": {"allowOut": ["example.org"]}}, 400),
-        ({"network": {"denyOut": ["10.0.0.0/8"]}}, 501),
-        ({"network": {"rules": {"example.org": [{}]}}}, 501),
-        ({"network": {"maskRequestHost": "example.org"}}, 501),
-        ({"network": {"allowPublicTraffic": True, "allowOut": ["a"]}}, 400),
-        ({"network": {"egressProxy": {"address": "example.org:1080"}}}, 501),
-        ({"autoResume": {"later": True}}, 501),
-        ({"anything": "else"}, 501),
+        ({"templateID": "unknown"}, 404, "template"),
+        ({"timeout": 10**6}, 400, "timeout"),
+        ({"timeout": "soon"}, 400, "timeout"),
+        ({"mcp": {"x": {}}}, 501, "mcp"),
+        ({"volumeMounts": [{}]}, 501, "volumeMounts"),
+        ({"network": {"allowOut": ["example.org"]}}, 400, "example.org"),
+        ({"network": {"denyOut": ["10.0.0.0/8"]}}, 501, "denyOut"),
+        ({"network": {"rules": {"example.org": [{}]}}}, 501, "rules"),
+        ({"network": {"maskRequestHost": "example.org"}}, 501, "maskRequestHost"),
+        ({"network": {"allowPublicTraffic": True, "allowOut": ["a"]}}, 400, "a:443"),
+        (
+            {"network": {"egressProxy": {"address": "example.org:1080"}}},
+            501,
+            "egressProxy",
+        ),
+        ({"autoResume": {"later": True}}, 501, "later"),
+        ({"anything": "else"}, 501, "anything"),
     ],
 )
 async def test_what_cannot_be_made_is_refused(
-    tmp_path: Path, message: dict[str, Any], status: int
+    tmp_path: Path, message: dict[str, Any], status: int, named: str
 ) -> None:
     async with served(tmp_path) as service:
         answer = await service.http.post(
@@ -124,7 +129,7 @@ async def test_what_cannot_be_made_is_refused(
         )
 
     assert answer.status_code == status, answer.text
-    assert answer.json()["message"]
+    assert named in answer.json()["message"]
 
 
 async def test_a_token_leaves_places_to_others(tmp_path: Path) -> None:
