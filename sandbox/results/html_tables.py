@@ -9,7 +9,7 @@ _MAX_CHARACTERS = 262_144
 _MAX_CELL = 200
 _MAX_COLUMNS = 100
 # A sign that opens no tag is text; no alternative looks further than the next one.
-_TOKEN = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)[^<>]*>|<[^<>]*>|[^<]+|<")
+_TOKEN = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*+)[^<>]*+>|<[^<>]*+>|[^<]+|<")
 _HIDDEN = frozenset({"style", "script", "head", "title", "template"})
 
 
