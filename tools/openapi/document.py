@@ -15,13 +15,15 @@ import yaml
 from toolcell.core import ConfigError
 from toolcell.core.egress import EgressRules
 from toolcell.core.http_exchange import NoAnswerError, Request, exchange, read_body
+from toolcell.core.text.json_size import count_values
 from toolcell.core.text.strict_json import read_json
 
 MAX_DOCUMENT_BYTES = 16_777_216
 """Size of a document. A larger one is refused."""
 
 MAX_DOCUMENT_VALUES = 1_000_000
-"""Values of a document, aliases of YAML counted each time. With more it is refused."""
+"""Values of a document, aliases of YAML counted each time, and empty lists and objects
+of JSON twice. With more it is refused."""
 
 MAX_YAML_EVENTS = 400_000
 """Values of a document in YAML, and beginnings and ends of lists and objects. With more
@@ -111,6 +113,8 @@ def _parsed(text: str | bytes) -> Any:
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig")
     if text.lstrip().startswith("{"):
+        if count_values(text.encode(), MAX_DOCUMENT_VALUES) > MAX_DOCUMENT_VALUES:
+            raise RecursionError
         return read_json(text)
     _check_yaml(text)
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader

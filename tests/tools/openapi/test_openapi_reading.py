@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolcell.core import ConfigError
-from toolcell.tools.openapi.document import read_document
+from toolcell.tools.openapi.document import MAX_DOCUMENT_VALUES, read_document
 
 
 @pytest.mark.promise("T13")
@@ -28,3 +28,14 @@ def test_a_version_may_be_short() -> None:
         assert read_document(text)
     with pytest.raises(ConfigError, match="but Swagger"):
         read_document("swagger: '2.0'\n")
+
+
+def test_values_of_json_are_counted_before_they_are_built() -> None:
+    commas = "," * MAX_DOCUMENT_VALUES
+    # What is counted is not parsed, so nothing notices that the text breaks off.
+    with pytest.raises(ConfigError, match="too many values"):
+        read_document(f'{{"openapi": "3.1.0", "x": [{commas.replace(",", "0,")}')
+    with pytest.raises(ConfigError, match="too many values"):
+        read_document(f'\ufeff{{"openapi": "3.1.0", "x": [{commas}'.encode())
+
+    assert read_document(f'{{"openapi": "3.1.0", "x": "{commas}"}}')["x"] == commas
