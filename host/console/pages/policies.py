@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import anyio.to_thread
 from starlette.responses import Response
 
-from toolcell.core import InvalidInputError, ToolCall, ToolError
-from toolcell.core.text.strict_json import read_json
+from toolcell.core import ToolCall, ToolError
 from toolcell.tools.spi import ForeignDefinition, MCPPins, OpenAPIPins
 
 from ...config.tools import ToolsConfig
 from ...operator.explanations import explain
-from ..web.visit import NotDoneError, Visit
+from ..web.visit import NotDoneError, Visit, read_arguments
 
 
 async def show(visit: Visit) -> Response:
@@ -30,7 +29,7 @@ async def ask(visit: Visit) -> Response:
     call = ToolCall(
         id="explain",
         name=asked["tool"],
-        arguments=_arguments(asked["arguments"]),
+        arguments=read_arguments(asked["arguments"].strip() or "{}"),
         agent_id=asked["agent"],
     )
     try:
@@ -102,21 +101,6 @@ def _type(schema: Mapping[str, Any]) -> str:
     if kind == "array" and isinstance(items, Mapping):
         return f"list of {_type(items)}"
     return " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    try:
-        given = read_json((text.strip() or "{}").encode())
-    except ValueError as error:
-        raise InvalidInputError(
-            f"the arguments cannot be read as JSON: {error}",
-            hint='write an object such as {"path": "/a"}',
-        ) from None
-    if not isinstance(given, dict):
-        raise InvalidInputError(
-            "the arguments are no object", hint='write one such as {"path": "/a"}'
-        )
-    return given
 
 
 async def _shown(visit: Visit) -> dict[str, Any]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from time import time
 from typing import Any
 
-from pydantic import JsonValue
 from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
-from toolcell.core.text.strict_json import read_json
 from toolcell.guard import ApprovalRequest, Approve, Grant, Reject
 from toolcell.guard.spi import ApprovalRecord
 
 from ..accounts.people import Role
-from ..web.visit import NotDoneError, Visit
+from ..web.visit import NotDoneError, Visit, read_arguments
 from .shown import difference, show_request
 
 GRANTS = (600, 3_600, 28_800, 86_400)
@@ -58,7 +56,7 @@ async def grant(visit: Visit) -> Response:
 async def edit(visit: Visit) -> Response:
     """Show what would be decided about the call with other arguments."""
     request = (await _waiting(visit)).request
-    edited = _arguments(visit)
+    edited = read_arguments(visit.form.get("arguments", ""))
     shown = await show_request(visit.sources, request, edited=edited)
     changes = difference(request.call.arguments, edited)
     return visit.render("edited.html", shown=shown, changes=changes, now=time())
@@ -67,7 +65,7 @@ async def edit(visit: Visit) -> Response:
 async def approve_edited(visit: Visit) -> Response:
     """Let the call run with the arguments that were decided about anew, once."""
     request = (await _waiting(visit)).request
-    edited = _arguments(visit)
+    edited = read_arguments(visit.form.get("arguments", ""))
     shown = await show_request(visit.sources, request, edited=edited)
     if shown.problem:
         raise InvalidInputError(
@@ -171,17 +169,3 @@ def _seconds(text: str) -> float:
         raise InvalidInputError(
             "a grant lasts for seconds", hint="choose one of the times"
         ) from None
-
-
-def _arguments(visit: Visit) -> dict[str, JsonValue]:
-    try:
-        found = read_json(visit.form.get("arguments", ""))
-    except ValueError as error:
-        raise InvalidInputError(
-            f"the arguments are no JSON: {error}", hint="go back and correct them"
-        ) from None
-    if not isinstance(found, dict):
-        raise InvalidInputError(
-            "the arguments are no JSON object", hint='write them as {"name": "value"}'
-        )
-    return found

@@ -10,10 +10,13 @@ from typing import Any
 
 import anyio.to_thread
 from jinja2 import Environment
+from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from toolcell.core import StoreUnavailableError, ToolcellError
+from toolcell.core import InvalidInputError, StoreUnavailableError, ToolcellError
+from toolcell.core.text.json_size import count_values
+from toolcell.core.text.strict_json import read_json
 
 from ...operator.checks import OperatorChecks
 from ...operator.event_bus import OPERATORS, Events
@@ -25,6 +28,9 @@ from ..accounts.rights import Rights
 from ..accounts.sessions import Failures, Session, Sessions
 from ..accounts.vouching import Vouching
 from .gate import Admitted, Form, cookie_name
+
+MAX_ARGUMENT_VALUES = 50_000
+"""Values of the arguments that a person wrote. With more they are refused, unread."""
 
 
 class NotDoneError(ToolcellError):
@@ -249,3 +255,26 @@ class Visit:
 def touch_purpose(session: Session) -> str:
     """Return the purpose of a proof within a session."""
     return f"touch {session.id}"
+
+
+def read_arguments(text: str) -> dict[str, JsonValue]:
+    """Return the arguments of a call that a person wrote.
+
+    Raises:
+        InvalidInputError: They are no JSON object, or have too many values.
+    """
+    try:
+        data = text.encode()
+        if count_values(data, MAX_ARGUMENT_VALUES) > MAX_ARGUMENT_VALUES:
+            raise ValueError(f"there are more than {MAX_ARGUMENT_VALUES:,} values")
+        found = read_json(data)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"the arguments cannot be read as JSON: {error}",
+            hint="go back and correct them",
+        ) from None
+    if not isinstance(found, dict):
+        raise InvalidInputError(
+            "the arguments are no JSON object", hint='write them as {"name": "value"}'
+        )
+    return found

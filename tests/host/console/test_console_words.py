@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from toolcell.host.console.pages.policies import argument_rows
 from toolcell.host.console.web.templating import amount, size
+from toolcell.host.console.web.visit import MAX_ARGUMENT_VALUES
 
-from ...support.console.client import Client
+from ...support.console.client import Client, signed_in
 from ...support.console.served import Service
 
 
@@ -82,3 +84,18 @@ def test_a_tool_shows_its_arguments_as_a_table(viewer: Client) -> None:
 )
 def test_any_schema_becomes_a_table(schema: dict[str, Any], rows: list[Any]) -> None:
     assert argument_rows(schema) == rows
+
+
+def test_arguments_are_counted_before_they_are_read(service: Service) -> None:
+    request, _ = service.asked(to="many")
+    # What is counted is not parsed, so nothing notices that the text breaks off.
+    many = '{"to": [' + "0," * MAX_ARGUMENT_VALUES
+    with signed_in(service, "approver") as carl:
+        for act in ("edit", "edited"):
+            answer = carl.act(f"/approvals/{request.id}/{act}", 409, arguments=many)
+            assert "more than 50,000 values" in answer.text
+        asked = {"agent": "builder", "tool": "pay", "arguments": many}
+        assert "more than 50,000 values" in carl.act("/explain", 409, **asked).text
+        text = json.dumps({"to": "," * MAX_ARGUMENT_VALUES})
+        carl.act(f"/approvals/{request.id}/edit", 200, arguments=text)
+    service.deny(request)
