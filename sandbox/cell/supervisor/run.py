@@ -48,11 +48,9 @@ _BEGIN_SECONDS = 1.0
 _INTERRUPT_SECONDS = 0.5
 # What takes too much would take more until it answers.
 _AT_ONCE = "out_of_memory", "killed"
-# Time to flush the line that it has begun, less what the machine did elsewhere; of what
-# it has taken too much it would take more meanwhile. Then an idle machine keeps a
-# deadline within a tenth of a second.
+# Time to flush the line that it has begun, less what the machine did elsewhere; an idle
+# one keeps a deadline within a tenth of a second.
 _FLUSH_SECONDS = 0.02
-_TIMEOUT_FLUSH_SECONDS = 0.05
 _LONGEST_FLUSH_SECONDS = 0.3
 # The most of it that counts as one step.
 _STEP_SECONDS = 0.05
@@ -282,11 +280,9 @@ class Run:
         """Let a program flush the line that it has begun, before it is killed."""
         self._output.await_flush()
         os.kill(self._child.pid, signals.LAST_WORDS)
-        is_late = self._reason == "timeout"
-        left = _TIMEOUT_FLUSH_SECONDS if is_late else _FLUSH_SECONDS
-        until = time.monotonic() + _LONGEST_FLUSH_SECONDS
+        left, until = _FLUSH_SECONDS, time.monotonic() + _LONGEST_FLUSH_SECONDS
         while self._runs and left > 0 and not self._output.is_flushed:
-            left = min(left - self._step(poller, 0.001), until - time.monotonic())
+            left = min(left - self._step(poller, 0.005), until - time.monotonic())
 
     def _interrupt(self, poller: select.poll) -> None:
         """Interrupt a program by SIGINT, so that it ends and keeps its state."""
