@@ -73,6 +73,12 @@ async def test_what_is_not_json_is_described(
     assert len(result.value.repr) <= 1024
 
 
+async def test_a_long_text_of_any_script_comes_back(sandbox: SandboxManager) -> None:
+    result = await sandbox.run("'é' * 260_000")
+
+    assert (result.status, result.value) == ("ok", "é" * 260_000), result.warnings
+
+
 async def test_a_deeply_nested_value_is_described(sandbox: SandboxManager) -> None:
     result = await sandbox.run("x = []\nfor _ in range(100_000): x = [x]\nx")
 

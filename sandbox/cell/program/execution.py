@@ -252,11 +252,7 @@ def _outcome(program: Any, path: str, *, is_cell: bool, shows: bool = False) -> 
 def _reported(value: Any) -> tuple[dict[str, Any], int]:
     """Return what `values.report` does, or the type alone."""
     try:
-        try:
-            return values.report(value)
-        except Exception:
-            with stateful.PlainBuiltins():
-                return values.report(value)
+        return values.report(value)
     except BaseException:
         return {"type": values.type_name(value)}, 0
 

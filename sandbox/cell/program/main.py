@@ -52,6 +52,7 @@ from . import (
     source,
     stateful,
     streams,
+    values,
 )
 from .requests import frame_request, read_request
 
@@ -75,11 +76,6 @@ _node = ""
 _closes = False
 # As for `limit_processes`, which counts when a run begins.
 _more_processes = 0
-_json: Any = json.encoder
-# By C alone: programs may replace what the rest of `json` uses.
-_pieces = _json.c_make_encoder(
-    None, None, _json.encode_basestring_ascii, None, ":", ",", False, False, True
-)
 
 
 class Pipes:
@@ -416,7 +412,8 @@ def _encode(report: dict[str, Any]) -> bytes:
 
 
 def _line(report: dict[str, Any]) -> bytes:
-    return "".join(_pieces(report, 0)).encode() + b"\n"
+    # Halves of surrogate pairs become `\ud83d`, as JSON has them.
+    return values.as_json(report).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _write_all(fd: int, data: bytes) -> None:
