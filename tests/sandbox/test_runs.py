@@ -79,6 +79,16 @@ async def test_a_long_text_of_any_script_comes_back(sandbox: SandboxManager) -> 
     assert (result.status, result.value) == ("ok", "é" * 260_000), result.warnings
 
 
+async def test_half_a_surrogate_pair_costs_no_report(sandbox: SandboxManager) -> None:
+    failed = await sandbox.run("raise ValueError('a\\ud800')")
+    kind = "type('T', (), {'__repr__': lambda self: 'b\\ud800'})"
+    described = await sandbox.run(f"{kind}()")
+
+    assert failed.exception is not None, failed.warnings
+    assert (failed.exception.type, failed.exception.message) == ("ValueError", "a?")
+    assert described.value == OpaqueValue(type="T", repr="b?")
+
+
 async def test_a_deeply_nested_value_is_described(sandbox: SandboxManager) -> None:
     result = await sandbox.run("x = []\nfor _ in range(100_000): x = [x]\nx")
 

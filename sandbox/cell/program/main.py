@@ -412,8 +412,8 @@ def _encode(report: dict[str, Any]) -> bytes:
 
 
 def _line(report: dict[str, Any]) -> bytes:
-    # Halves of surrogate pairs become `\ud83d`, as JSON has them.
-    return values.as_json(report).encode("utf-8", "backslashreplace") + b"\n"
+    # A message may have halves of surrogate pairs, which the host would not take.
+    return values.as_json(report).encode("utf-8", "replace") + b"\n"
 
 
 def _write_all(fd: int, data: bytes) -> None:
