@@ -146,6 +146,25 @@ async def test_what_a_program_spoils_costs_neither_value_nor_state(
     assert first.stdout == "a\n"
 
 
+@pytest.mark.promise("FP27")
+async def test_a_builtin_that_a_thread_puts_back_stays_so(sandbox: Sandbox) -> None:
+    code = (
+        "import builtins, os, threading, time\nplain = builtins.print\n"
+        "def put_back():\n    while not os.path.exists('go'): time.sleep(0.01)\n"
+        "    builtins.print = plain\n    open('done', 'w').close()\n"
+        "builtins.print = lambda *_: None\nthreading.Thread(target=put_back).start()"
+    )
+    wait = "touch go; until [ -e done ]; do sleep 0.01; done"
+    async with sandbox.session() as session:
+        await session.run(code)
+        # No program runs meanwhile.
+        await (await session.exec(["sh", "-c", wait])).wait()
+        await session.run("None")
+        after = await session.run("print('a')\nbuiltins.print is plain")
+
+    assert (after.stdout, after.value) == ("a\n", True)
+
+
 @pytest.mark.promise("P-03", "FP27")
 async def test_an_audit_hook_that_refuses_all_costs_no_value_and_no_state(
     sandbox: Sandbox,

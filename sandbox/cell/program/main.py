@@ -254,12 +254,13 @@ def _offer_tools(
     return way
 
 
-def _live(request: dict[str, Any]) -> int:
+def _live(request: dict[str, Any] | None) -> int:
     """Run one request after the other in this interpreter, and fork it on request."""
     module = sys.modules["__main__"]
-    between = stateful.PlainBuiltins()
+    first = b""
     while True:
-        with between:
+        with stateful.PlainBuiltins():
+            request = request or read_request(REQUEST_FD, first, _home)
             module.__dict__.update(request["inputs"])
             way = _offer_tools(request, module)
             before = _set_environment(request.pop("secrets"))
@@ -267,30 +268,28 @@ def _live(request: dict[str, Any]) -> int:
         outcome = execution.run(request["code"], _home, path, lasts=True)
         if displays.in_child():
             return execution.end(outcome.exit_code)
-        between = stateful.PlainBuiltins()
-        with between:
+        with stateful.PlainBuiltins():
             displays.end()
             if way is not None:
                 way.close()
             _restore_environment(before)
             ending.flush()
             streams.end()
-            report = {**outcome.report, "exit_code": outcome.exit_code}
-            _write_all(RESULT_FD, _encode(report))
-        request = _next_request(between)
+            line = _encode({**outcome.report, "exit_code": outcome.exit_code})
+        _write_all(RESULT_FD, line)
+        request, first = None, _await_program()
 
 
-def _next_request(between: stateful.PlainBuiltins) -> dict[str, Any]:
-    """Fork on request until there is another program to run, and return that."""
+def _await_program() -> bytes:
+    """Fork on request until there is another program; return the first byte of it."""
     while (first := os.read(REQUEST_FD, 1)) in (FORK, ANSWER):
-        with between:
+        with stateful.PlainBuiltins():
             if first == FORK:
                 _become_branch(stateful.fork(*stateful.receive_fork(REQUEST_FD)))
             else:
                 # It came after the end of the run that waited for it.
                 host_tools.read_answer(REQUEST_FD, first)
-    with between:
-        return read_request(REQUEST_FD, first, _home)
+    return first
 
 
 def _become_branch(announcement: dict[str, Any] | None) -> None:

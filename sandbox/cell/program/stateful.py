@@ -12,7 +12,7 @@ import socket
 import stat
 import sys
 import time
-from operator import is_
+from operator import is_, itemgetter
 
 from ..kernel import signals
 from ..kernel.descriptors import move_fds, receive_fds
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _FIRST_FILE = 5
 _MAX_COPIED = 4096
 _plain = dict(vars(builtins))
+_all_of = itemgetter(*_plain)
 _GONE = object()
 
 
@@ -33,16 +34,11 @@ class PlainBuiltins:
     """Python's own builtins, for our steps between programs that replaced some.
 
     Our modules have theirs anyway, but not those of the standard library that they use.
-    It looks once, when it is made, for what is to be replaced meanwhile.
+    What it puts back is what it has found, as threads may replace some at any time.
     """
 
-    def __init__(self) -> None:
-        found = vars(builtins)
-        self._theirs: dict[str, Any] = {}
-        if not all(map(is_, map(found.get, _plain), _plain.values())):
-            self._theirs = {name: found.get(name, _GONE) for name in _plain}
-
     def __enter__(self) -> None:
+        self._theirs = _replaced()
         if self._theirs:
             vars(builtins).update(_plain)
 
@@ -52,6 +48,19 @@ class PlainBuiltins:
                 vars(builtins).pop(name, None)
             else:
                 vars(builtins)[name] = value
+
+
+def _replaced() -> dict[str, Any]:
+    """Return what the program has in place of Python's own builtins."""
+    found = vars(builtins)
+    try:
+        if all(map(is_, _all_of(found), _plain.values())):
+            return {}
+    except KeyError:
+        # It has deleted one.
+        pass
+    now = {name: found.get(name, _GONE) for name in _plain}
+    return {name: value for name, value in now.items() if value is not _plain[name]}
 
 
 def interruptible(function: Callable[[], Any]) -> Any:
