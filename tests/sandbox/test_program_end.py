@@ -147,6 +147,17 @@ async def test_what_a_program_spoils_costs_neither_value_nor_state(
 
 
 @pytest.mark.promise("FP27")
+async def test_a_long_value_is_shown_whole_whatever_builtins_are_replaced(
+    sandbox: Sandbox,
+) -> None:
+    code = "import builtins\nbuiltins.isinstance = None\n'x' * 600_000"
+    result = await sandbox.run(code)
+
+    shown = [each.text() or "" for each in result.outputs]
+    assert (result.status, len("".join(shown))) == ("ok", 600_002), result.stderr
+
+
+@pytest.mark.promise("FP27")
 async def test_a_builtin_that_a_thread_puts_back_stays_so(sandbox: Sandbox) -> None:
     code = (
         "import builtins, os, threading, time\nplain = builtins.print\n"

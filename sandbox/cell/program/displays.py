@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from . import stateful
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -115,7 +117,9 @@ def finish_figures() -> None:
 def _load() -> Any:
     global _outputs
     if _outputs is None:
-        from ..outputs import display as outputs
+        # Nothing can be imported again whose first import failed.
+        with stateful.PlainBuiltins():
+            from ..outputs import display as outputs
 
         outputs.begin(_home, _pid)
         _outputs = outputs

@@ -270,6 +270,12 @@ def _keep(value: Any, names: dict[str, Any]) -> None:
 
 def _show(step: Callable[[], object]) -> None:
     try:
-        step()
+        try:
+            step()
+        except Exception:
+            with stateful.PlainBuiltins() as replaced:
+                if not replaced:
+                    raise
+                step()
     except BaseException:
         streams.write_error("toolcell: outputs could not be shown\n")

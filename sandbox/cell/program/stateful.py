@@ -35,12 +35,14 @@ class PlainBuiltins:
 
     Our modules have theirs anyway, but not those of the standard library that they use.
     What it puts back is what it has found, as threads may replace some at any time.
+    It gives True if there was any.
     """
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> bool:
         self._theirs = _replaced()
         if self._theirs:
             vars(builtins).update(_plain)
+        return bool(self._theirs)
 
     def __exit__(self, *_: object) -> None:
         for name, value in self._theirs.items():
