@@ -146,6 +146,16 @@ async def test_what_a_program_spoils_costs_neither_value_nor_state(
     assert first.stdout == "a\n"
 
 
+async def test_a_session_without_its_channel_says_why_it_ended(
+    sandbox: Sandbox,
+) -> None:
+    async with sandbox.session() as session:
+        result = await session.run("import os\nos.close(3)")
+
+    assert (result.status, result.exit_code, result.state) == ("exit", 70, "lost")
+    assert result.stderr == "toolcell: the interpreter ended by OSError\n"
+
+
 @pytest.mark.promise("FP27")
 async def test_a_long_value_is_shown_whole_whatever_builtins_are_replaced(
     sandbox: Sandbox,

@@ -187,8 +187,11 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
     try:
         code = _serve(first)
         ending.leave(code)
-    finally:
+    except BaseException as error:
         # A program may have spoilt what our own steps need.
+        why = f"toolcell: the interpreter ended by {type(error).__name__}\n"
+        os.write(2, why.encode("utf-8", "replace"))
+    finally:
         os._exit(code)
 
 
