@@ -15,6 +15,9 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _MAX_NAME = 253
 _MAX_NAMED = 64
+DEFAULT_PORTS = {"http": 80, "https": 443}
+"""The port of a URL without one, by its scheme."""
+
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "cell")  # noqa: S104
 """The names of a cell's own interfaces."""
 

@@ -10,7 +10,7 @@ from toolcell.core.addresses import is_loopback_or_https
 from toolcell.core.secrets import SecretReference
 
 from .base import SettingsModel
-from .host_rules import read_authority
+from .host_rules import DEFAULT_PORTS, read_authority
 
 _VERSION = r"(===?|~=|!=|<=?|>=?) ?[A-Za-z0-9.*+!_-]{1,64}"
 _REQUIREMENT = re.compile(
@@ -31,8 +31,6 @@ _NPM = re.compile(
     r"(?P<name>(@[A-Za-z0-9_-][A-Za-z0-9._-]{0,98}/)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,98})"
     rf"(@(?P<version>{_NPM_VERSION}))?"
 )
-
-_PORTS = {"https": 443, "http": 80}
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 """Hosts whose connections do not leave it."""
@@ -78,7 +76,7 @@ def npm_origin(address: str) -> tuple[str, str, int]:
         ValueError: It has none.
     """
     parts = urlsplit(address)
-    host, port = read_authority(parts.netloc, _PORTS.get(parts.scheme))
+    host, port = read_authority(parts.netloc, DEFAULT_PORTS.get(parts.scheme))
     return parts.scheme, host, port
 
 
@@ -123,8 +121,8 @@ class PackageRules(SettingsModel):
         str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
     ] = "https://registry.npmjs.org"
     """The registry of packages of npm, without a password, `https://` or on this
-    machine. The cell that installs them
-    reaches its host alone, at all addresses that it has when the sandbox opens."""
+    machine. The cell that installs them reaches its host alone, at all addresses that
+    it has when the sandbox opens."""
 
     seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
     """Seconds for finding, and again for fetching, a set of packages, and for building

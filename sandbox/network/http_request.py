@@ -13,12 +13,11 @@ from typing import Literal
 import h11
 from pydantic import JsonValue
 
-from ..config.host_rules import read_authority, write_authority
+from ..config.host_rules import DEFAULT_PORTS, read_authority, write_authority
 from ..credentials.agents import AgentCredentials, MisplacedError
 from ..credentials.masking import Mask
 from .gate import ActName
 from .types import (
-    DEFAULT_PORTS,
     HTTP_PORT,
     MISPLACED,
     REFUSAL,

@@ -24,7 +24,7 @@ from pydantic import JsonValue
 
 from toolcell.core.task_groups import unwrapped_single_error
 
-from ..config.host_rules import read_authority
+from ..config.host_rules import DEFAULT_PORTS, read_authority
 from . import stream as egress_stream
 from .attempt import Attempt, Verdict
 from .client_hello import HANDSHAKE, read_client_hello
@@ -40,7 +40,7 @@ from .proxy import http_answer
 from .request_head import next_head
 from .stream import CellStream
 from .tls import TLSStream
-from .types import DEFAULT_PORTS, REFUSAL, ByteStream, ProgramEnd, RefusedError
+from .types import REFUSAL, ByteStream, ProgramEnd, RefusedError
 
 _HANDSHAKE_SECONDS = 10.0
 _NOT_PASSED_ON = frozenset(

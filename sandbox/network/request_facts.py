@@ -17,8 +17,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import h11
 from pydantic import JsonValue
 
-from ..config.host_rules import read_authority
-from .types import DEFAULT_PORTS
+from ..config.host_rules import DEFAULT_PORTS, read_authority
 
 MAX_TARGET_BYTES = 8_192
 """Bytes of a path with its query. When it is exceeded the request is refused."""

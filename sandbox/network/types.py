@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..config.host_rules import DEFAULT_PORTS
+
 if TYPE_CHECKING:
     from ..results.result import Connection
 
@@ -16,10 +18,7 @@ OnConnection = Callable[["Connection"], None]
 """Called with each connection that has ended or was refused."""
 
 
-HTTP_PORT = 80
-DEFAULT_PORTS = {"http": HTTP_PORT, "https": 443}
-"""The port of a URL without one, by its scheme."""
-
+HTTP_PORT = DEFAULT_PORTS["http"]
 REFUSAL = "X-Toolcell-Refusal"
 """The header of a response that says why a guard, or its proxy, refuses."""
 

@@ -8,9 +8,10 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from pydantic import SecretStr
 
+from ..config.host_rules import DEFAULT_PORTS
+
 _NAME = "toolcell"
 _HIDDEN = "****"
-_PORTS = {"http": 80, "https": 443}
 
 
 class PackageIndex:
@@ -82,4 +83,4 @@ class _Authorization(urllib.request.BaseHandler):
 
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
-    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
+    return parts.scheme, parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme)
