@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from toolcell.core import ConfigError
-from toolcell.core.paths import interpreter_folders, places_on_the_way
+from toolcell.core.paths import places_on_the_way
 from toolcell.core.secrets import SecretReference
 from toolcell.guard import AgentPolicy, load_policies
 from toolcell.sandbox import SandboxConfig
@@ -329,9 +329,7 @@ class HostConfig(Model):
             sandbox.network.server_ca,
             sandbox.package_rules.folder,
             unquote(index.path) if index.scheme == "file" else None,
-            sandbox.python,
-            sandbox.node,
-            *interpreter_folders(sandbox.python),
+            *sandbox.interpreters,
         ]
         files = [Path(each) for each in found if each]
         return [*self.policy_files, *tools.folders, *files]

@@ -167,8 +167,7 @@ def why_not_fixed(binds: Iterable[Bind]) -> str:
         binds: All mounts of a cell, with their sources as they are written.
     """
     binds = list(binds)
-    written = [os.path.realpath(bind.source) for bind in binds if not bind.read_only]
-    for bind, folder in product(binds, written):
+    for bind, folder in product(binds, _written(binds)):
         for place in map(str, places_on_the_way(bind.source)):
             if place != folder and _inside(place, folder):
                 return (
@@ -185,12 +184,16 @@ def why_not_kept(binds: Iterable[Bind], paths: Iterable[str | Path]) -> str:
         binds: All mounts of a cell, with their sources as they are written.
         paths: Files and folders that programs must not change.
     """
-    written = [os.path.realpath(bind.source) for bind in binds if not bind.read_only]
-    for path, folder in product(paths, written):
+    for path, folder in product(paths, _written(binds)):
         places = [str(place) for place in places_on_the_way(path)]
         if _inside(folder, places[-1]) or any(_inside(p, folder) for p in places):
             return f"{folder} would let programs change {path}; mount it read-only"
     return ""
+
+
+def _written(binds: Iterable[Bind]) -> list[str]:
+    """Return what programs may write to."""
+    return [os.path.realpath(bind.source) for bind in binds if not bind.read_only]
 
 
 def follow(mounts: Iterable[Bind]) -> list[Bind]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from os.path import dirname, exists, join, realpath
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -449,10 +450,15 @@ class SandboxConfig(SettingsModel):
     @model_validator(mode="after")
     def _keeps_interpreters(self) -> "SandboxConfig":
         binds = [mount.bind for mount in self.mounts]
-        programs = (self.python, self.node, *interpreter_folders(self.python))
-        if why := mounts.why_not_kept(binds, filter(None, programs)):
+        if why := mounts.why_not_kept(binds, self.interpreters):
             raise ValueError(why)
         return self
+
+    @property
+    def interpreters(self) -> list[Path]:
+        """The named programs that run in cells, and the folders of the Python."""
+        named = [Path(path) for path in (self.python, self.node) if path is not None]
+        return [*named, *interpreter_folders(self.python)]
 
     @property
     def wants_packages(self) -> bool:
