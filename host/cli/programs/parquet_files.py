@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -16,7 +16,7 @@ from typing import IO, Any
 from toolcell.core import ConfigError, InvalidInputError, ToolcellError
 from toolcell.core.text.install_hint import install_hint
 
-from .csv_programs import cell_value
+from .csv_programs import cell_value, check_columns
 
 MAGIC = b"PAR1"
 """The first bytes of each such file."""
@@ -60,21 +60,10 @@ def parquet_rows(
         names = table.schema_arrow.names
         known = [name for name in names if name in fields]
         others = dict.fromkeys(name for name in names if name not in fields)
-        _check(path, names, known)
+        check_columns(f"{path} has", names, known)
         for rows in table.iter_batches(_ROWS, columns=known, use_threads=False):
             for at in range(rows.num_rows):
                 yield next(number), partial(_fields, rows, at, others)
-
-
-def _check(path: Path, names: Sequence[str], known: Sequence[str]) -> None:
-    twice = {name for name in known if known.count(name) > 1}
-    if "code" in known and not twice:
-        return
-    raise InvalidInputError(
-        f"{path} has "
-        + (f"{min(twice)!r} twice" if twice else f"no column 'code': {[*names]}"),
-        hint="name the columns, the one of the programs `code`",
-    )
 
 
 def _fields(rows: Any, at: int, others: dict[str, Any]) -> dict[str, Any]:
