@@ -317,7 +317,8 @@ async def test_connections_and_bytes_are_limited(
     assert "used up its 2 connections" in few.warnings[0]
     values: Any = small.value
     assert len(values[0]) == 1000
-    assert values[1:] == ["IncompleteRead", 403]
+    # The limit may cut the answer before its head has reached the program.
+    assert values[1] in ("IncompleteRead", "closed") and values[2] == 403
     assert small.usage.network_bytes <= 100_000
     assert "network_bytes" in small.warnings[0]
 
