@@ -72,9 +72,17 @@ async def test_a_script_finds_its_folder(sandbox: Sandbox) -> None:
 
 @pytest.mark.promise("FP19")
 async def test_the_compiler_goes_as_deep_as_plain(sandbox: Sandbox) -> None:
+    """And gives the value of a deep program, at its own line of a traceback."""
     terms = " + \n".join(map(str, range(1200)))
     result = await sandbox.run(f"s = ({terms})\nprint(s)")
     assert result.stdout == "719400\n"
+    deep = await sandbox.run(f"x = 1; (x + {terms})")
+    above = await sandbox.run(f"x = ({terms})\nx")
+    assert (deep.value, above.value) == (719401, 719400)
+    raised = await sandbox.run(f"x = 1\n(x + {terms} +\n'a')")
+    assert "line 2, in <module>" in raised.stderr
+    alone = await sandbox.run(f"({terms})")
+    assert alone.value == 719400
 
 
 @pytest.mark.promise("FP27")

@@ -153,9 +153,6 @@ def _compiled(program: bytes, path: str, *, is_cell: bool) -> tuple[Any, Any]:
     """Compile a program, or a cell of a notebook, which has more than plain Python."""
     try:
         return _split(program, path)
-    except RecursionError:
-        # The compiler itself goes deeper than a tree that Python can see.
-        return compile(program, path, "exec", 0, True), None
     except SyntaxError as error:
         if not is_cell:
             raise
@@ -176,14 +173,37 @@ def _split(program: bytes, path: str, flags: int = 0) -> tuple[Any, Any]:
     A semicolon after it makes it a statement, without a value.
     """
     tree: Any = compile(program, path, "exec", _ast.PyCF_ONLY_AST | flags, True)
-    last = body = None
+    last = None
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
         if not _ends_in_semicolon(program, tree.body[-1]):
-            last = _ast.Expression(tree.body.pop().value)
+            last = tree.body.pop()
+    value = last and _ast.Expression(last.value)
+    try:
+        return _both(tree if tree.body else None, value, path, flags)
+    except RecursionError:
+        # The compiler goes deeper into a text than into a tree that Python can see.
+        before, value = _texts(program, last)
+    return _both(before, value, path, flags)
+
+
+def _both(before: Any, last: Any, path: str, flags: int) -> tuple[Any, Any]:
     # All of it before any of it runs, as an error anywhere in it is the program's.
-    if tree.body:
-        body = compile(tree, path, "exec", flags, True)
+    body = before and compile(before, path, "exec", flags, True)
     return body, last and compile(last, path, "eval", flags, True)
+
+
+def _texts(program: bytes, last: Any) -> tuple[bytes | None, bytes | None]:
+    """Return what is before the last expression, and that at its line and column."""
+    if last is None:
+        return program, None
+    lines = program.splitlines(keepends=True)
+    line, column = last.lineno - 1, last.col_offset
+    start = sum(map(len, lines[:line])) + column
+    end = sum(map(len, lines[: last.end_lineno - 1])) + last.end_col_offset
+    text = program[start:end]
+    if column:
+        text = b"(" + b" " * (column - 1) + text + b")"
+    return program[:start] or None, b"\n" * line + text
 
 
 def _ends_in_semicolon(program: bytes, statement: Any) -> bool:
