@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
+from toolcell.sandbox.scheduling import fair_queue
 from toolcell.sandbox.scheduling import pool as pool_module
 from toolcell.sandbox.scheduling.cell_events import CellEvents
 from toolcell.sandbox.scheduling.fair_queue import FairQueue
@@ -479,4 +480,27 @@ async def test_a_long_wait_for_a_place_is_announced_once(
 
     assert caplog.messages == [
         "3 runs and sessions wait for a place: all 1 are taken (max_concurrency)"
+    ]
+
+
+@pytest.mark.promise("JA10")
+async def test_a_session_that_waits_says_which_limit_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the 33rd of a default manager does, after five seconds."""
+    assert (SandboxConfig().max_concurrency, fair_queue._PATIENCE_SECONDS) == (32, 5)
+    monkeypatch.setattr(fair_queue, "_PATIENCE_SECONDS", 0)
+    config = SandboxConfig(backend="subprocess", max_concurrency=1)
+    async with SandboxManager(config) as sandbox, anyio.create_task_group() as tasks:
+
+        async def use_another() -> None:
+            async with sandbox.session() as other:
+                assert (await other.run("1")).value == 1
+
+        async with sandbox.session():
+            tasks.start_soon(use_another)
+            await until(lambda: bool(caplog.messages))
+
+    assert caplog.messages == [
+        "one run or session waits for a place: all 1 are taken (max_concurrency)"
     ]
