@@ -2,6 +2,7 @@
 
 from .code.executor import CodeResult
 from .code.program_calls import ProgramCall, is_nested_call
+from .code.session_ends import SessionEnds, SQLiteSessionEnds
 from .code.sessions import CodeSession, CodeSessions, SessionEnd
 from .conformance import check_checkpointer, check_model, check_tool
 from .definition.context import ArtifactSink, Progress
@@ -59,7 +60,9 @@ __all__ = [
     "Progress",
     "Reload",
     "ResultStream",
+    "SQLiteSessionEnds",
     "SessionEnd",
+    "SessionEnds",
     "Snapshot",
     "ToolOptions",
     "UsageHour",

@@ -47,6 +47,8 @@ from toolcell.tools.spi import (
     MemoryIdempotency,
     MemoryRecords,
     ObservedRecords,
+    SessionEnds,
+    SQLiteSessionEnds,
 )
 
 from ..config.host_config import HostConfig
@@ -134,7 +136,8 @@ async def open_components(
     live_calls = LiveCalls(event_bus)
     executor = make_executor(config, registry, guarding, sandbox, live_calls, stack)
     if sandbox is not None and needs_sessions(config):
-        sessions = make_sessions(config, sandbox, guarding.guard)
+        ends = open_session_ends(config, stack)
+        sessions = make_sessions(config, sandbox, guarding.guard, ends)
         event_bus.follow_sessions(sessions)
         await stack.enter_async_context(sessions)
         add_code(config, executor, sandbox, sessions)
@@ -310,11 +313,24 @@ def needs_sessions(config: HostConfig) -> bool:
     )
 
 
+def open_session_ends(config: HostConfig, stack: AsyncExitStack) -> SessionEnds:
+    """Return what keeps why sessions ended, with a state folder over restarts."""
+    if config.state.folder is None:
+        return SessionEnds()
+    ends = SQLiteSessionEnds(config.state.folder / "sessions.db")
+    stack.callback(ends.close)
+    return ends
+
+
 def make_sessions(
-    config: HostConfig, sandbox: Sandbox, guard: ActionGuard
+    config: HostConfig,
+    sandbox: Sandbox,
+    guard: ActionGuard,
+    ends: SessionEnds | None = None,
 ) -> CodeSessions:
     """Return the sessions of code. Raises ConfigError."""
-    return CodeSessions(sandbox, max_sessions=config.tools.max_sessions, guard=guard)
+    most = config.tools.max_sessions
+    return CodeSessions(sandbox, max_sessions=most, guard=guard, ends=ends)
 
 
 def add_code(

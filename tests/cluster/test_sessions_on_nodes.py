@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -17,8 +18,9 @@ from toolcell.cluster.wire import link, message
 from toolcell.cluster.wire.file_chunks import MAX_HEADERS_BYTES, receive_file
 from toolcell.cluster.wire.link import Exchange
 from toolcell.cluster.wire.message import Message
-from toolcell.core import InvalidInputError, SandboxError
+from toolcell.core import CellLostError, InvalidInputError, SandboxError
 from toolcell.sandbox import Finished, Limits
+from toolcell.tools.spi import CodeSessions
 
 from ..conftest import SUBPROCESS
 from ..support.cluster.local import local_cluster
@@ -66,6 +68,27 @@ async def test_a_stream_of_a_session_takes_secrets(sandbox: ClusterSandbox) -> N
         ends = [each async for each in session.stream(code, secrets=given)]
         assert isinstance(ends[-1], Finished)
         assert ends[-1].result.value == "hidden"
+
+
+@pytest.mark.promise("JA10")
+@pytest.mark.parametrize("is_idle", [True, False])
+async def test_a_session_that_was_lost_with_its_node_says_so(is_idle: bool) -> None:
+    async with (
+        local_cluster(SUBPROCESS.config()) as sandbox,
+        CodeSessions(sandbox) as sessions,
+    ):
+        with suppress(CellLostError):
+            async with sessions.use("a", "key") as held:
+                session = cast(Any, held.session)
+                if not is_idle:
+                    session._link.give_up("its machine is gone")
+                    await session.run("1")
+        session._link.give_up("its machine is gone")
+        async with sessions.use("a", "key") as again:
+            assert again is not held
+            lost = again.lost_before
+
+    assert f"are lost: the node {session.node} is lost: its machine is gone;" in lost
 
 
 @pytest.fixture

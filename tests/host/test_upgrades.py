@@ -28,6 +28,7 @@ from toolcell.host.operator.audit_anchors import HeadFile
 from toolcell.host.runtime.backup import MANIFEST, back_up, restore
 from toolcell.host.webhooks.queue import MessageQueue
 from toolcell.tools import SQLiteIdempotency, SQLiteRecords
+from toolcell.tools.spi import SQLiteSessionEnds
 
 from ..support.paths import ROOT, TESTS
 
@@ -41,6 +42,7 @@ FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "approvals.db": ("guard/approvals/store.py", ApprovalStore),
     "records.db": ("tools/stores/sqlite_file.py", SQLiteRecords),
     "idempotency.db": ("tools/stores/sqlite_file.py", SQLiteIdempotency),
+    "sessions.db": ("tools/stores/sqlite_file.py", SQLiteSessionEnds),
     "flows.db": ("flow/stores/sqlite.py", SQLiteCheckpointer),
     "tokens.db": ("host/http/tokens.py", TokenStore),
     "people.db": ("host/console/accounts/people_file.py", PeopleFile),

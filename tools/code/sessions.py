@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Literal
 import anyio
 import anyio.abc
 
-from toolcell.core import ConfigError, SandboxUnavailableError, ToolcellError
+from toolcell.core import (
+    CellLostError,
+    ConfigError,
+    SandboxUnavailableError,
+    ToolcellError,
+)
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import Sandbox, SandboxSession
 
 from .session_costs import LOOK_SECONDS, SessionCosts
+from .session_ends import SessionEnds
 
 if TYPE_CHECKING:
     from toolcell.sandbox.spi import CellUsage
@@ -63,6 +69,9 @@ class CodeSession:
     end: SessionEnd | None = None
     """The reason of its end; None while it is open."""
 
+    fault: str = ""
+    """The reason why its cell was lost, where more is known than that."""
+
     lost_before: str = ""
     """The reason why its key lost an earlier session, until a result has said it."""
 
@@ -77,8 +86,6 @@ class CodeSession:
 
 
 _MOMENT_SECONDS = 0.05
-_MAX_LOSSES = 1024
-"""Ends of sessions that wait to be said. When it is reached the oldest is forgotten."""
 
 
 class CodeSessions:
@@ -98,6 +105,7 @@ class CodeSessions:
             `wall_seconds`. Other agents are refused at once.
         guard: Is charged with what sessions use between programs; None: no one is. A
             session whose agent has used a budget up ends.
+        ends: Keeps why sessions ended; default in memory.
 
     Raises:
         ConfigError: The sandbox would have no cell left for anything else.
@@ -112,6 +120,7 @@ class CodeSessions:
         *,
         max_sessions: int = 8,
         guard: ActionGuard | None = None,
+        ends: SessionEnds | None = None,
     ) -> None:
         if not 1 <= max_sessions < sandbox.config.max_concurrency:
             raise ConfigError(
@@ -126,7 +135,7 @@ class CodeSessions:
         self._lifetime_seconds = sandbox.config.session_lifetime_seconds
         self._open: dict[tuple[str | None, str], CodeSession] = {}
         self._opened = 0
-        self._losses: dict[tuple[str | None, str], str] = {}
+        self._ends = ends or SessionEnds()
         self.listeners: list[Callable[[CodeSession], None]] = []
         """Called with each session that was opened, and of each that has ended."""
 
@@ -153,8 +162,12 @@ class CodeSessions:
         Raises:
             SandboxUnavailableError: There is no cell, or all sessions are in use and
                 none becomes free in time (`details["reason"]` is "sessions_full").
+            StoreUnavailableError: Why the key's last session ended cannot be read.
         """
         found = self._open.get((agent_id, key))
+        if found is not None and _is_gone(found):
+            await _ask_fault(found)
+            found = self._open.get((agent_id, key))
         if found is None or _is_gone(found):
             found = self._begin(agent_id, key, found)
         found.users += 1
@@ -164,6 +177,9 @@ class CodeSessions:
                 raise found.error
             async with found.costs.of_call(found):
                 yield found
+        except CellLostError as error:
+            _note_fault(found, error)
+            raise
         finally:
             found.users -= 1
             found.used = anyio.current_time()
@@ -232,16 +248,16 @@ class CodeSessions:
     ) -> CodeSession:
         if before is not None:
             self._forget(before, self._end_of_gone(before))
+        why = self._ends.why((agent_id, key))
         while len(self._open) >= self._max_sessions:
             self._reclaim(self._least_needed(agent_id))
         self._opened += 1
-        lost = self._losses.pop((agent_id, key), "")
         made = CodeSession(
             number=self._opened,
             agent_id=agent_id,
             key=key,
             costs=SessionCosts(self._guard),
-            lost_before=lost,
+            lost_before=why and _loss(why),
         )
         self._open[agent_id, key] = made
         self._tasks.start_soon(self._hold_open, made)
@@ -275,7 +291,7 @@ class CodeSessions:
         """Let a session end as soon as it has no users, and take no new ones."""
         del self._open[held.agent_id, held.key]
         held.closing, held.end = True, "reclaimed"
-        self._note_loss(held)
+        self._note_end(held)
         if not held.users:
             held.over.set()
         # If it still waits for its own place, it waits no longer.
@@ -305,7 +321,7 @@ class CodeSessions:
     def _forget(self, gone: CodeSession, end: SessionEnd) -> None:
         if gone.end is None:
             gone.end = end
-            self._note_loss(gone)
+            self._note_end(gone)
         gone.over.set()
         if self._open.get((gone.agent_id, gone.key)) is gone:
             del self._open[gone.agent_id, gone.key]
@@ -318,6 +334,7 @@ class CodeSessions:
                 self._sandbox.session(agent_id=held.agent_id) as session,
             ):
                 held.session = session
+                self._ends.note_open((held.agent_id, held.key))
                 await held.costs.begin(held)
                 held.ready.set()
                 self._tell(held)
@@ -336,9 +353,12 @@ class CodeSessions:
             if held.session is not None:
                 self._tell(held)
 
-    def _note_loss(self, ended: CodeSession) -> None:
+    def _note_end(self, ended: CodeSession) -> None:
         """Keep why a session ended, for the next result of its key."""
+        if ended.session is None:
+            return
         why = {
+            "closed": "",
             "idle": f"it was not used for {self._idle_seconds:g} seconds"
             " (sandbox.session_idle_seconds)",
             "lifetime": f"it was open for {self._lifetime_seconds:g} seconds"
@@ -346,21 +366,10 @@ class CodeSessions:
             "reclaimed": "its place went to another one, as only"
             f" {self._max_sessions} are open at once (tools.max_sessions)",
             "budget": "a budget of its agent is used up",
-            "lost": "its cell was lost",
+            "lost": ended.fault or "its cell was lost",
         }.get(ended.end or "")
-        if why is not None and ended.session is not None:
-            loss = (
-                f"variables and files of this session are lost: {why}; upload files and"
-                " set variables again"
-            )
-        elif ended.lost_before and ended.end != "closed":
-            # It could not open, so no result of it has said this.
-            loss = ended.lost_before
-        else:
-            return
-        self._losses[ended.agent_id, ended.key] = loss
-        if len(self._losses) > _MAX_LOSSES:
-            del self._losses[next(iter(self._losses))]
+        if why is not None:
+            self._ends.note_end((ended.agent_id, ended.key), why)
 
     def _tell(self, changed: CodeSession) -> None:
         for listener in self.listeners:
@@ -383,3 +392,25 @@ def _is_gone(held: CodeSession) -> bool:
     """Tell whether the cell of a session without users has ended."""
     session = held.session
     return not held.users and session is not None and not session.alive
+
+
+def _loss(why: str) -> str:
+    return (
+        f"variables and files of this session are lost: {why}; upload files and set"
+        " variables again"
+    )
+
+
+async def _ask_fault(gone: CodeSession) -> None:
+    """Ask a session whose cell has ended why; it knows of a node that was lost."""
+    assert gone.session is not None
+    with anyio.move_on_after(LOOK_SECONDS):
+        try:
+            await gone.session.usage()
+        except CellLostError as error:
+            _note_fault(gone, error)
+
+
+def _note_fault(gone: CodeSession, error: CellLostError) -> None:
+    if error.details.get("reason") == "node_lost":
+        gone.fault = error.message

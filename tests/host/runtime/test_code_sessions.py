@@ -365,6 +365,37 @@ async def test_a_session_that_its_client_closed_is_not_lost() -> None:
     assert (new["variables"], "lost" in new) == ("new", False)
 
 
+@pytest.mark.promise("JA10", "P-07")
+async def test_a_restart_is_said_once(tmp_path: Path) -> None:
+    """Where the host has a state folder; and so is an end that nobody heard of."""
+    found: dict[str, list[Any]] = {"open": [], "closed": [], "taken": []}
+    options = {**config(max_sessions=2), "state": {"folder": str(tmp_path / "state")}}
+    for _ in range(2):
+        made = HostConfig.model_validate(options)
+        async with Host(made, environ={}) as host:
+            desk = Desk(host)
+            for key in ("taken", "closed", "open"):
+                found[key].append(await desk("run_python", key, code="x = 1"))
+                if key == "closed":
+                    assert host.sessions is not None
+                    await host.sessions.aclose("a", key)
+            await desk("run_python", "another", code="1")
+            found["open"].append(await desk("run_python", "open", code="x"))
+
+    told = {key: [each.get("lost", "") for each in found[key]] for key in found}
+    said = "variables and files of this session are lost: %s; upload files and"
+    assert [each["variables"] for each in found["open"]] == [
+        "new",
+        "kept",
+        "lost",
+        "kept",
+    ]
+    assert told["open"][2].startswith(said % "its host ended")
+    assert told["closed"] == ["", ""]
+    assert "only 2 are open at once (tools.max_sessions)" in told["taken"][1]
+    assert not any([*told["open"][:2], told["open"][3], told["taken"][0]])
+
+
 async def test_a_session_that_is_at_work_is_never_taken_away() -> None:
     async with opened(max_sessions=2) as desk:
         sessions = desk.host.sessions

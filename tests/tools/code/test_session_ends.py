@@ -1,0 +1,79 @@
+"""Why sessions ended is known after their host has ended, too."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from toolcell.core import StoreUnavailableError
+from toolcell.tools.code import session_ends
+from toolcell.tools.code.session_ends import HOST_ENDED, SessionEnds
+from toolcell.tools.spi import SQLiteSessionEnds
+
+KEY = ("agent", "session")
+OTHER = (None, "session")
+
+
+def test_sessions_of_a_living_host_have_not_ended(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    with closing(SQLiteSessionEnds(path)) as here:
+        there = SQLiteSessionEnds(path)
+        there.note_open(KEY)
+        assert (here.why(KEY), there.why(KEY)) == ("", "")
+        there.close()
+        assert (here.why(KEY), here.why(OTHER)) == (HOST_ENDED, "")
+        here.note_open(KEY)
+        assert here.why(KEY) == ""
+
+
+@pytest.mark.parametrize("starts_later", [False, True])
+def test_sessions_of_a_killed_host_have_ended(
+    tmp_path: Path, starts_later: bool
+) -> None:
+    path = tmp_path / "sessions.db"
+    killed = SQLiteSessionEnds(path)
+    other = None if starts_later else SQLiteSessionEnds(path)
+    killed.note_open(KEY)
+    # As the kernel does for a process that ends.
+    os.close(killed._owner._fd)
+    with closing(other or SQLiteSessionEnds(path)) as here:
+        assert here.why(KEY) == HOST_ENDED
+        here.note_open(KEY)
+        here.note_end(KEY, "")
+        assert here.why(KEY) == ""
+
+
+def test_the_oldest_ends_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_ends, "_MAX_ROWS", 2)
+    monkeypatch.setattr(session_ends, "_MAX_ENDS", 2)
+    with closing(SQLiteSessionEnds(tmp_path / "sessions.db")) as stored:
+        for ends in (stored, SessionEnds()):
+            for number in range(3):
+                ends.note_open(("agent", str(number)))
+                ends.note_end(("agent", str(number)), f"why {number}")
+            whys = [ends.why(("agent", str(number))) for number in range(3)]
+            assert whys == ["", "why 1", "why 2"]
+
+
+def test_a_file_that_is_gone_ends_no_session(tmp_path: Path) -> None:
+    """A new one is refused, as nobody could say how the last one ended."""
+    path = tmp_path / "sessions.db"
+    with closing(SQLiteSessionEnds(path)) as ends:
+        ends.note_open(KEY)
+        path.unlink()
+        ends.note_end(KEY, "why")
+        with pytest.raises(StoreUnavailableError):
+            ends.why(KEY)
+        with pytest.raises(StoreUnavailableError):
+            ends.note_open(KEY)
+
+
+def test_the_file_has_no_key_of_a_client(tmp_path: Path) -> None:
+    with closing(SQLiteSessionEnds(tmp_path / "sessions.db")) as ends:
+        ends.note_open(("an agent", "a secret key"))
+    assert b"a secret key" not in (tmp_path / "sessions.db").read_bytes()
