@@ -161,8 +161,8 @@ class SandboxManager(Sandbox, Detachable):
             raise
         self._backend = backend
         self._work = BackgroundWork(tasks)
-        news = CellEvents(backend.traits.backend, self.cell_listeners)
-        self._supply = CellSupply(backend, self.config, tasks, self._active, news)
+        events = CellEvents(backend.traits.backend, self.cell_listeners)
+        self._supply = CellSupply(backend, self.config, tasks, self._active, events)
         self._factory = ProgramFactory(
             self.config,
             backend,
@@ -231,7 +231,7 @@ class SandboxManager(Sandbox, Detachable):
         await programs.install(packages)
         async with self._cells.cell(self.config.limits, agent_id) as cell:
             await cell.keep()
-            on_lost = partial(self._cells.news.lost, "session", agent_id)
+            on_lost = partial(self._cells.events.lost, "session", agent_id)
             shared = SharedCell(cell, rules, on_lost)
             idle = self.config.session_idle_seconds
             lifetime = self.config.session_lifetime_seconds

@@ -110,5 +110,5 @@ class SingleRuns:
             async with self._cells.cell(program.limits, agent_id, owner) as cell:
                 yield cell
         except CellLostError:
-            self._cells.news.lost("run", agent_id)
+            self._cells.events.lost("run", agent_id)
             raise

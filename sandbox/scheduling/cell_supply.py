@@ -43,7 +43,7 @@ class CellSupply:
         config: The configuration; its limits of concurrency and of the pool count.
         tasks: Owns the background work; it outlives this.
         active: Gets the cells that are in use.
-        news: Reports what goes wrong with them.
+        events: Reports what goes wrong with them.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class CellSupply:
         config: SandboxConfig,
         tasks: anyio.abc.TaskGroup,
         active: ActiveCells,
-        news: CellEvents,
+        events: CellEvents,
     ) -> None:
-        self.news = news
-        """Tells what goes wrong with the cells."""
+        self.events = events
+        """Reports what goes wrong with the cells."""
 
         self._queue = FairQueue(config.max_concurrency, config.max_queue)
         self._active = active
-        self._pool = Pool(backend, config, tasks, news)
+        self._pool = Pool(backend, config, tasks, events)
         self._pool.start()
         self._closed = False
 
@@ -120,13 +120,13 @@ class CellSupply:
 
     def _note_start(self, cell: Cell) -> None:
         if cell.handshake.started:
-            self.news.started()
+            self.events.started()
         elif cell.handshake.started is False:
-            self.news.failed("not_started")
+            self.events.failed("not_started")
 
     async def aclose(self) -> None:
         """Refuse those that wait, stop runs as `cancelled`, and destroy all cells."""
-        self._closed = self.news.closed = True
+        self._closed = self.events.closed = True
         self._queue.close()
         await self._active.stop()
         await self._pool.aclose()

@@ -63,7 +63,7 @@ class Pool:
         backend: Makes the cells.
         config: The configuration; `pool` and `limits` count.
         tasks: Owns the background work; it outlives the pool.
-        news: Reports cells that cannot be made, are lost, or cannot be used again.
+        events: Reports cells that cannot be made, are lost, or cannot be used again.
         clock: Returns seconds that never decrease.
     """
 
@@ -72,7 +72,7 @@ class Pool:
         backend: Backend,
         config: SandboxConfig,
         tasks: anyio.abc.TaskGroup,
-        news: CellEvents,
+        events: CellEvents,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
@@ -83,12 +83,12 @@ class Pool:
         self._scope = anyio.CancelScope()
         self._wanted = anyio.Event()
         self._closed = False
-        self._news = news
+        self._events = events
         self._clock = clock
         self._taken_at = -math.inf
         self._made = 0
         self._discarded = 0
-        self._used = UsedCells(config.max_concurrency, tasks, news, clock)
+        self._used = UsedCells(config.max_concurrency, tasks, events, clock)
 
     def start(self) -> None:
         """Begin to fill the pool, if it has a size, and to look after its cells."""
@@ -138,7 +138,7 @@ class Pool:
         try:
             await cell.wait_ready()
         except SandboxError:
-            self._news.failed("not_started")
+            self._events.failed("not_started")
             await cell.kill()
             return False
         except BaseException:
@@ -148,7 +148,7 @@ class Pool:
             await cell.kill()
             return False
         self._made += 1
-        self._news.started()
+        self._events.started()
         self._ready.append(cell)
         return True
 
@@ -168,7 +168,7 @@ class Pool:
             if cell.alive():
                 return cell
             self._discarded += 1
-            self._news.lost("ready")
+            self._events.lost("ready")
             await self.discard(cell)
         return await self._create(limits)
 
@@ -176,7 +176,7 @@ class Pool:
         try:
             return await self._backend.create_cell(limits)
         except (SandboxError, OSError):
-            self._news.failed("not_made")
+            self._events.failed("not_made")
             raise
 
     async def take_again(self, limits: Limits, owner: Owner) -> Cell:
@@ -195,7 +195,7 @@ class Pool:
             await self._used.put(key_of(owner, limits), cell)
             return
         if not cell.clean:
-            self._news.discarded("not_clean", agent_of(owner))
+            self._events.discarded("not_clean", agent_of(owner))
         await self.discard(cell)
 
     def replace_dead(self) -> None:
@@ -204,7 +204,7 @@ class Pool:
         dead = [cell for cell in self._ready if not cell.alive()]
         for cell in dead:
             self._ready.remove(cell)
-            self._news.lost("ready")
+            self._events.lost("ready")
             self._tasks.start_soon(cell.kill)
         self._discarded += len(dead)
         if dead:

@@ -49,7 +49,7 @@ class UsedCells:
         max_cells: The largest number of cells that wait for a program. When it is
             reached the oldest is destroyed.
         tasks: Owns the background work; it outlives this object.
-        news: Reports cells that could not be made new.
+        events: Reports cells that could not be made new.
         clock: Returns seconds that never decrease.
     """
 
@@ -57,12 +57,12 @@ class UsedCells:
         self,
         max_cells: int,
         tasks: anyio.abc.TaskGroup,
-        news: CellEvents,
+        events: CellEvents,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_cells = max_cells
         self._tasks = tasks
-        self._news = news
+        self._events = events
         self._clock = clock
         # The oldest first: it is the most likely to be ready.
         self._waiting: dict[Key, deque[tuple[float, Cell]]] = {}
@@ -92,7 +92,7 @@ class UsedCells:
             except BaseException:
                 await cell.kill()
                 raise
-            self._news.discarded("not_renewed", agent_of(key[0]))
+            self._events.discarded("not_renewed", agent_of(key[0]))
             await cell.kill()
         return None
 

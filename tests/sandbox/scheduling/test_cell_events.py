@@ -1,4 +1,4 @@
-"""A manager tells what goes wrong with its cells, and nothing of what goes well."""
+"""A manager reports what goes wrong with its cells, and nothing of what goes well."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ pytestmark = pytest.mark.anyio
 SLEEPS = "import time; time.sleep(600)"
 KILLS_ITSELF = "import os; os.kill(os.getpid(), 9)"
 
-Told = list[tuple[str, Mapping[str, str | None]]]
+Reports = list[tuple[str, Mapping[str, str | None]]]
 
 
 @asynccontextmanager
-async def listened(**options: Any) -> AsyncIterator[tuple[SandboxManager, Told]]:
-    told: Told = []
+async def listened(**options: Any) -> AsyncIterator[tuple[SandboxManager, Reports]]:
+    reported: Reports = []
     manager = SandboxManager(SandboxConfig(backend="subprocess", **options))
-    manager.cell_listeners.append(lambda *news: told.append(news))
+    manager.cell_listeners.append(lambda *event: reported.append(event))
     async with manager:
-        yield manager, told
+        yield manager, reported
 
 
 def facts(reason: str, agent: str | None = None) -> Mapping[str, str | None]:
@@ -60,7 +60,7 @@ async def use(manager: SandboxManager, *, streamed: bool) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_cell_that_ends_in_a_run_is_lost(streamed: bool) -> None:
-    async with listened() as (manager, told):
+    async with listened() as (manager, reported):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(use, manager, streamed=streamed))
             await until(lambda: manager.active_cells == 1)
@@ -68,11 +68,11 @@ async def test_a_cell_that_ends_in_a_run_is_lost(streamed: bool) -> None:
             await until(lambda: cell.handshake.started is True)
             end(cell)
 
-    assert told == [("lost", facts("run", "a"))]
+    assert reported == [("lost", facts("run", "a"))]
 
 
 async def test_the_cell_of_a_session_is_lost_once() -> None:
-    async with listened() as (manager, told):
+    async with listened() as (manager, reported):
         async with manager.session(agent_id="a") as session:
             await session.run("x = 1")
             end(session._shared.cell)
@@ -82,11 +82,11 @@ async def test_the_cell_of_a_session_is_lost_once() -> None:
         with pytest.raises(CellLostError):
             await session.read_file("a")
 
-    assert told == [("lost", facts("session", "a"))]
+    assert reported == [("lost", facts("session", "a"))]
 
 
 async def test_a_command_that_is_lost_with_its_cell_tells_of_it_once() -> None:
-    async with listened() as (manager, told):
+    async with listened() as (manager, reported):
         async with manager.session(agent_id="a") as session:
             for _ in range(2):
                 await session.exec(["sleep", "600"])
@@ -96,51 +96,51 @@ async def test_a_command_that_is_lost_with_its_cell_tells_of_it_once() -> None:
             with pytest.raises(CellLostError):
                 await session.exec(["true"])
 
-    assert told == [("lost", facts("session", "a"))]
+    assert reported == [("lost", facts("session", "a"))]
 
 
 async def test_commands_that_end_with_their_session_tell_nothing() -> None:
-    async with listened() as (manager, told):
+    async with listened() as (manager, reported):
         async with anyio.create_task_group() as tasks:
             async with manager.session() as session:
                 process = await session.exec(["sleep", "600"])
                 tasks.start_soon(process.ended)
 
-    assert told == []
+    assert reported == []
 
 
 async def test_commands_that_end_at_the_end_of_a_lifetime_tell_nothing() -> None:
-    async with listened(session_lifetime_seconds=3) as (manager, told):
+    async with listened(session_lifetime_seconds=3) as (manager, reported):
         async with manager.session() as session:
             process = await session.exec(["sleep", "600"])
             await process.ended()
 
-    assert told == []
+    assert reported == []
 
 
 async def test_commands_that_end_with_their_manager_tell_nothing() -> None:
-    async with listened() as (manager, told):
+    async with listened() as (manager, reported):
         open_at_the_end = manager.session()
         session = await open_at_the_end.__aenter__()
         process = await session.exec(["sleep", "600"])
     await process.ended()
     await open_at_the_end.__aexit__(None, None, None)
 
-    assert told == []
+    assert reported == []
 
 
 async def test_a_ready_cell_that_ended_is_lost() -> None:
-    async with listened(pool=1) as (manager, told):
+    async with listened(pool=1) as (manager, reported):
         await until(lambda: manager.pool_stats().ready == 1)
         end(manager._cells._pool._ready[0])
         result = await manager.run("1")
 
     assert result.value == 1
-    assert told == [("lost", facts("ready"))]
+    assert reported == [("lost", facts("ready"))]
 
 
 async def test_what_ends_on_purpose_is_not_lost() -> None:
-    async with listened(pool=1, session_idle_seconds=2) as (manager, told):
+    async with listened(pool=1, session_idle_seconds=2) as (manager, reported):
         await manager.run("1")
         await manager.run(KILLS_ITSELF)
         async with manager.session() as session:
@@ -161,12 +161,12 @@ async def test_what_ends_on_purpose_is_not_lost() -> None:
         await left.run("1")
     await open_at_the_end.__aexit__(None, None, None)
 
-    assert told == []
+    assert reported == []
 
 
-async def test_that_no_cell_can_be_made_is_told_once(tmp_path: Path) -> None:
+async def test_that_no_cell_can_be_made_is_reported_once(tmp_path: Path) -> None:
     link = linked_interpreter(tmp_path)
-    async with listened(python=str(link)) as (manager, told):
+    async with listened(python=str(link)) as (manager, reported):
         await manager.run("1")
         with without_launcher(manager, link):
             for _ in range(3):
@@ -176,10 +176,10 @@ async def test_that_no_cell_can_be_made_is_told_once(tmp_path: Path) -> None:
             await manager.run("1")
 
     everybody = {"backend": "subprocess", "agent": None}
-    assert told == [("unavailable", facts("not_made")), ("available", everybody)]
+    assert reported == [("unavailable", facts("not_made")), ("available", everybody)]
 
 
-async def test_a_cell_that_does_not_get_ready_is_told(
+async def test_a_cell_that_does_not_get_ready_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     odd, theirs = cell_that_says(encode({"type": "ready", "protocol": 99}))
@@ -187,23 +187,23 @@ async def test_a_cell_that_does_not_get_ready_is_told(
     async def make_odd(_: object) -> Any:
         return odd
 
-    async with listened() as (manager, told):
+    async with listened() as (manager, reported):
         monkeypatch.setattr(manager._open_backend, "create_cell", make_odd)
         with theirs, pytest.raises(SandboxUnavailableError):
             await manager.run("1")
 
-    assert told == [("unavailable", facts("not_started"))]
+    assert reported == [("unavailable", facts("not_started"))]
 
 
 async def test_a_cell_that_is_not_clean_is_discarded() -> None:
-    async with listened(programs_per_cell=100) as (manager, told):
+    async with listened(programs_per_cell=100) as (manager, reported):
         await manager.run(KILLS_ITSELF, agent_id="a")
 
-    assert told == [("discarded", facts("not_clean", "a"))]
+    assert reported == [("discarded", facts("not_clean", "a"))]
 
 
 async def test_a_cell_that_ends_while_it_is_made_new_is_discarded() -> None:
-    async with listened(programs_per_cell=100) as (manager, told):
+    async with listened(programs_per_cell=100) as (manager, reported):
         await manager.run("1", agent_id="a")
         [line] = manager._cells._pool._used._waiting.values()
         [(_, cell)] = line
@@ -211,4 +211,4 @@ async def test_a_cell_that_ends_while_it_is_made_new_is_discarded() -> None:
         result = await manager.run("1", agent_id="a")
 
     assert result.value == 1
-    assert told == [("discarded", facts("not_renewed", "a"))]
+    assert reported == [("discarded", facts("not_renewed", "a"))]

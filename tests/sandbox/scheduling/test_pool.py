@@ -425,16 +425,16 @@ async def test_a_backend_that_cannot_fill_is_tried_again(
 
         monkeypatch.setattr(backend, "create_cell", refuse_first)
         async with anyio.create_task_group() as tasks:
-            told: list[str] = []
-            news = CellEvents("test", [lambda event, _: told.append(event)])
-            pool = pool_module.Pool(backend, SUBPROCESS.config(pool=1), tasks, news)
+            reported: list[str] = []
+            events = CellEvents("test", [lambda event, _: reported.append(event)])
+            pool = pool_module.Pool(backend, SUBPROCESS.config(pool=1), tasks, events)
             pool.start()
             await until(lambda: pool.stats(0).ready == 1)
             await pool.aclose()
 
     assert refusals == 0
     assert pool.stats(0).made == 1
-    assert told == ["unavailable", "available"]
+    assert reported == ["unavailable", "available"]
 
 
 @pytest.mark.promise("P-28")
