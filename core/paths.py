@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 MAX_LINKS = 40
@@ -40,6 +41,16 @@ def places_on_the_way(path: str | os.PathLike[str]) -> list[Path]:
             else:
                 here = found[-1]
     return [*found, here]
+
+
+def last_place_in(folder: Path, way: Sequence[Path]) -> Path | None:
+    """Return the last place of a way that lies in a folder; None if it has none.
+
+    Args:
+        folder: A path free of links. It does not lie in itself.
+        way: The places that a path leads over, as `places_on_the_way` returns them.
+    """
+    return next((place for place in reversed(way) if folder in place.parents), None)
 
 
 def interpreter_folders(python: str | None) -> list[Path]:

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from toolcell.core.paths import places_on_the_way
+from toolcell.core.paths import last_place_in, places_on_the_way
 
 
 class Mounted(NamedTuple):
@@ -43,14 +43,14 @@ def why_not_mounted(
             if _overlap(source, way[-1]):
                 return f"{each.where}: {source} would show {way[-1]} to programs"
         for way in () if each.read_only else kept:
-            place = way[-1] if _overlap(source, way[-1]) else _inside(way, source)
+            place = way[-1] if _overlap(source, way[-1]) else last_place_in(source, way)
             if place:
                 return (
                     f"{each.where}: {source} would let programs change {place}; "
                     "mount it read-only, or another one"
                 )
     for outer, inner in product(mounts, repeat=2):
-        place = _inside(inner.way, outer.way[-1])
+        place = last_place_in(outer.way[-1], inner.way)
         if place and not outer.read_only:
             # Programs could put a link there.
             return (
@@ -62,8 +62,3 @@ def why_not_mounted(
 
 def _overlap(one: Path, other: Path) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)
-
-
-def _inside(way: list[Path], folder: Path) -> Path | None:
-    """Return the last place of a way that lies in a folder; None if it has none."""
-    return next((place for place in reversed(way) if folder in place.parents), None)

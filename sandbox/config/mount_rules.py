@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toolcell.core import ConfigError, SandboxUnavailableError
-from toolcell.core.paths import places_on_the_way
+from toolcell.core.paths import last_place_in, places_on_the_way
 
 from ..machine import own_folders
 
@@ -168,12 +168,12 @@ def why_not_fixed(binds: Iterable[Bind]) -> str:
     """
     binds = list(binds)
     for bind, folder in product(binds, _written(binds)):
-        for place in map(str, places_on_the_way(bind.source)):
-            if place != folder and _inside(place, folder):
-                return (
-                    f"{bind.source} leads over {place}, which programs could replace: "
-                    f"they may write in {folder}"
-                )
+        place = last_place_in(Path(folder), places_on_the_way(bind.source))
+        if place is not None:
+            return (
+                f"{bind.source} leads over {place}, which programs could replace: "
+                f"they may write in {folder}"
+            )
     return ""
 
 
