@@ -34,6 +34,7 @@ if typing.TYPE_CHECKING:
     from .programs.function_program import CallProgram, call_program, returned
     from .programs.program import RunRequest, check_request
     from .results.events import ArtifactMade
+    from .results.missing_package import missing_package
     from .results.output import Preview
     from .results.process_end import signal_number
     from .results.result import (
@@ -103,6 +104,7 @@ __all__ = [
     "is_weaker",
     "list_images",
     "list_packages",
+    "missing_package",
     "pause_deadline",
     "prune_images",
     "prune_packages",
@@ -141,6 +143,7 @@ __getattr__ = _lazy_face(
         ".programs.function_program": "CallProgram call_program returned",
         ".programs.program": "RunRequest check_request",
         ".results.events": "ArtifactMade",
+        ".results.missing_package": "missing_package",
         ".results.output": "Preview",
         ".results.process_end": "signal_number",
         ".results.result": """

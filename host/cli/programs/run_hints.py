@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolcell.core.text.counted import counted
+from toolcell.sandbox.spi import missing_package
 
 if TYPE_CHECKING:
     from toolcell.sandbox import ExecutionResult
@@ -16,9 +17,6 @@ _NO_NETWORK = re.compile(
     r"|ENETUNREACH|EAI_AGAIN|ENOTFOUND"
 )
 _OLD_NODE = re.compile(r"\((TypeScript needs node [^)]{1,100})\)$")
-_LACKS_MODULE = "the program says that module "
-"""The start of the warning of a result whose program may lack a package."""
-
 _MAX_NAMED = 5
 
 
@@ -45,7 +43,7 @@ def hints(
     kind, message = error.type.rpartition(".")[2], error.message
     if kind == "SyntaxError" and (older := _OLD_NODE.search(message)):
         found.append(older[1])
-    elif any(each.startswith(_LACKS_MODULE) for each in result.warnings):
+    elif any(remark in result.warnings for remark in missing_package(error)):
         found.append("--package NAME adds a package")
     elif kind == "EOFError" and not has_stdin:
         found.append("its standard input is empty (--stdin passes this one on)")
