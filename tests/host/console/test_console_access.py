@@ -18,7 +18,7 @@ from toolcell.tools import tool
 from ...support.console.access import prefer, serious, unreached, wider
 from ...support.console.browser import Browser, browser
 from ...support.console.layout import DESK, PHONE, TABLET, on_screen, wrong_at
-from ...support.console.served import SECRET, Service, served
+from ...support.console.served import SECRET, Service, runs_programs, served
 
 NO_PAGES = {
     *("/events", "/login", "/login/options", "/runs/export", "/audit/export"),
@@ -40,17 +40,7 @@ EXAMPLES = [
 ]
 """Pages with parts in their addresses; record 2 is that of a program, 1 of its call."""
 
-MORE = """
-[sandbox]
-backend = "subprocess"
-[sandbox.limits]
-wall_seconds = 3600
-[tools]
-builtin = ["code"]
-timeout_seconds = 3600
-[[policies]]
-agent_id = "waiter"
-allow = ["hold", "note", "run_python"]
+MORE = f"""{runs_programs("waiter", "hold", "note", seconds=3600)}
 [[policies]]
 agent_id = "the-assistant-of-the-department-for-procurement.eu-central-1"
 allow = ["note"]

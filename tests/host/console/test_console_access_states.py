@@ -20,7 +20,7 @@ from toolcell.tools.spi import MCPDefinition, MCPPins
 from ...support.child import Child
 from ...support.console.access import barriers
 from ...support.console.browser import Browser, browser
-from ...support.console.served import Service, served
+from ...support.console.served import Service, runs_programs, served
 from ...support.mcp.servers import definition
 from ...support.toolcell_command import TOOLCELL
 
@@ -139,15 +139,7 @@ def test_an_act_that_is_not_recorded_is_told_to_everybody(
         assert call.result(timeout=60).status == "cancelled"
 
 
-WITH_CODE = """
-[sandbox]
-backend = "subprocess"
-[tools]
-builtin = ["code"]
-[[policies]]
-agent_id = "coder"
-allow = ["run_python"]
-"""
+WITH_CODE = runs_programs("coder")
 SENDS = """
 const [path, token] = arguments;
 const form = document.createElement("form");

@@ -15,20 +15,9 @@ from toolcell.tools import tool
 
 from ...support.console.browser import Browser, browser
 from ...support.console.hostile import hostile_texts
-from ...support.console.served import Service, served
+from ...support.console.served import Service, runs_programs, served
 
-CODE = """
-[sandbox]
-backend = "subprocess"
-[sandbox.limits]
-wall_seconds = 600
-[tools]
-builtin = ["code"]
-timeout_seconds = 600
-[[policies]]
-agent_id = "coder"
-allow = ["run_python", "gate"]
-"""
+CODE = runs_programs("coder", "gate", seconds=600)
 PROGRAM = """
 import sys
 def say(text):

@@ -21,18 +21,10 @@ from toolcell.host.console.web.programs import (
 )
 
 from ...support.console.client import Client
-from ...support.console.served import Service
+from ...support.console.served import Service, runs_programs
 from ...support.corpora import naughty_strings
 
-CODE = """
-[sandbox]
-backend = "subprocess"
-[tools]
-builtin = ["code"]
-[[policies]]
-agent_id = "coder"
-allow = ["run_python"]
-"""
+CODE = runs_programs("coder")
 FAILS = """\
 def third(x):
     return x / 0 < 1

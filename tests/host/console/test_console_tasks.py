@@ -16,21 +16,11 @@ from toolcell.tools import ToolExecutionRecord, tool
 
 from ...support.console.browser import Browser
 from ...support.console.layout import DESK, PHONE, on_screen
-from ...support.console.served import Service, served
+from ...support.console.served import Service, runs_programs, served
 from ...support.paths import ROOT
 from ...support.polling import until
 
-MORE = """
-[sandbox]
-backend = "subprocess"
-[sandbox.limits]
-wall_seconds = 3600
-[tools]
-builtin = ["code"]
-timeout_seconds = 3600
-[[policies]]
-agent_id = "analyst"
-allow = ["run_python"]
+MORE = f"""{runs_programs("analyst", seconds=3600)}
 [[policies]]
 agent_id = "waiter"
 allow = ["hold"]

@@ -12,19 +12,10 @@ from toolcell.guard import Approve
 
 from ..paths import ROOT
 from .browser import Browser, browser
-from .served import SECRET, Service, served
+from .served import SECRET, Service, runs_programs, served
 
 FOLDER = ROOT / "docs" / "images"
 PAGES = ("", "runs", "sessions", "agents", "audit", "policies", "health", "people")
-MORE = """
-[sandbox]
-backend = "subprocess"
-[tools]
-builtin = ["code"]
-[[policies]]
-agent_id = "analyst"
-allow = ["run_python"]
-"""
 SCRIPT = """\
 import csv
 
@@ -69,7 +60,7 @@ def make(out: Path) -> None:
     """Make all pictures in a folder."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        served(Path(folder), MORE) as service,
+        served(Path(folder), runs_programs("analyst")) as service,
         browser() as page,
     ):
         page.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})

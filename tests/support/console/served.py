@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, wait
@@ -153,6 +154,29 @@ class Service:
     def waiting(self) -> list[ApprovalRequest]:
         """Return the requests that wait."""
         return self.portal.call(self.host.approvals.pending)
+
+
+def runs_programs(agent: str, *others: str, seconds: int | None = None) -> str:
+    """Return tables by which an agent may run programs.
+
+    Args:
+        agent: The agent.
+        others: Other tools that it may call.
+        seconds: Seconds that a program and its call may take. None: as by default.
+    """
+    limits = "" if seconds is None else f"[sandbox.limits]\nwall_seconds = {seconds}"
+    timeout = "" if seconds is None else f"timeout_seconds = {seconds}"
+    return f"""
+[sandbox]
+backend = "subprocess"
+{limits}
+[tools]
+builtin = ["code"]
+{timeout}
+[[policies]]
+agent_id = "{agent}"
+allow = {json.dumps(["run_python", *others])}
+"""
 
 
 def configured(folder: Path, more: str = "") -> HostConfig:
