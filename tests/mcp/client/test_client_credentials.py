@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from toolcell.sandbox import SandboxManager
 from toolcell.tools import MCPCommand
 from toolcell.tools.mcp_client import confined
 
-from ...support.cells.mirror import Mirror, mirroring
+from ...support.cells.mirror import mirroring
 from ...support.cells.web_server import NAME, resolve_here, self_signed
 from ...support.mcp.servers import CELL_SERVER
 from ...support.sample_tools import call, executor
@@ -31,17 +30,6 @@ SEND = """__import__("urllib.request").request.urlopen(
         "https://{host}:{port}/", headers={{"Authorization": "Bearer " + {token}}}
     )
 ).read().decode()"""
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture(scope="module")
-def mirror(certificate: Path) -> Iterator[type[Mirror]]:
-    with mirroring(certificate, VALUE) as handler:
-        yield handler
 
 
 def config(
@@ -89,21 +77,18 @@ async def asked(config: HostConfig, *expressions: str) -> list[Any]:
 
 @pytest.mark.parametrize("agents", [["mcp:files"], ["*"]])
 async def test_a_server_uses_a_credential_that_it_never_has(
-    tmp_path: Path,
-    mirror: Any,
-    certificate: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    agents: list[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agents: list[str]
 ) -> None:
     manager = partial(SandboxManager, resolver=resolve_here)
     monkeypatch.setattr(confined, "SandboxManager", manager)
-    mirror.heads.clear()
-    network = [f"{NAME}:{mirror.port}", f"127.0.0.1:{mirror.port}"]
-    own = config(tmp_path, mirror.port, certificate, agents, network)
-    token = "os.environ['GITHUB_TOKEN']"
-    there = SEND.format(host=NAME, port=mirror.port, token=token)
-    elsewhere = SEND.format(host=OTHER, port=mirror.port, token=token)
-    placeholder, answer, refused = await asked(own, token, there, elsewhere)
+    certificate = self_signed(tmp_path)
+    with mirroring(certificate, VALUE) as mirror:
+        network = [f"{NAME}:{mirror.port}", f"127.0.0.1:{mirror.port}"]
+        own = config(tmp_path, mirror.port, certificate, agents, network)
+        token = "os.environ['GITHUB_TOKEN']"
+        there = SEND.format(host=NAME, port=mirror.port, token=token)
+        elsewhere = SEND.format(host=OTHER, port=mirror.port, token=token)
+        placeholder, answer, refused = await asked(own, token, there, elsewhere)
 
     assert len(placeholder) == len(VALUE) and placeholder != VALUE
     assert answer == placeholder

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toolcell.core import PackageError
-from toolcell.sandbox import Limits, Network, PackageRules, SandboxManager
+from toolcell.sandbox import Limits, PackageRules, SandboxManager
 
-from ...conftest import SUBPROCESS, missing
+from ...conftest import SUBPROCESS
+from ...support.cells.client_programs import install
 from ...support.cells.gates import Gate
-from ...support.cells.mirror import Mirror, mirroring
+from ...support.cells.mirror import credential_of, inspected
 from ...support.cells.package_index import open_to_cells
-from ...support.cells.web_server import NAME, resolve_here, self_signed
+from ...support.cells.web_server import NAME, resolve_here
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("boundary-6")]
 
@@ -86,17 +86,6 @@ bearer = {"Authorization": f"Bearer {token}"}
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture(scope="module")
-def mirror(certificate: Path) -> Iterator[type[Mirror]]:
-    with mirroring(certificate, VALUE) as handler:
-        yield handler
-
-
-@pytest.fixture(scope="module")
 async def manager(
     mirror: Any, certificate: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[SandboxManager]:
@@ -104,34 +93,16 @@ async def manager(
     (folder / "token").write_text(VALUE)
     open_to_cells(folder / "store")
     host = f"{NAME}:{mirror.port}"
-    network = Network(
-        mode="guarded",
-        hosts=(host, f"127.0.0.1:{mirror.port}"),
-        inspect=(host,),
-        server_ca=str(certificate),
-    )
-    credential: Any = {
-        "name": "api",
-        "value": f"file:{folder}/token",
-        "hosts": [host],
-        "agents": ["builder"],
-        "variable": "API_TOKEN",
-        "prefix": "sk-",
-        "where": ["header:Authorization", "header:X-Api-Key", "basic"],
-    }
+    where = ["header:Authorization", "header:X-Api-Key", "basic"]
+    credential = credential_of(folder / "token", host, prefix="sk-", where=where)
     config = SUBPROCESS.config(
-        network=network,
+        network=inspected(host, certificate),
         credentials=(credential,),
         limits=Limits(wall_seconds=120, memory_mib=1024),
         package_rules=PackageRules(allow=PACKAGES, folder=str(folder / "store")),
     )
     async with SandboxManager(config, resolver=resolve_here) as manager:
-        try:
-            await manager.install(PACKAGES)
-        except PackageError as error:
-            if error.details["reason"] != "unreachable":
-                raise
-            missing(str(error))
+        await install(manager, PACKAGES)
         yield manager
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 import pytest
 
-from toolcell.sandbox import HostCalls, Limits, Network, SandboxManager
+from toolcell.sandbox import HostCalls, Limits, SandboxManager
 from toolcell.sandbox.credentials.masking import spellings
 
 from ...conftest import BackendRow
 from ...support.cells.gates import Gate
 from ...support.cells.memory import found_in_cells
-from ...support.cells.mirror import Mirror, mirroring
-from ...support.cells.web_server import NAME, resolve_here, self_signed
+from ...support.cells.mirror import credential_of, inspected
+from ...support.cells.web_server import NAME, resolve_here
 from ...support.child import Child
 
 pytestmark = pytest.mark.anyio
@@ -43,39 +43,17 @@ shown[0].count(token)
 """
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture(scope="module")
-def mirror(certificate: Path) -> Iterator[type[Mirror]]:
-    with mirroring(certificate, VALUE) as handler:
-        yield handler
-
-
 @pytest.fixture
 async def manager(
     backend: BackendRow, mirror: Any, certificate: Path, tmp_path: Path
 ) -> AsyncIterator[SandboxManager]:
     (tmp_path / "token").write_text(VALUE)
     host = f"{NAME}:{mirror.port}"
-    network = Network(
-        mode="guarded",
-        hosts=(host, f"127.0.0.1:{mirror.port}"),
-        inspect=(host,),
-        server_ca=str(certificate),
-    )
-    credential: Any = {
-        "name": "api",
-        "value": f"file:{tmp_path}/token",
-        "hosts": [host],
-        "agents": ["builder"],
-        "variable": "API_TOKEN",
-        "prefix": "ghp_",
-    }
+    credential = credential_of(tmp_path / "token", host, prefix="ghp_")
     config = backend.config(
-        network=network, credentials=(credential,), limits=Limits(wall_seconds=60)
+        network=inspected(host, certificate),
+        credentials=(credential,),
+        limits=Limits(wall_seconds=60),
     )
     async with SandboxManager(config, resolver=resolve_here) as manager:
         yield manager

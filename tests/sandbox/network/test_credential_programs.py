@@ -5,20 +5,20 @@ from __future__ import annotations
 import base64
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toolcell.sandbox import Limits, Mount, Network, SandboxManager
+from toolcell.sandbox import Limits, Mount, SandboxManager
 
 from ...conftest import BackendRow
 from ...support.cells.client_programs import SHOWN, collect
 from ...support.cells.gates import Gate
-from ...support.cells.mirror import Mirror, mirroring
+from ...support.cells.mirror import credential_of, inspected
 from ...support.cells.node_cells import options
-from ...support.cells.web_server import NAME, resolve_here, self_signed
+from ...support.cells.web_server import NAME, resolve_here
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("boundary-6")]
 
@@ -47,17 +47,6 @@ PROGRAMS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture(scope="module")
-def mirror(certificate: Path) -> Iterator[type[Mirror]]:
-    with mirroring(certificate, VALUE) as handler:
-        yield handler
-
-
-@pytest.fixture(scope="module")
 async def manager(
     backend: BackendRow,
     mirror: Any,
@@ -67,24 +56,11 @@ async def manager(
     token = tmp_path_factory.mktemp("secret") / "token"
     token.write_text(VALUE)
     host = f"{NAME}:{mirror.port}"
-    credential: Any = {
-        "name": "api",
-        "value": f"file:{token}",
-        "hosts": [host],
-        "agents": ["builder"],
-        "variable": "API_TOKEN",
-        "prefix": "ghp_",
-    }
     with tempfile.TemporaryDirectory() as clients:
         collect(Path(clients), "wget")
         config = backend.config(
-            network=Network(
-                mode="guarded",
-                hosts=(host, f"127.0.0.1:{mirror.port}"),
-                inspect=(host,),
-                server_ca=str(certificate),
-            ),
-            credentials=(credential,),
+            network=inspected(host, certificate),
+            credentials=(credential_of(token, host, prefix="ghp_"),),
             limits=Limits(wall_seconds=60, memory_mib=1024),
             mounts=(Mount(source=clients, target=SHOWN),),
             env={"GIT_EXEC_PATH": f"{SHOWN}/bin", "CLIENTS": f"{SHOWN}/bin"},

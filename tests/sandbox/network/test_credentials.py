@@ -7,7 +7,7 @@ import html
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -23,24 +23,12 @@ from toolcell.sandbox.spi import NetworkAct
 
 from ...conftest import BackendRow
 from ...support.cells.gates import Gate
-from ...support.cells.mirror import Mirror, mirroring
-from ...support.cells.web_server import NAME, resolve_here, self_signed
+from ...support.cells.web_server import NAME, resolve_here
 
 pytestmark = pytest.mark.anyio
 
 VALUE = f"ghp_{secrets.token_hex(4)}/of+the=host{secrets.token_hex(4)}"
 OTHER = "other.example.test"
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture(scope="module")
-def mirror(certificate: Path) -> Iterator[type[Mirror]]:
-    with mirroring(certificate, VALUE) as handler:
-        yield handler
 
 
 def configured(

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import PackageError
 from toolcell.sandbox import (
     ExecutionResult,
     Limits,
@@ -29,7 +28,7 @@ from toolcell.sandbox import (
 )
 
 from ...conftest import SUBPROCESS, BackendRow, missing
-from ...support.cells.client_programs import SHOWN, collect
+from ...support.cells.client_programs import SHOWN, collect, install
 from ...support.cells.node_cells import options
 from ...support.cells.web_server import (
     NAME,
@@ -149,12 +148,7 @@ async def sandbox(
         **options(backend),
     )
     async with SandboxManager(config, resolver=resolve_here) as manager:
-        try:
-            await manager.install(PACKAGES)
-        except PackageError as error:
-            if error.details["reason"] != "unreachable":
-                raise
-            missing(str(error))
+        await install(manager, PACKAGES)
         yield manager
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,12 @@ from toolcell.sandbox import Limits, Network, SandboxManager
 
 from ...conftest import BackendRow
 from ...support.cells.gates import Gate
+from ...support.cells.mirror import credential_of
 from ...support.cells.web_server import (
     BLOCK,
     NAME,
     Site,
     resolve_here,
-    self_signed,
-    serving,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("boundary-5")]
@@ -61,17 +60,6 @@ for thread in threads:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture(scope="module")
-def site(certificate: Path) -> Iterator[Site]:
-    with serving(certificate) as secure:
-        yield secure
-
-
-@pytest.fixture(scope="module")
 async def manager(
     backend: BackendRow,
     site: Site,
@@ -81,13 +69,6 @@ async def manager(
     token = tmp_path_factory.mktemp("secret") / "token"
     token.write_text("x" * 40)
     host = f"{NAME}:{site.port}"
-    credential: Any = {
-        "name": "api",
-        "value": f"file:{token}",
-        "hosts": [host],
-        "agents": ["builder"],
-        "variable": "API_TOKEN",
-    }
     config = backend.config(
         network=Network(
             mode="guarded",
@@ -95,7 +76,7 @@ async def manager(
             inspect=(host,),
             server_ca=str(certificate),
         ),
-        credentials=(credential,),
+        credentials=(credential_of(token, host),),
         limits=Limits(wall_seconds=600, cpu_seconds=600, pids=200, network_bytes=2**33),
     )
     async with SandboxManager(config, resolver=resolve_here) as manager:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager, Ses
 
 from ...conftest import BackendRow
 from ...support.cells.gates import Gate
-from ...support.cells.web_server import NAME, Site, resolve_here, self_signed, serving
+from ...support.cells.web_server import NAME, Site, resolve_here
 
 pytestmark = pytest.mark.anyio
 
@@ -49,17 +49,6 @@ def raw(text):
     way.close()
     return said.decode("latin-1")
 """
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture(scope="module")
-def site(certificate: Path) -> Iterator[Site]:
-    with serving(certificate) as secure:
-        yield secure
 
 
 @pytest.fixture(scope="module")

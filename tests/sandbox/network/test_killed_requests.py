@@ -20,7 +20,7 @@ from toolcell.guard import (
     Approve,
     SQLiteStore,
 )
-from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 from toolcell.sandbox.spi import clean
 from toolcell.tools import ConcurrentExecutor, ToolRegistry
 from toolcell.tools.builtin import code_tools
@@ -28,6 +28,7 @@ from toolcell.tools.builtin import code_tools
 from ...conftest import BackendRow
 from ...support.cells.leak_check import owner_of
 from ...support.cells.leftovers import containers_of, folders_of, groups_of
+from ...support.cells.mirror import inspected
 from ...support.cells.web_server import NAME, Site, resolve_here, self_signed, serving
 from ...support.child import Child
 from ...support.polling import until
@@ -83,13 +84,7 @@ anyio.run(main)
 def config(backend: BackendRow, port: int, certificate: Path) -> SandboxConfig:
     host = f"{NAME}:{port}"
     return backend.config(
-        network=Network(
-            mode="guarded",
-            hosts=(host, f"127.0.0.1:{port}"),
-            inspect=(host,),
-            server_ca=str(certificate),
-        ),
-        limits=Limits(wall_seconds=60),
+        network=inspected(host, certificate), limits=Limits(wall_seconds=60)
     )
 
 

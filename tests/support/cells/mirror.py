@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from toolcell.sandbox import Network
+
 from .web_server import Server, running, secure
 
 
@@ -71,6 +73,29 @@ class Mirror(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Be quiet."""
+
+
+def inspected(host: str, certificate: Path) -> Network:
+    """Return a network with a host at 127.0.0.1 whose HTTPS is inspected."""
+    port = host.rpartition(":")[2]
+    return Network(
+        mode="guarded",
+        hosts=(host, f"127.0.0.1:{port}"),
+        inspect=(host,),
+        server_ca=str(certificate),
+    )
+
+
+def credential_of(file: Path, host: str, **more: Any) -> Any:
+    """Return the credential of the agent `builder` whose value is in a file."""
+    return {
+        "name": "api",
+        "value": f"file:{file}",
+        "hosts": [host],
+        "agents": ["builder"],
+        "variable": "API_TOKEN",
+        **more,
+    }
 
 
 @contextmanager
