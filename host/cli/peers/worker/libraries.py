@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -19,15 +19,9 @@ async def llm_sandbox(image: str, backend: str) -> AsyncIterator[Kind]:
     options: dict[str, Any] = {"backend": backend, "skip_environment_setup": True}
     if backend == "docker":
         options |= {"image": image, "keep_template": True}
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[Run]:
-        with module.SandboxSession(lang="python", **options) as session:
-            yield lambda code: str(session.run(code).stdout)
-
     yield Kind(
         version=version("llm-sandbox"),
-        open=opened,
+        open=partial(_llm_session, module.SandboxSession, options),
         blocking=True,
         containers=backend == "docker",
     )
@@ -38,20 +32,22 @@ async def llm_sandbox_interactive(image: str) -> AsyncIterator[Kind]:
     """llm-sandbox: an IPython in a container, which its set-up installs there."""
     module = import_module("llm_sandbox")
     options = {"backend": "docker", "image": image, "keep_template": True}
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[Run]:
-        with module.InteractiveSandboxSession(lang="python", **options) as session:
-            yield lambda code: str(session.run(code).stdout)
-
     yield Kind(
         version=version("llm-sandbox"),
-        open=opened,
+        open=partial(_llm_session, module.InteractiveSandboxSession, options),
         keeps_state=True,
         waits="x = 41",
         blocking=True,
         containers=True,
     )
+
+
+@asynccontextmanager
+async def _llm_session(
+    kind: Callable[..., AbstractContextManager[Any]], options: dict[str, Any]
+) -> AsyncIterator[Run]:
+    with kind(lang="python", **options) as session:
+        yield lambda code: str(session.run(code).stdout)
 
 
 @asynccontextmanager
