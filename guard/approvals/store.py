@@ -298,9 +298,9 @@ class ApprovalStore(ForkAware):
         *,
         now: float,
         approver: str,
-        reason: str,
-        arguments: dict[str, JsonValue] | None,
-        grant: StandingGrant | None,
+        reason: str = "",
+        arguments: dict[str, JsonValue] | None = None,
+        grant: StandingGrant | None = None,
         record: Callable[[], object],
     ) -> bool:
         """Answer a request once; return whether it was still waiting."""

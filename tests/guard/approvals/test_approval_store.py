@@ -149,16 +149,7 @@ def ask_and_use(store: ApprovalStore, number: int, now: float) -> None:
         expires_at=now + 60,
     )
     store.open(request, max_pending=1, record=list)
-    store.answer(
-        request.id,
-        "approved",
-        now=now,
-        approver="anna",
-        reason="",
-        arguments=None,
-        grant=None,
-        record=list,
-    )
+    store.answer(request.id, "approved", now=now, approver="anna", record=list)
     assert store.use(request.id, now, list)
 
 
