@@ -379,7 +379,7 @@ class Message(_Record):
         """
         message: dict[str, Any] = {"role": self.role.value, "content": self.content}
         if self.parts:
-            shown = [each.as_text() for each in self.parts] if self.call_id else []
+            shown = [part.as_text() for part in self.parts] if self.call_id else []
             message["content"] = [
                 *self._said(),
                 *(part.to_openai_format() for part in shown or self.parts),

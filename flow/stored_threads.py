@@ -115,7 +115,7 @@ class StoredThreads:
             )
         checkpoints = [read_checkpoint(text) for text in stored.checkpoints]
         latest, pieces = checkpoints[-1], folded(checkpoints)
-        answers = {each.id: each for each in map(read_answer, stored.answers)}
+        answers = {answer.id: answer for answer in map(read_answer, stored.answers)}
         records = tuple(read_journal(text) for text in stored.journal)
         open_ones = [
             asked.interrupt
@@ -127,7 +127,7 @@ class StoredThreads:
             agent=stored.head.agent,
             step=latest.step,
             state={name: value_of(piece) for name, piece in pieces.items()},
-            next_nodes=tuple(each.node for each in latest.next),
+            next_nodes=tuple(place.node for place in latest.next),
             questions=tuple(open_ones),
             journal=records,
         )

@@ -38,7 +38,9 @@ def _require(promise: object, broken: str) -> None:
 def _takes(method: Callable[..., Any], *names: str) -> None:
     """Look at the parameters of a method, which isinstance does not see."""
     known = inspect.signature(method).parameters
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values()):
+    if any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()
+    ):
         return
     missing = [name for name in names if name not in known]
     _require(not missing, f"{method.__qualname__} does not take {', '.join(missing)}")

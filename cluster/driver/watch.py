@@ -50,7 +50,7 @@ class ClusterWatch(SandboxWatch):
             number = int(fields["number"])
             if not self._answered < number <= self._asked:
                 raise ValueError("an answer that nobody asked for")
-            found = [FileChange.model_validate(each) for each in fields["changes"]]
+            found = [FileChange.model_validate(change) for change in fields["changes"]]
         self._came += found
         self._answered = number
 

@@ -343,7 +343,7 @@ class NodeAgent(Detachable):
 
     def share(self) -> None:
         """Divide the slots between the drivers."""
-        drivers = [each for each in self._drivers if each.places_runs]
+        drivers = [driver for driver in self._drivers if driver.places_runs]
         for driver in drivers:
             share = max(1, self._slots // len(drivers))
             driver.grant({"credit": share if self.takes_runs else 0, **self._now()})

@@ -207,7 +207,7 @@ async def tell_changes(exchange: Exchange, watch: SandboxWatch) -> None:
                     found = await watch.changes()
                 else:
                     found = (await anext(watch),)
-                changes = [each.model_dump() for each in found]
+                changes = [change.model_dump() for change in found]
                 exchange.send_soon({"number": asked["number"], "changes": changes})
 
     async with tasks_beside() as tasks:

@@ -81,7 +81,7 @@ async def files(session: SandboxSession, name: str, message: Message) -> _Answer
             return {}, [await session.read_file(path, fields["max_bytes"])]
         case "list_files":
             found = await session.list_files(path)
-            return {"files": [each.model_dump() for each in found]}, []
+            return {"files": [info.model_dump() for info in found]}, []
         case "remove":
             await session.remove(path)
     return {}, []

@@ -107,7 +107,7 @@ class Outbox:
 
     def close(self) -> None:
         """Let whoever waits for a message to leave go on."""
-        waiting = [each for line in self._lines.values() for each in line]
+        waiting = [frame for line in self._lines.values() for frame in line]
         for message in [*waiting, *self._leaving]:
             message.sent.set()
 

@@ -9,7 +9,7 @@ _LONG = 100
 _RUN = b"0" * _LONG
 _AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _ONLY_DIGITS = bytes(
-    ord("0") if chr(each) in "0123456789" else 32 for each in range(256)
+    ord("0") if chr(byte) in "0123456789" else 32 for byte in range(256)
 )
 
 

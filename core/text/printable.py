@@ -56,15 +56,15 @@ def escaped_json(value: Any) -> Any:
     if isinstance(value, str):
         return escaped(value)
     if isinstance(value, list | tuple):
-        return [escaped_json(each) for each in value]
+        return [escaped_json(item) for item in value]
     if not isinstance(value, dict):
         return value
     shown: dict[str, Any] = {}
-    for name, each in value.items():
+    for name, item in value.items():
         label = escaped(name)
         if label in shown:
             label = f"{label}'{len(shown)}"
-        shown[label] = escaped_json(each)
+        shown[label] = escaped_json(item)
     return shown
 
 

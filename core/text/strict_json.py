@@ -83,7 +83,7 @@ def _is_deep(text: bytes) -> bool:
 
 
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_NO_BRACKETS = bytes(each for each in range(256) if each not in _STEPS)
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEPS)
 _encoder = json.JSONEncoder(ensure_ascii=False)
 _decoder = json.JSONDecoder(
     object_pairs_hook=_unique_keys,

@@ -32,6 +32,6 @@ async def _pending_requests(parts: FlowParts) -> Counter[str]:
     guard = None if parts.executor is None else parts.executor.guard
     if guard is None or guard.approvals is None:
         return Counter()
-    runs = [each.run_id or "" for each in await guard.approvals.pending()]
+    runs = [request.run_id or "" for request in await guard.approvals.pending()]
     # The id of a run is that of its thread, and the number of the turn.
     return Counter(run.rpartition(":")[0] for run in runs)

@@ -53,7 +53,7 @@ def checkpoint_info(text: bytes) -> CheckpointInfo:
         checkpoint_id=read.id,
         step=read.step,
         at=read.at,
-        next_nodes=tuple(each.node for each in read.next),
+        next_nodes=tuple(place.node for place in read.next),
         changed=tuple(sorted(read.patch or read.state or ())),
         answers=tuple(read.answers),
     )

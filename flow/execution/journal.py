@@ -84,9 +84,9 @@ class TaskJournal:
     def open(self) -> list[Asked]:
         """The questions that have no answer yet."""
         return [
-            each
-            for each in self.asked.values()
-            if each.interrupt.interrupt_id not in self.answers
+            question
+            for question in self.asked.values()
+            if question.interrupt.interrupt_id not in self.answers
         ]
 
     def knows(self, op: str) -> bool:

@@ -30,7 +30,7 @@ class Returned:
     @property
     def record(self) -> Output:
         """The output with its update, as it is stored."""
-        update = {name: value_of(each) for name, each in self.update.items()}
+        update = {name: value_of(value) for name, value in self.update.items()}
         return self.output.model_copy(update={"update": update})
 
 

@@ -36,7 +36,7 @@ class FlowResult(Generic[S]):
     @property
     def interrupts(self) -> tuple[InterruptValue, ...]:
         """The open questions."""
-        return tuple(each.interrupt for each in self.waiting)
+        return tuple(question.interrupt for question in self.waiting)
 
     def unwrap(self) -> S:
         """Return the state of a thread that is done.

@@ -300,11 +300,17 @@ class TaskRun:
         if questions is None:
             # Those of an inner graph are written by its own tasks.
             return []
-        known = {each.interrupt.interrupt_id for each in self.journal.asked.values()}
+        known = {
+            question.interrupt.interrupt_id for question in self.journal.asked.values()
+        }
         return [
-            Asked(task=task, op=questions.places[each.interrupt_id], interrupt=each)
-            for each in questions.asked
-            if each.interrupt_id not in known
+            Asked(
+                task=task,
+                op=questions.places[question.interrupt_id],
+                interrupt=question,
+            )
+            for question in questions.asked
+            if question.interrupt_id not in known
         ]
 
     async def _write_end(self) -> None:

@@ -55,14 +55,14 @@ class ThreadView:
 
     def open_questions(self) -> list[InterruptValue]:
         """Return the questions without an answer, in the order of the tasks."""
-        asking = [each for each in self.journals.values() if each.asked]
+        asking = [journal for journal in self.journals.values() if journal.asked]
         if not asking:
             return []
         found = [
-            (_places(journal.task_id), each.interrupt)
+            (_places(journal.task_id), operation.interrupt)
             for journal in asking
             if journal.task_id.startswith(self.prefix)
-            for each in journal.open
+            for operation in journal.open
         ]
         return [question for _, question in sorted(found, key=itemgetter(0))]
 
@@ -71,7 +71,7 @@ class ThreadView:
         asking = self.open_questions()
         if not asking:
             return set()
-        ids = (each.task_id[len(self.prefix) :] for each in asking)
+        ids = (journal.task_id[len(self.prefix) :] for journal in asking)
         return {self.prefix + task_id.partition("/")[0] for task_id in ids}
 
     def expired_questions(self, now: datetime) -> list[InterruptValue]:
@@ -129,7 +129,7 @@ def view_of(stored: Stored, graph: Graph[Any]) -> ThreadView:
         )
     pieces = folded(checkpoints)
     state = _state(graph, head, pieces, latest)
-    answers = {each.id: each for each in map(read_answer, stored.answers)}
+    answers = {answer.id: answer for answer in map(read_answer, stored.answers)}
     records = [read_journal(text) for text in stored.journal]
     sizes = [len(text) for text in stored.checkpoints]
     return ThreadView(

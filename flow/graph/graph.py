@@ -285,7 +285,9 @@ class Graph(Generic[S]):
             try:
                 node.child.graph._check_inside(outer)
             except GraphError as error:
-                yield from (f"{name}: {each}" for each in error.details["problems"])
+                yield from (
+                    f"{name}: {problem}" for problem in error.details["problems"]
+                )
 
     def _missing_arguments(self) -> Iterator[str]:
         for source, target in self._plain_ways():
@@ -300,7 +302,9 @@ class Graph(Generic[S]):
 
     def _plain_ways(self) -> list[tuple[str, str]]:
         """Return the ways that give a node nothing but the state."""
-        edges = [(source, each) for source, all_ in self.edges.items() for each in all_]
+        edges = [
+            (source, target) for source, all_ in self.edges.items() for target in all_
+        ]
         joins = [("+".join(join.sources), join.target) for join in self.joins]
         return [(s, t) for s, t in edges + joins if t in self.nodes]
 

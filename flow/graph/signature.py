@@ -180,7 +180,7 @@ def _role(annotation: Any, state: type[Any]) -> _Role:
 def _hints(function: Callable[..., Any], state: type[Any]) -> dict[str, Any]:
     """Return annotations; names of this room need not be importable at the top."""
     function = unwrapped(function)
-    known = {each.__name__: each for each in (state, NodeContext, Send, SendResult)}
+    known = {kind.__name__: kind for kind in (state, NodeContext, Send, SendResult)}
     closed = inspect.getclosurevars(function).nonlocals
     try:
         return typing.get_type_hints(

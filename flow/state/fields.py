@@ -171,7 +171,7 @@ def _is_exact(annotation: Any) -> bool:
     """Return True if every value of a type is read from its JSON as it was."""
     if annotation in _IMMUTABLE or annotation in (Any, None):
         return True
-    arguments = [each for each in get_args(annotation) if each is not ...]
+    arguments = [argument for argument in get_args(annotation) if argument is not ...]
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         # Another member may read the JSON of one, but for null.
@@ -215,7 +215,7 @@ def is_immutable(annotation: Any) -> bool:
     if origin is Literal:
         return True
     if origin in (tuple, frozenset, Union, types.UnionType):
-        inner = [each for each in get_args(annotation) if each is not ...]
+        inner = [argument for argument in get_args(annotation) if argument is not ...]
         return all(map(is_immutable, inner))
     if not isinstance(annotation, type):
         return annotation is None

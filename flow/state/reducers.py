@@ -113,16 +113,18 @@ def add_messages(current: Any, update: Any) -> Any:
     """
     alone = isinstance(update, Message) or update == REMOVE_ALL_MESSAGES
     merged = list(current)
-    places = {each.id: n for n, each in enumerate(merged) if each.id is not None}
-    for each in [update] if alone else update:
-        if isinstance(each, str):
+    places = {
+        message.id: n for n, message in enumerate(merged) if message.id is not None
+    }
+    for message in [update] if alone else update:
+        if isinstance(message, str):
             merged, places = [], {}
-        elif each.id is not None and each.id in places:
-            merged[places[each.id]] = each
+        elif message.id is not None and message.id in places:
+            merged[places[message.id]] = message
         else:
-            if each.id is not None:
-                places[each.id] = len(merged)
-            merged.append(each)
+            if message.id is not None:
+                places[message.id] = len(merged)
+            merged.append(message)
     return type(current)(merged)
 
 
@@ -139,8 +141,8 @@ def unique_append_list(current: Any, update: Any) -> Any:
     Values that cannot be hashed are compared by their JSON. Associative, idempotent.
     """
     merged: dict[Any, Any] = {}
-    for each in (*current, *update):
-        merged.setdefault(_identity(each), each)
+    for message in (*current, *update):
+        merged.setdefault(_identity(message), message)
     return type(current)(merged.values())
 
 

@@ -89,7 +89,7 @@ class State:
         pieces, values = dict(self.pieces), dict(self._values)
         for name, written in writers.items():
             field = self.schema.fields[name]
-            plain = field.merge is None or any(each.replaces for each in written)
+            plain = field.merge is None or any(write.replaces for write in written)
             if plain and len(written) > 1:
                 raise _conflict(name, written)
             if plain:
@@ -109,12 +109,12 @@ class State:
     def _reduced(self, field: Field, written: Sequence[Update]) -> Any:
         assert field.merge is not None
         value = self._value(field)
-        for each in written:
+        for write in written:
             try:
-                update = field.decode_update(each.fields[field.name])
+                update = field.decode_update(write.fields[field.name])
                 value = field.merge(value, update)
             except Exception as error:
-                raise _reducer_failed(field.name, each, error) from error
+                raise _reducer_failed(field.name, write, error) from error
         try:
             return field.check(value)
         except ValueError as error:
@@ -130,11 +130,11 @@ def _writers(updates: Iterable[Update]) -> dict[str, list[Update]]:
 
 
 def _conflict(name: str, written: Sequence[Update]) -> FlowConflictError:
-    nodes = " and ".join(f"{each.node} ({each.task_id})" for each in written[:2])
+    nodes = " and ".join(f"{write.node} ({write.task_id})" for write in written[:2])
     return FlowConflictError(
         f"{nodes} both wrote {name!r} in one step",
         hint="give the field a reducer; last_value lets the last task win",
-        details={"field": name, "tasks": [each.task_id for each in written]},
+        details={"field": name, "tasks": [write.task_id for write in written]},
     )
 
 

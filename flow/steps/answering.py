@@ -43,13 +43,14 @@ class Answering:
         """Ask the handler about each open question, once."""
         handler = self._parts.flow.handler
         new = [
-            each
-            for each in self._view.open_questions()
-            if each.kind != "approval" and each.interrupt_id not in self._handed_over
+            question
+            for question in self._view.open_questions()
+            if question.kind != "approval"
+            and question.interrupt_id not in self._handed_over
         ]
         if handler is None or not new:
             return False
-        self._handed_over.update(each.interrupt_id for each in new)
+        self._handed_over.update(question.interrupt_id for question in new)
         answers: list[Answered] = []
         async with anyio.create_task_group() as group:
             for question in new:
@@ -105,7 +106,7 @@ class Answering:
         """Take answers of others; return whether one is to an open question."""
         known = {question.interrupt_id for question in self._view.open_questions()}
         texts = await self._parts.flow.checkpointer.answers(self._parts.lease[0])
-        new = [each for each in map(read_answer, texts) if each.id in known]
+        new = [answer for answer in map(read_answer, texts) if answer.id in known]
         for answer in new:
             await self._add(answer)
         return bool(new)

@@ -66,9 +66,9 @@ def given_answers(view: ThreadView) -> list[GivenAnswer]:
     if not view.answers:
         return []
     asked = {
-        each.interrupt.interrupt_id: each.interrupt.node_id or ""
+        question.interrupt.interrupt_id: question.interrupt.node_id or ""
         for journal in view.journals.values()
-        for each in journal.asked.values()
+        for question in journal.asked.values()
     }
     return [
         GivenAnswer(id=answer.id, node=asked[answer.id], by=answer.by, how=answer.how)

@@ -182,8 +182,8 @@ class Runner:
         """Run tasks, as many at once as may."""
         if len(tasks) == 1:
             return await tasks[0].run(self._own_task)
-        graphs = [each for each in tasks if isinstance(each, self._parts.graph_task)]
-        others = iter([each for each in tasks if each not in graphs])
+        graphs = [task for task in tasks if isinstance(task, self._parts.graph_task)]
+        others = iter([task for task in tasks if task not in graphs])
 
         async def work() -> None:
             own_task = anyio.get_current_task().id
@@ -213,7 +213,9 @@ class Runner:
         asked = ThreadQuestions(self._parts.flow, self.view)
         questions = self.view.open_questions()
         own = [question for question in questions if question.request_id is None]
-        expiries = [each.expires_at for each in own if each.expires_at is not None]
+        expiries = [
+            question.expires_at for question in own if question.expires_at is not None
+        ]
         await self._set_status(
             status="interrupted",
             error=None,

@@ -72,7 +72,7 @@ class ChildRunner(Runner):
             raise FlowConflictError(
                 "two tasks of one step lead to an enclosing graph",
                 hint="let one of them return the Command",
-                details={"tasks": [each.journal.task_id for each in leaving]},
+                details={"tasks": [task.journal.task_id for task in leaving]},
             )
         if not leaving:
             return await super()._commit(tasks)

@@ -203,7 +203,7 @@ class _Adapter(Checkpointer):
         if wanted not in ids:
             raise no_checkpoint(thread_id, wanted)
         last = ids.index(wanted) + 1
-        wholes = [n for n, each in enumerate(document.places[:last]) if each.whole]
+        wholes = [n for n, place in enumerate(document.places[:last]) if place.whole]
         places = document.places[wholes[-1] if wholes else 0 : last]
         checkpoints = [await self._record(thread_id, place) for place in places]
         if wanted != head.checkpoint:

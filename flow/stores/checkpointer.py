@@ -147,7 +147,7 @@ class Checkpointer(ThreadStore):
         while len(found) < limit:
             heads = await self.heads(limit=_PAGE, before=before)
             ids = [head.thread_id for head in heads]
-            found += [each for each in ids if fnmatchcase(each, pattern)]
+            found += [thread_id for thread_id in ids if fnmatchcase(thread_id, pattern)]
             if len(heads) < _PAGE:
                 break
             before = ids[-1]
@@ -186,9 +186,9 @@ class Checkpointer(ThreadStore):
         except ThreadBusyError:
             raise taken_thread(target) from None
         try:
-            for text, each in zip(texts[1:], copies[1:], strict=True):
+            for text, copy in zip(texts[1:], copies[1:], strict=True):
                 whole = read_checkpoint(text).of is None
-                await self.commit(lease, text, each, whole=whole)
+                await self.commit(lease, text, copy, whole=whole)
             done = copies[-1].model_copy(update={"status": head.status})
             await self.append(lease, [], done)
         finally:
@@ -229,14 +229,14 @@ class Checkpointer(ThreadStore):
             saved_states: False: only threads that a Flow ran.
         """
         deleted = []
-        for each in await self.every_head():
-            if is_old(each, before) and (saved_states or each.graph != NO_GRAPH):
-                now = await self.read(each.thread_id)
+        for head in await self.every_head():
+            if is_old(head, before) and (saved_states or head.graph != NO_GRAPH):
+                now = await self.read(head.thread_id)
                 # It may have been run again, or deleted, in the meantime.
                 if now is not None and is_old(now.head, before):
                     with suppress(ThreadBusyError):
-                        if await self.delete(each.thread_id):
-                            deleted.append(each.thread_id)
+                        if await self.delete(head.thread_id):
+                            deleted.append(head.thread_id)
         return deleted
 
     async def every_head(

@@ -196,7 +196,7 @@ class RedisCheckpointer(Checkpointer):
     async def answered(self, graph: str) -> list[str]:
         values = [redis_scripts.ANSWERED, graph]
         [found] = await self._do(self._run, *values)
-        return [each.decode() for each in found]
+        return [thread_id.decode() for thread_id in found]
 
     async def unreadable(self) -> list[str]:
         rows = await self._do(self._rows, None, None, None, None)

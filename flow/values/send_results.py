@@ -46,7 +46,7 @@ def extract_send_results(
     if failures == "error":
         _refuse_failures(results)
     wanted = [result for result in results if result.success or failures != "skip"]
-    return {each.send_id: _value(each, key) for each in wanted}
+    return {result.send_id: _value(result, key) for result in wanted}
 
 
 def _value(result: SendResult, key: str) -> Any:

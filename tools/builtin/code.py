@@ -283,9 +283,9 @@ def _save_artifacts(
         held.artifacts = frozenset(map(_key, result.artifacts))
     known = _files_of_value(result)
     new = [
-        each
-        for each in result.artifacts
-        if _key(each) not in before and each.name not in known
+        artifact
+        for artifact in result.artifacts
+        if _key(artifact) not in before and artifact.name not in known
     ]
     shown: list[JsonValue] = []
     for artifact in new:

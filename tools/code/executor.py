@@ -268,7 +268,7 @@ class CodeExecutor:
         for name, tools in named.items():
             if len(tools) > 1 and name not in self._told_of:
                 self._told_of.add(name)
-                both = " and ".join(each.name for each in tools)
+                both = " and ".join(tool.name for tool in tools)
                 _log.warning("programs cannot call %s: both are %s there", both, name)
         return {name: tools[0] for name, tools in named.items() if len(tools) == 1}
 

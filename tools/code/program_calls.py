@@ -131,7 +131,7 @@ class ProgramCallHandler:
 
     def made(self) -> list[ProgramCall]:
         """Return the calls in the order in which they came in."""
-        return [each.to_program_call() for each in self._made]
+        return [call.to_program_call() for call in self._made]
 
     def _call(self, name: str) -> ToolCall:
         return ToolCall(

@@ -217,8 +217,8 @@ class ToolContext:
             stream: `stdout` or `stderr`.
             data: The bytes, untrusted and as they are.
         """
-        for each in self.on_output:
-            each(stream, data)
+        for listener in self.on_output:
+            listener(stream, data)
 
     def report_cost(
         self, *, usd: str | Decimal | None = None, tokens: int | None = None

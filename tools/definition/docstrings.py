@@ -75,7 +75,10 @@ def read_call(
         if ast.unparse(call.func).rpartition(".")[2] != function:
             return None
         first = dict(zip(parameters, map(ast.literal_eval, call.args), strict=False))
-        named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        named = {
+            str(keyword.arg): ast.literal_eval(keyword.value)
+            for keyword in call.keywords
+        }
     except (SyntaxError, ValueError):
         return None
     return first | named

@@ -181,12 +181,16 @@ class FunctionSchema:
         self.hints = hints
         self.contexts = tuple(key for key in hints if wants_context(hints[key]))
         self.positional = tuple(
-            each.name for each in parameters if each.kind is Parameter.POSITIONAL_ONLY
+            parameter.name
+            for parameter in parameters
+            if parameter.kind is Parameter.POSITIONAL_ONLY
         )
         fields = {
-            each.name: _field(each, hints[each.name], described.get(each.name))
-            for each in parameters
-            if each.name not in self.contexts
+            parameter.name: _field(
+                parameter, hints[parameter.name], described.get(parameter.name)
+            )
+            for parameter in parameters
+            if parameter.name not in self.contexts
         }
         text = self._build(name, fields)
         if '"writeOnly":true' in text:
@@ -369,12 +373,12 @@ def _is_twice_base64(schema: Any) -> bool:
 def _ordered(value: Any) -> Any:
     """Return a value whose sets are sorted lists: their own order is chance."""
     if isinstance(value, dict):
-        return {key: _ordered(each) for key, each in value.items()}
+        return {key: _ordered(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_ordered(each) for each in value]
+        return [_ordered(item) for item in value]
     if isinstance(value, set | frozenset):
         items = [
-            to_jsonable_python(_ordered(each), bytes_mode="base64") for each in value
+            to_jsonable_python(_ordered(item), bytes_mode="base64") for item in value
         ]
         return sorted(items, key=canonical_json)
     return value
@@ -413,7 +417,7 @@ def _takes_none(annotation: Any) -> bool:
         return _takes_none(typing.get_args(annotation)[0])
     if annotation in (Any, None, object) or isinstance(annotation, TypeVar):
         return True
-    return any(_takes_none(each) for each in union_members(annotation)) or (
+    return any(_takes_none(member) for member in union_members(annotation)) or (
         annotation is type(None)
     )
 

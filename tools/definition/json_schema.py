@@ -151,7 +151,9 @@ def _fit(
 ) -> dict[str, Any]:
     """Compare a schema with a signature; return the types of the parameters."""
     parameters = inspect.signature(function).parameters
-    is_open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    is_open = any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
     named = {
         name: each
         for name, each in parameters.items()

@@ -75,7 +75,7 @@ def unnamed_keys(instance: Any, schema: dict[str, Any]) -> list[str]:
     return [
         name
         for name in instance
-        if name not in named and not any(matches(each, name) for each in patterns)
+        if name not in named and not any(matches(pattern, name) for pattern in patterns)
     ]
 
 
@@ -84,7 +84,7 @@ def _unique_items(
 ) -> _Errors:
     if unique and isinstance(instance, list):
         spend(len(instance))
-        if len({_written(each) for each in _alike(instance)}) < len(instance):
+        if len({_written(item) for item in _alike(instance)}) < len(instance):
             yield ValidationError("not unique")
 
 

@@ -75,7 +75,7 @@ def _bytes(item: str) -> int:
     if "[" in _ESCAPED.sub("", item[1:]):
         raise UnmeasuredError
     classes = sum(map(_bytes_of_one, _ESCAPED.findall(item)))
-    others = _CHARACTER * sum(not each.isascii() for each in item)
+    others = _CHARACTER * sum(not character.isascii() for character in item)
     return classes + others + (_ANY_CHARACTER if item[1] == "^" else _CHARACTER)
 
 

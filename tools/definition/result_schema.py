@@ -53,7 +53,7 @@ def _without_formats(schema: Any) -> Any:
     check formats would discard the whole result, after the tool had its effect.
     """
     if isinstance(schema, list):
-        return [_without_formats(each) for each in schema]
+        return [_without_formats(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {

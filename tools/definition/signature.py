@@ -76,10 +76,10 @@ def open_parameters(function: Callable[..., Any]) -> list[Parameter]:
             f"{name} does not tell its parameters", hint="wrap it in a function"
         ) from None
     settled = function.keywords if isinstance(function, functools.partial) else {}
-    for each in parameters:
-        if each.kind in _OPEN_KINDS:
+    for parameter in parameters:
+        if parameter.kind in _OPEN_KINDS:
             raise ConfigError(
-                f"{name} takes any number of arguments in {each}",
+                f"{name} takes any number of arguments in {parameter}",
                 hint="name the parameters, or take one list or dict",
             )
     if parameters and inspect.isfunction(function) and _is_method(function):
@@ -89,7 +89,7 @@ def open_parameters(function: Callable[..., Any]) -> list[Parameter]:
                 f"{name} is a method without its object",
                 hint=f"register `instance.{name}`",
             )
-    return [each for each in parameters if each.name not in settled]
+    return [parameter for parameter in parameters if parameter.name not in settled]
 
 
 def _is_method(function: Callable[..., Any]) -> bool:
@@ -108,8 +108,10 @@ def resolve_annotations(
         ConfigError: An annotation names what is not defined, yet or here.
     """
     written = {
-        each.name: Any if each.annotation is Parameter.empty else each.annotation
-        for each in parameters
+        parameter.name: Any
+        if parameter.annotation is Parameter.empty
+        else parameter.annotation
+        for parameter in parameters
     }
     plain = plain_function(function)
     scope = getattr(plain, "__globals__", {})
@@ -149,7 +151,9 @@ def local_names(function: Callable[..., Any]) -> dict[str, Any]:
     """
     plain = plain_function(function)
     annotations = getattr(plain, "__annotations__", {}).values()
-    written = " ".join(each for each in annotations if isinstance(each, str))
+    written = " ".join(
+        annotation for annotation in annotations if isinstance(annotation, str)
+    )
     if not written or "<locals>" not in getattr(plain, "__qualname__", ""):
         return {}
     frame: types.FrameType | None = sys._getframe(1)
@@ -185,7 +189,8 @@ def wants_context(annotation: Any) -> bool:
         annotation = typing.get_args(annotation)[0]
     members = union_members(annotation) or (annotation,)
     return any(
-        isinstance(each, type) and issubclass(each, ToolContext) for each in members
+        isinstance(member, type) and issubclass(member, ToolContext)
+        for member in members
     )
 
 

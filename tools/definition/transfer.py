@@ -71,7 +71,7 @@ def _holds_secret(name: str, value: Any) -> bool:
     # Pieces that overlap: the redactor cuts long texts.
     starts = range(0, max(1, len(text) - _PIECE // 2), _PIECE // 2)
     pieces = [{name: text[start : start + _PIECE]} for start in starts]
-    return bool(value) and any(_redact(each) != each for each in pieces)
+    return bool(value) and any(_redact(piece) != piece for piece in pieces)
 
 
 def _is_plain(annotation: Any) -> bool:

@@ -71,7 +71,7 @@ def _names(validator: Any, instance: Any, schema: dict[str, Any]) -> Iterable[st
     return (
         name
         for name in instance
-        if name in named or any(matches(each, name) for each in patterns)
+        if name in named or any(matches(pattern, name) for pattern in patterns)
     )
 
 
@@ -85,8 +85,8 @@ def _indexes(validator: Any, instance: Any, schema: dict[str, Any]) -> Iterable[
     first = max(len(items), len(schema.get("prefixItems", ())))
     contained = (
         index
-        for index, each in enumerate(instance)
-        if "contains" in schema and _fits(validator, each, schema["contains"])
+        for index, item in enumerate(instance)
+        if "contains" in schema and _fits(validator, item, schema["contains"])
     )
     return {*range(min(first, len(instance))), *contained}
 
@@ -97,9 +97,9 @@ def _in_place(
     """Yield the schemas that look at the same value and fit, with their validators."""
     resolver = validator._resolver
     found = [
-        resolver.lookup(schema[each])
-        for each in ("$ref", "$dynamicRef")
-        if each in schema
+        resolver.lookup(schema[keyword])
+        for keyword in ("$ref", "$dynamicRef")
+        if keyword in schema
     ]
     if "$recursiveRef" in schema:
         found.append(lookup_recursive_ref(resolver))

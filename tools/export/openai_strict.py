@@ -85,7 +85,7 @@ class _Strict:
 
     def _reference(self, where: str, schema: dict[str, Any]) -> dict[str, Any]:
         name = schema["$ref"]
-        beside = {key: each for key, each in schema.items() if key != "$ref"}
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
         target = self._target(name) if beside else None
         if target is None:
             return {"$ref": name}
@@ -110,7 +110,7 @@ class _Strict:
         if key in _STRICT_KEPT or (key == "format" and value in _STRICT_FORMATS):
             return {key: value}
         if key in ("anyOf", "oneOf"):
-            return {"anyOf": [self.schema(where, each) for each in value]}
+            return {"anyOf": [self.schema(where, branch) for branch in value]}
         if key == "items":
             return {key: self.schema(f"{where}[]", value)}
         if key in ("properties", "$defs"):

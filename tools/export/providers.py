@@ -105,7 +105,7 @@ def anthropic_schema(tool: str, schema: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: A property has a name that the API refuses.
     """
-    made = {key: each for key, each in schema.items() if key not in _JOINS}
+    made = {key: value for key, value in schema.items() if key not in _JOINS}
     made["properties"] = _joined(schema)
     for name in made["properties"]:
         if not ARGUMENT_NAME.fullmatch(name):

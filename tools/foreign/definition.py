@@ -114,8 +114,8 @@ def checked_definition(
         if size > MAX_DEFINITION_BYTES:
             raise ConfigError(f"its definition has {size:,} bytes", hint=_MEND)
         made = kind.model_validate(given)
-        for each in schemas:
-            _check_names(getattr(made, each))
+        for name in schemas:
+            _check_names(getattr(made, name))
     except (RecursionError, ValidationError, ValueError):
         raise ConfigError("its definition is not JSON", hint=_MEND) from None
     return made
@@ -128,8 +128,8 @@ def _check_names(schema: JsonValue, *, is_note: bool = False) -> None:
             _check_names(key)
             _check_names(value, is_note=key in _NOTES)
     elif isinstance(schema, list):
-        for each in schema:
-            _check_names(each)
+        for item in schema:
+            _check_names(item)
     elif isinstance(schema, str) and not is_note and has_hidden(schema):
         raise ConfigError(
             "a name or value in its schema has hidden characters", hint=_MEND
@@ -150,7 +150,7 @@ def marked(author: str, text: str) -> str:
 def model_schema(schema: JsonValue) -> Any:
     """Return a schema with its notes made visible and cut."""
     if isinstance(schema, list):
-        return [model_schema(each) for each in schema]
+        return [model_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {

@@ -59,7 +59,7 @@ class Pins(Generic[D]):
 
     def __init__(self, servers: Mapping[str, Iterable[D]] | None = None) -> None:
         self._servers = {
-            server: {each.name: each for each in definitions}
+            server: {definition.name: definition for definition in definitions}
             for server, definitions in (servers or {}).items()
         }
 
@@ -69,13 +69,13 @@ class Pins(Generic[D]):
 
     def approve(self, server: str, definitions: Iterable[D]) -> Self:
         """Return pins in which the server has these definitions and no others."""
-        others = {name: each.values() for name, each in self._servers.items()}
+        others = {name: pins.values() for name, pins in self._servers.items()}
         return type(self)({**others, server: list(definitions)})
 
     def changes(self, server: str, definitions: Iterable[D]) -> list[PinChange]:
         """Return the differences from the approved definitions of a server."""
         before = self.of(server)
-        after = {each.name: each for each in definitions}
+        after = {definition.name: definition for definition in definitions}
         return [
             PinChange(name, before.get(name), after.get(name))
             for name in sorted(before.keys() | after.keys())

@@ -96,9 +96,9 @@ class ServerConnection:
                 if error.details.get("code") == _METHOD_NOT_FOUND:
                     break
                 raise
-            for each in page.model_dump()[members]:
-                make = functools.partial(mcp_offer, kind, each)
-                listing.add(offer_name(kind, each), make)
+            for member in page.model_dump()[members]:
+                make = functools.partial(mcp_offer, kind, member)
+                listing.add(offer_name(kind, member), make)
                 await anyio.lowlevel.checkpoint()
             cursor = page.next_cursor
             if not cursor:

@@ -62,9 +62,11 @@ class MCPPins(Pins[MCPDefinition | MCPOffer]):
     def tools_of(self, server: str) -> dict[str, MCPDefinition]:
         """Return the approved tools of a server, by name."""
         found = self.of(server).items()
-        return {name: each for name, each in found if isinstance(each, MCPDefinition)}
+        return {
+            name: value for name, value in found if isinstance(value, MCPDefinition)
+        }
 
     def offers_of(self, server: str) -> dict[str, MCPOffer]:
         """Return the approved resources and prompts of a server, by name."""
         found = self.of(server).items()
-        return {name: each for name, each in found if isinstance(each, MCPOffer)}
+        return {name: value for name, value in found if isinstance(value, MCPOffer)}

@@ -94,7 +94,7 @@ class LastWords:
         self._in_cell = in_cell
         self._command = command
         self._hidden = sorted(
-            (each for each in hidden if len(each) >= _MIN_SECRET), key=len, reverse=True
+            (text for text in hidden if len(text) >= _MIN_SECRET), key=len, reverse=True
         )
         self._tail = b""
 
@@ -114,7 +114,7 @@ class LastWords:
 
     def after(self, message: str) -> str:
         """Return a message, and the program's last lines if it said any."""
-        lines = [each for each in self._said.splitlines() if each.strip()]
+        lines = [line for line in self._said.splitlines() if line.strip()]
         shown = "\n".join(lines[-_SHOWN_LINES:])[-SHOWN_CHARACTERS:]
         return f"{message}; its last words:\n{shown}" if shown else message
 
@@ -139,6 +139,6 @@ class LastWords:
     @property
     def _said(self) -> str:
         text = self._tail.decode("utf-8", "replace").strip()
-        for each in self._hidden:
-            text = text.replace(each, "***")
+        for secret in self._hidden:
+            text = text.replace(secret, "***")
         return escaped(text)

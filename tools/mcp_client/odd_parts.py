@@ -46,7 +46,7 @@ async def set_odd_parts_aside(result: dict[str, Any], version: str | None) -> No
 
 def known_blocks(content: list[Any]) -> list[Any]:
     """Return blocks of an answer; one that MCP does not know is a text about it."""
-    blocks = [each if _is_known(each) else _UNKNOWN for each in content[:MAX_BLOCKS]]
+    blocks = [block if _is_known(block) else _UNKNOWN for block in content[:MAX_BLOCKS]]
     if left := len(content) - len(blocks):
         blocks.append({"type": "text", "text": f"[{left} more blocks of content]"})
     return blocks

@@ -62,7 +62,7 @@ class MCPOffer(ForeignDefinition):
         which `-----` is `{a}-{b}-{c}`.
         """
         literals = _VARIABLE.split(self.address)[::2]
-        rest_is_plain = all(_PLAIN.fullmatch(each) for each in literals[1:])
+        rest_is_plain = all(_PLAIN.fullmatch(literal) for literal in literals[1:])
         whole = _VARIABLE.sub("x", self.address)
         if (
             not whole.isascii()
@@ -107,7 +107,7 @@ class MCPOffer(ForeignDefinition):
         if not (
             isinstance(arguments, dict)
             and set(needed) <= arguments.keys() <= set(known)
-            and all(isinstance(each, str) for each in arguments.values())
+            and all(isinstance(argument, str) for argument in arguments.values())
         ):
             raise InvalidInputError(
                 f"the arguments do not fit the prompt {self.address!r}",
@@ -164,8 +164,11 @@ def _description(kind: Kind, given: Mapping[str, Any]) -> str:
 
 def _schema(arguments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     shown = {
-        each["name"]: {"type": "string", "description": each.get("description") or ""}
-        for each in arguments
+        argument["name"]: {
+            "type": "string",
+            "description": argument.get("description") or "",
+        }
+        for argument in arguments
     }
-    needed = [each["name"] for each in arguments if each.get("required")]
+    needed = [argument["name"] for argument in arguments if argument.get("required")]
     return {"properties": shown, "required": needed} if shown else {}

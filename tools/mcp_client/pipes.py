@@ -85,8 +85,8 @@ class MessagePipes:
         broken = (anyio.BrokenResourceError, anyio.ClosedResourceError)
         with suppress(*broken, OSError, ToolcellError):
             async with self._from_session:
-                async for each in self._from_session:
-                    text = each.message.model_dump_json(
+                async for message in self._from_session:
+                    text = message.message.model_dump_json(
                         by_alias=True, exclude_unset=True
                     )
                     await send(text.encode() + b"\n")

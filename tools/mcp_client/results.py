@@ -65,7 +65,7 @@ def content_of(tool: str, result: CallToolResult, context: ToolContext) -> JsonV
         ToolExecutionError: The tool failed, or its answer is not JSON.
     """
     if result.is_error:
-        texts = [each.text for each in result.content if each.type == "text"]
+        texts = [block.text for block in result.content if block.type == "text"]
         text = escaped("\n".join(texts), MAX_ERROR_CHARACTERS) or "it does not say why"
         raise ToolExecutionError(
             f"{tool} failed: {text}",
@@ -73,8 +73,8 @@ def content_of(tool: str, result: CallToolResult, context: ToolContext) -> JsonV
         )
     structured = result.structured_content
     blocks = [
-        _block(f"{tool}-{number}", each, context)
-        for number, each in enumerate(result.content)
+        _block(f"{tool}-{number}", block, context)
+        for number, block in enumerate(result.content)
     ]
     plain = [block["text"] for block in blocks if block["type"] == "text"]
     content: JsonValue = list(blocks)

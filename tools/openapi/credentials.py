@@ -41,12 +41,12 @@ class Credentials:
         self._secrets = dict(secrets)
         forms = {
             form
-            for each in secrets.values()
-            for plain in (each, each.partition(":")[2])
-            for form in (plain, quote(plain, safe=""), _encoded(each))
+            for secret in secrets.values()
+            for plain in (secret, secret.partition(":")[2])
+            for form in (plain, quote(plain, safe=""), _encoded(secret))
         }
         found = sorted(forms, key=len, reverse=True)
-        self._seen = [each for each in found if len(each) >= _LEAST_CHARACTERS]
+        self._seen = [text for text in found if len(text) >= _LEAST_CHARACTERS]
 
     def chosen(self, definition: OpenAPIDefinition) -> tuple[SecurityScheme, ...]:
         """Return the schemes that a request uses.
@@ -71,39 +71,39 @@ class Credentials:
         Raises:
             ToolExecutionError: An argument stands in the place of a secret.
         """
-        for each in schemes:
-            secret = self._secrets[each.scheme]
-            if each.kind == "basic":
+        for scheme in schemes:
+            secret = self._secrets[scheme.scheme]
+            if scheme.kind == "basic":
                 secret = f"Basic {_encoded(secret)}"
-            elif each.kind == "bearer":
+            elif scheme.kind == "bearer":
                 secret = f"Bearer {secret}"
-            if each.location == "header":
-                _check_free(each, draft.headers)
-                draft.headers[each.name] = secret
+            if scheme.location == "header":
+                _check_free(scheme, draft.headers)
+                draft.headers[scheme.name] = secret
                 continue
-            pairs = draft.query if each.location == "query" else draft.cookies
-            name = quote(each.name, safe="")
-            _check_free(each, dict(pairs))
+            pairs = draft.query if scheme.location == "query" else draft.cookies
+            name = quote(scheme.name, safe="")
+            _check_free(scheme, dict(pairs))
             pairs.append((name, quote(secret, safe="")))
 
     def hidden(self, value: Any) -> Any:
         """Return a value of an answer without the secrets."""
         if isinstance(value, str):
-            for each in self._seen:
-                value = value.replace(each, HIDDEN)
+            for secret in self._seen:
+                value = value.replace(secret, HIDDEN)
             return value
         if isinstance(value, list):
-            return [self.hidden(each) for each in value]
+            return [self.hidden(item) for item in value]
         if isinstance(value, dict):
             return {
-                self.hidden(name): self.hidden(each) for name, each in value.items()
+                self.hidden(name): self.hidden(item) for name, item in value.items()
             }
         return value
 
     def hidden_bytes(self, data: bytes) -> bytes:
         """Return data of an answer without the secrets."""
-        for each in self._seen:
-            data = data.replace(each.encode(), HIDDEN.encode())
+        for secret in self._seen:
+            data = data.replace(secret.encode(), HIDDEN.encode())
         return data
 
 
@@ -112,7 +112,7 @@ def _encoded(secret: str) -> str:
 
 
 def _check_free(scheme: SecurityScheme, given: Mapping[str, str]) -> None:
-    if quote(scheme.name, safe="").lower() in {each.lower() for each in given}:
+    if quote(scheme.name, safe="").lower() in {name.lower() for name in given}:
         raise ToolExecutionError(
             f"the argument {scheme.name} is not for a caller to give",
             hint="leave it out",

@@ -111,7 +111,7 @@ class _Parser:
             raise unfit("it is no object")
         if "$ref" not in given:
             return item
-        beside: _Raw = {name: each for name, each in given.items() if name != "$ref"}
+        beside: _Raw = {name: value for name, value in given.items() if name != "$ref"}
         if "$ref" in item or item.keys() & beside.keys():
             raise unfit("the path item and what it refers to disagree")
         return item | beside
@@ -155,11 +155,11 @@ class _Parser:
         texts = (operation.summary, operation.description)
         fields = {
             "name": name,
-            "description": "\n\n".join(each for each in texts if each),
+            "description": "\n\n".join(text for text in texts if text),
             "inputSchema": schema,
             "method": method,
             "path": path,
-            "parameters": [each.model_dump(by_alias=True) for each in made],
+            "parameters": [parameter.model_dump(by_alias=True) for parameter in made],
             "body": None if body is None else body[0].model_dump(),
             "security": self._security(item[method]),
         }
@@ -175,9 +175,9 @@ class _Parser:
     def _parameters(self, item: _Raw, operation: _Raw) -> Iterator[tuple[_Raw, Any]]:
         """Yield the parameters that a model gives, those of the operation last."""
         keys = {
-            (each.get("in"), each.get("name"))
-            for each in map(self._followed, self._schemes.values())
-            if each.get("type") == "apiKey"
+            (scheme.get("in"), scheme.get("name"))
+            for scheme in map(self._followed, self._schemes.values())
+            if scheme.get("type") == "apiKey"
         }
         found: dict[tuple[str, str], tuple[_Raw, Any]] = {}
         for owner in (item, operation):
@@ -280,8 +280,8 @@ class _Parser:
 
 def _urls(servers: Any) -> Iterator[str]:
     """Yield the URLs of a list of servers; one with variables is left out."""
-    for each in servers if isinstance(servers, list) else ():
-        url = each.get("url") if isinstance(each, dict) else None
+    for server in servers if isinstance(servers, list) else ():
+        url = server.get("url") if isinstance(server, dict) else None
         if isinstance(url, str) and "{" not in url:
             yield url
 
@@ -298,13 +298,13 @@ def _argument_names(parameters: list[_Raw], has_body: bool) -> list[str]:
 
     With names such as `StartTime<` and `StartTime>` the place alone does not help.
     """
-    plain = [_safe_name(each["name"]) for each in parameters]
+    plain = [_safe_name(parameter["name"]) for parameter in parameters]
     taken = [*plain, *(["body"] if has_body else [])]
     names = {name for name in taken if taken.count(name) == 1} | {*taken[len(plain) :]}
     made = []
-    for name, each in zip(plain, parameters, strict=True):
+    for name, parameter in zip(plain, parameters, strict=True):
         if taken.count(name) > 1:
-            first = name = _safe_name(f"{each['in']}_{name}")
+            first = name = _safe_name(f"{parameter['in']}_{name}")
             numbers = itertools.count(2)
             while name in names:
                 name = f"{first[:60]}_{next(numbers)}"
@@ -361,7 +361,7 @@ def _check_path(path: str, parameters: list[OperationParameter]) -> None:
     if {".", ".."} & set(path.split("/")):
         raise unfit("its path leads upwards")
     wanted = _PLACEHOLDER.findall(path)
-    given = [each.name for each in parameters if each.location == "path"]
+    given = [parameter.name for parameter in parameters if parameter.location == "path"]
     if sorted(set(wanted)) != sorted(given) or "{" in _PLACEHOLDER.sub("", path):
         raise unfit("its path and its parameters disagree")
 

@@ -78,22 +78,26 @@ def draft(
 def _draft(definition: OpenAPIDefinition, arguments: Mapping[str, Any]) -> Draft:
     made = Draft(definition.method.upper(), "")
     segments: dict[str, str] = {}
-    for each in definition.parameters:
-        if each.argument not in arguments:
+    for parameter in definition.parameters:
+        if parameter.argument not in arguments:
             continue
-        value = arguments[each.argument]
-        if each.is_json:
+        value = arguments[parameter.argument]
+        if parameter.is_json:
             value = json.dumps(value, separators=(",", ":"))
-        _check_parts(each, value)
-        match each.location:
+        _check_parts(parameter, value)
+        match parameter.location:
             case "path":
-                segments[each.name] = _segment(each, value)
+                segments[parameter.name] = _segment(parameter, value)
             case "query":
-                made.query += _pairs(each.name, each.style, value, each.explode)
+                made.query += _pairs(
+                    parameter.name, parameter.style, value, parameter.explode
+                )
             case "cookie":
-                made.cookies += _pairs(each.name, each.style, value, each.explode)
+                made.cookies += _pairs(
+                    parameter.name, parameter.style, value, parameter.explode
+                )
             case "header":
-                made.headers[each.name] = _header(each, value)
+                made.headers[parameter.name] = _header(parameter, value)
     for location in ("query", "cookie"):
         _check_names(definition, location, arguments)
     made.path = _path(definition.path, segments)
@@ -111,18 +115,22 @@ def _check_names(
     An object that is exploded gives its members as their own parameters, which rules
     on the parameters of those names would not see.
     """
-    placed = [each for each in definition.parameters if each.location == location]
-    taken = {_base(each.name) for each in placed}
-    for each in placed:
-        value = arguments.get(each.argument)
-        if not isinstance(value, dict) or each.is_json or not each.explode:
+    placed = [
+        parameter
+        for parameter in definition.parameters
+        if parameter.location == location
+    ]
+    taken = {_base(parameter.name) for parameter in placed}
+    for parameter in placed:
+        value = arguments.get(parameter.argument)
+        if not isinstance(value, dict) or parameter.is_json or not parameter.explode:
             continue
-        if each.style == "deepObject":
+        if parameter.style == "deepObject":
             continue
         bases = [_base(name) for name in value]
         if len(set(bases)) < len(bases) or not taken.isdisjoint(bases):
             raise _MisplacedError(
-                each.argument, "members with names that no other parameter has"
+                parameter.argument, "members with names that no other parameter has"
             )
         taken.update(bases)
 
@@ -154,10 +162,10 @@ def _parts(value: Any, *, explode: bool) -> Iterator[str]:
     if isinstance(value, list):
         yield from map(_text, value)
     elif isinstance(value, dict) and explode:
-        yield from (f"{name}={_text(each)}" for name, each in value.items())
+        yield from (f"{name}={_text(item)}" for name, item in value.items())
     elif isinstance(value, dict):
-        for name, each in value.items():
-            yield from (name, _text(each))
+        for name, item in value.items():
+            yield from (name, _text(item))
     else:
         yield _text(value)
 
@@ -185,8 +193,8 @@ def _check_parts(parameter: OperationParameter, value: Any) -> None:
 def _check_without(
     marks: str, texts: Iterable[str], parameter: OperationParameter
 ) -> None:
-    if any(set(marks) & set(each) for each in texts):
-        shown = " or ".join("space" if each == " " else each for each in marks)
+    if any(set(marks) & set(text) for text in texts):
+        shown = " or ".join("space" if mark == " " else mark for mark in marks)
         raise _MisplacedError(
             parameter.argument, f"parts without {shown}, which ends a part"
         )
@@ -195,11 +203,11 @@ def _check_without(
 def _segment(parameter: OperationParameter, value: Any) -> str:
     parts = list(_parts(value, explode=False))
     # Servers decode a path before they look where it leads: an encoded `/` is one.
-    if not any(parts) or any(set(each) & set("/\\") for each in parts):
+    if not any(parts) or any(set(part) & set("/\\") for part in parts):
         raise _MisplacedError(
             parameter.argument, "a segment of a path: some text, without / and \\"
         )
-    quoted = [_quoted(parameter, each) for each in parts]
+    quoted = [_quoted(parameter, part) for part in parts]
     if isinstance(value, dict) and parameter.explode:
         quoted = [
             "=".join(pair) for pair in zip(quoted[::2], quoted[1::2], strict=True)
@@ -227,17 +235,17 @@ def _pairs(name: str, style: str, value: Any, explode: bool) -> _Pairs:
     if isinstance(value, dict):
         if style == "deepObject":
             return [
-                (quote(f"{name}[{inner}]", safe=""), quote(_text(each), safe=""))
-                for inner, each in value.items()
+                (quote(f"{name}[{inner}]", safe=""), quote(_text(item), safe=""))
+                for inner, item in value.items()
             ]
         if explode:
             return [
-                (quote(inner, safe=""), quote(_text(each), safe=""))
-                for inner, each in value.items()
+                (quote(inner, safe=""), quote(_text(item), safe=""))
+                for inner, item in value.items()
             ]
     if isinstance(value, list) and (explode or style == "deepObject"):
-        return [(key, quote(_text(each), safe="")) for each in value]
-    parts = (quote(each, safe="") for each in _parts(value, explode=False))
+        return [(key, quote(_text(item), safe="")) for item in value]
+    parts = (quote(part, safe="") for part in _parts(value, explode=False))
     return [(key, _SEPARATORS.get(style, ",").join(parts))]
 
 
@@ -281,7 +289,7 @@ def _form(
         elif style is None or isinstance(value, str):
             values = value if isinstance(value, list) else [value]
             pairs += [
-                (quote(name, safe=""), quote(_text(each), safe="")) for each in values
+                (quote(name, safe=""), quote(_text(text), safe="")) for text in values
             ]
         elif isinstance(value, dict) and style.explode:
             raise _MisplacedError(
@@ -299,10 +307,10 @@ def _in_brackets(name: str, value: Any) -> _Pairs:
         return [(quote(name, safe=""), quote(_text(value), safe=""))]
     inner = value.items() if isinstance(value, dict) else enumerate(value)
     pairs: _Pairs = []
-    for key, each in inner:
+    for key, item in inner:
         if set(str(key)) & set("[]"):
             raise _MisplacedError("body", "parts without [ or ], which ends a part")
-        pairs += _in_brackets(f"{name}[{key}]", each)
+        pairs += _in_brackets(f"{name}[{key}]", item)
     return pairs
 
 

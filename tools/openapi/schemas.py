@@ -134,16 +134,16 @@ class SchemaBundle:
         for key, value in schema.items():
             if key in _OF_SCHEMAS and isinstance(value, dict):
                 made[key] = {
-                    name: self._converted(each)
-                    for name, each in value.items()
-                    if not self._is_read_only(each)
+                    name: self._converted(item)
+                    for name, item in value.items()
+                    if not self._is_read_only(item)
                 }
             elif key == "allOf" and isinstance(value, list):
-                made[key] = [self._converted(each, answered) for each in value]
+                made[key] = [self._converted(item, answered) for item in value]
             elif key in _SCHEMA:
                 made[key] = self._converted(value)
             elif key in _SCHEMAS and isinstance(value, list):
-                made[key] = [self._converted(each) for each in value]
+                made[key] = [self._converted(item) for item in value]
             elif key not in _LEFT_OUT and not key.startswith("x-"):
                 made[key] = value
         if isinstance(schema.get("required"), list):

@@ -23,15 +23,17 @@ class Selection:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._patterns = tuple(patterns)
-        self._unmatched = dict.fromkeys(each for each in self._patterns if each != "*")
+        self._unmatched = dict.fromkeys(
+            pattern for pattern in self._patterns if pattern != "*"
+        )
         self._names: list[str] = []
 
     def has(self, name: str) -> bool:
         """Return True if a pattern matches the name."""
         self._names.append(name)
-        matching = [each for each in self._patterns if fnmatchcase(name, each)]
-        for each in matching:
-            self._unmatched.pop(each, None)
+        matching = [pattern for pattern in self._patterns if fnmatchcase(name, pattern)]
+        for pattern in matching:
+            self._unmatched.pop(pattern, None)
         return bool(matching)
 
     def check(self, api: str) -> None:
@@ -46,7 +48,7 @@ class Selection:
         if not self._unmatched:
             return
         patterns = " or ".join(map(repr, self._unmatched))
-        names = [escaped(each, 64) for each in self._names[:MAX_NAMES_SHOWN]]
+        names = [escaped(name, 64) for name in self._names[:MAX_NAMES_SHOWN]]
         left = len(self._names) - len(names)
         shown = ", ".join(names) + (f" and {left:,} more" if left else "")
         raise ConfigError(

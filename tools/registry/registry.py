@@ -268,7 +268,7 @@ class ToolRegistry:
 
 
 def _checked(tools: Iterable[Tool | Callable[..., Any]]) -> list[Tool]:
-    made = [as_tool(each) for each in tools]
+    made = [as_tool(value) for value in tools]
     for each in made:
         each.check_definition()
     return made

@@ -172,7 +172,7 @@ class Snapshot:
 
     def list_tools(self) -> list[str]:
         """Return the names in the order of their registration."""
-        return [each.name for each in self]
+        return [tool.name for tool in self]
 
     def versions(self, name: str) -> list[str]:
         """Return the versions of a tool, oldest first; none without such a tool."""

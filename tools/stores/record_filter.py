@@ -116,8 +116,8 @@ def searched_words(record: ToolExecutionRecord) -> str:
 def searched_text(record: ToolExecutionRecord) -> str:
     """Return the text of a record in which words are looked for."""
     texts = [record.call_id, record.agent_id or "", record.tool_name]
-    for each in (record.arguments, record.result, record.error_detail):
-        texts += _bounded_texts(each)
+    for value in (record.arguments, record.result, record.error_detail):
+        texts += _bounded_texts(value)
     return " ".join(texts)
 
 

@@ -156,7 +156,7 @@ class Records(ABC):
     def all_records(self) -> list[ToolExecutionRecord]:
         """Return every record in the order in which they were added."""
         found = self._newest(RecordFilter(), None, None)
-        return [each.record for each in reversed(found)]
+        return [entry.record for entry in reversed(found)]
 
     def get_record(
         self, call_id: str, *, agent_id: str | None = None

@@ -210,7 +210,7 @@ def _question(wanted: RecordFilter) -> str:
         "reason": (wanted.reason,),
     }
     asked = [
-        f"facts : ({' OR '.join(_fact(name, each) for each in any_of)})"
+        f"facts : ({' OR '.join(_fact(name, value) for value in any_of)})"
         for name, any_of in values.items()
         if any_of[0] is not None
     ]
