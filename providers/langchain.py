@@ -45,8 +45,8 @@ async def _call(
     if not result.ok:
         raise ToolException(result.to_text())
     pictures = [
-        {"type": "image", "base64": each.data, "mime_type": each.mime}
-        for each in pictures_of(result)
+        {"type": "image", "base64": picture.data, "mime_type": picture.mime}
+        for picture in pictures_of(result)
     ]
     text = result.to_text()
     return [{"type": "text", "text": text}, *pictures] if pictures else text

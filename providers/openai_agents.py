@@ -134,21 +134,21 @@ def code_mode_toolset(
     shown = [to_openai(tool)["function"] for tool in code_mode.tools()]
     return [
         FunctionTool(
-            name=each["name"],
-            description=each["description"],
-            params_json_schema=each["parameters"],
-            on_invoke_tool=partial(_call, code_mode, each["name"]),
+            name=tool["name"],
+            description=tool["description"],
+            params_json_schema=tool["parameters"],
+            on_invoke_tool=partial(_call, code_mode, tool["name"]),
             strict_json_schema=False,
         )
-        for each in shown
+        for tool in shown
     ]
 
 
 async def _call(code_mode: CodeMode, name: str, context: object, given: str) -> Any:
     result = await code_mode.call(name, given)
     pictures = [
-        ToolOutputImage(image_url=f"data:{each.mime};base64,{each.data}")
-        for each in pictures_of(result)
+        ToolOutputImage(image_url=f"data:{picture.mime};base64,{picture.data}")
+        for picture in pictures_of(result)
     ]
     text = result.to_text()
     return [ToolOutputText(text=text), *pictures] if pictures else text

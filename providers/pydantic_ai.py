@@ -193,17 +193,17 @@ class CodeModeToolset(AbstractToolset[Any]):
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         shown = [to_openai(tool)["function"] for tool in self._code_mode.tools()]
         return {
-            each["name"]: ToolsetTool(
+            tool["name"]: ToolsetTool(
                 toolset=self,
                 tool_def=ToolDefinition(
-                    name=each["name"],
-                    description=each["description"],
-                    parameters_json_schema=each["parameters"],
+                    name=tool["name"],
+                    description=tool["description"],
+                    parameters_json_schema=tool["parameters"],
                 ),
                 max_retries=ctx.max_retries,
                 args_validator=_ANY_ARGUMENTS,
             )
-            for each in shown
+            for tool in shown
         }
 
     async def call_tool(

@@ -50,7 +50,7 @@ async def main(asked: dict[str, Any]) -> None:
                 sandbox, token=asked["token"], name=name, check_seconds=_NEVER
             )
             records.append((await stack.enter_async_context(agent)).record)
-        print(json.dumps([each.model_dump() for each in records]), flush=True)
+        print(json.dumps([record.model_dump() for record in records]), flush=True)
         await anyio.to_thread.run_sync(sys.stdin.read)
 
 

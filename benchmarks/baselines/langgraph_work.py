@@ -101,7 +101,7 @@ async def _size_of_messages() -> float:
         async with AsyncSqliteSaver.from_conn_string(str(file)) as saver:
             _, state = await _timed(graph.compile(checkpointer=saver), {"messages": []})
         assert len(state["messages"]) == MESSAGES
-        return sum(each.stat().st_size for each in Path(folder).iterdir()) / 1e6
+        return sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6
 
 
 async def _paused(work: str, file: str) -> None:

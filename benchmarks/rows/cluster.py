@@ -83,7 +83,7 @@ class _Nodes:
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
         told = json.loads(self.process.stdout.readline())
-        self.records = [NodeRecord(**each) for each in told]
+        self.records = [NodeRecord(**record) for record in told]
 
     def end(self) -> None:
         self.process.kill()
@@ -373,7 +373,7 @@ async def bridge(options: Options) -> list[Row]:
                 ],
                 max(5, options.runs // 10),
             )
-    own = [each.by_own_clock() for each in samples]
+    own = [sample.by_own_clock() for sample in samples]
     return against("a program's call of the driver", own, [1.0], "share")
 
 

@@ -207,7 +207,7 @@ async def size(options: Options) -> list[Row]:
     with _file() as file:
         async with SQLiteCheckpointer(file, power_safe=False) as store:
             await _ours(graph, store, None).run()
-        found = sum(each.stat().st_size for each in file.parent.iterdir()) / 1e6
+        found = sum(path.stat().st_size for path in file.parent.iterdir()) / 1e6
     ours = Sample(name="toolcell.flow", unit="MB", values=[found])
     with _langgraph("messages") as langgraph:
         theirs = await langgraph.run()

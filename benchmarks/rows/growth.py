@@ -63,7 +63,7 @@ async def _growth(
 
     contenders = [measured(*each) for each in works.items()]
     samples = await take_turns(contenders, max(1, options.runs // 2))
-    one, *more = (each.by_own_clock() for each in samples)
+    one, *more = (sample.by_own_clock() for sample in samples)
     exponents = [
         math.log(large / small, _TIMES[-1] / _TIMES[0])
         for small, large in zip(one.values, more[-1].values, strict=True)

@@ -94,7 +94,7 @@ def _plain(name: str, work: Callable[[], object]) -> Contender:
 
 async def _measured(options: Options, *contenders: Contender) -> list[Sample]:
     samples = await take_turns(contenders, options.runs)
-    return [each.by_own_clock() for each in samples]
+    return [sample.by_own_clock() for sample in samples]
 
 
 def _single(work: str, sample: Sample, gate: float | None) -> Row:
@@ -199,7 +199,7 @@ def _timed(calls: Sequence[_Timed], samples: Sequence[Sample]) -> Contender:
             for call, sample in zip(calls, samples, strict=True):
                 sample.values.append(await call() * 1_000_000)
 
-    return Contender(name=" and ".join(each.name for each in samples), run=in_turn)
+    return Contender(name=" and ".join(sample.name for sample in samples), run=in_turn)
 
 
 def _audit_log(folder: str) -> AuditLog:
@@ -264,7 +264,7 @@ async def sqlite(options: Options) -> list[Row]:
         guarded, sketch, empty = await _measured(options, *contenders)
         await store.aclose()
         bare.close()
-    own = [_less(each, empty) for each in (guarded, sketch)]
+    own = [_less(sample, empty) for sample in (guarded, sketch)]
     work = f"{CALLS} guarded calls, SQLite"
     return [
         *against(f"{work}, without the hops", own, [2.2], "share"),

@@ -44,7 +44,7 @@ async def forks(options: Options) -> list[Row]:
             Contender(name="a fork and its end", run=partial(run, "plain")),
         ]
         samples = await take_turns(contenders, options.runs)
-    clocks = [each.by_own_clock() for each in samples]
+    clocks = [sample.by_own_clock() for sample in samples]
     work = f"a fork of {_MEBIBYTES} MiB in C, CPU"
     return against(work, clocks, [None], "share")
 

@@ -120,7 +120,7 @@ async def _compare(work: str, connect: Connect, options: Options) -> list[Row]:
             ]
             runs = max(1, options.runs // 10)
             samples = await take_turns(contenders, runs)
-    ours, base, kept = [each.by_own_clock() for each in samples]
+    ours, base, kept = [sample.by_own_clock() for sample in samples]
     return [
         *against(work, [ours, base], [_GATE], "share"),
         *against(work, [kept, base], [None], "share"),

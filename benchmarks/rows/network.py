@@ -79,12 +79,12 @@ async def _inside(session: Session, code: str, port: int) -> list[float]:
     result = await session.run(code, fresh=True, inputs={"port": port})
     if not result.ok:
         raise WrongResult(f"the download became {result!r}")
-    return [float(each) for each in result.stdout.split()]
+    return [float(word) for word in result.stdout.split()]
 
 
 def _outside(code: str, port: int) -> list[float]:
     text = programs.output([PYTHON, "-I", "-c", f"port = {port}\n{code}"])
-    return [float(each) for each in text.split()]
+    return [float(word) for word in text.split()]
 
 
 async def _rows(config: SandboxConfig, place: str, gate: float, runs: int) -> list[Row]:

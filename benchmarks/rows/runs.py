@@ -161,7 +161,7 @@ async def confined_prepared(options: Options) -> list[Row]:
             settle=partial(processes.cells_settled, sandbox, _POOL),
         )
         samples = await take_turns([ours, programs.plain()], options.runs)
-    more = [each - _START_SHARE * samples[1].p50 for each in samples[0].values]
+    more = [value - _START_SHARE * samples[1].p50 for value in samples[0].values]
     added = Sample(name=f"less {_START_SHARE} times python3 -I -c", values=more)
     bound = Row(work=work, ours=added, compare="absolute", gate=_START_MS)
     return [*against(work, samples, [None], "share"), bound]
@@ -178,7 +178,7 @@ async def confined_fork(options: Options) -> list[Row]:
             run = partial(_hello_again, opened)
             ours = Contender(name="session.run(fresh=True)", run=run, settle=_pause)
             samples = await take_turns([ours, bare], options.runs)
-    more = [each - samples[1].p50 for each in samples[0].values]
+    more = [value - samples[1].p50 for value in samples[0].values]
     user = "its own user" if own_user else "the host's user"
     added = Sample(name="less a bare fork", values=more)
     bound = Row(

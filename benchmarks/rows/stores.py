@@ -86,7 +86,7 @@ async def _rows(
         for size, file in ((_LARGE, large), (_SMALL, small))
     ]
     samples = await take_turns(contenders, max(1, options.runs // 4))
-    clocks = [each.by_own_clock() for each in samples]
+    clocks = [sample.by_own_clock() for sample in samples]
     pairs = dict(zip(large, zip(clocks[::2], clocks[1::2], strict=True), strict=True))
     return [
         row

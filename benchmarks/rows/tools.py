@@ -174,7 +174,9 @@ async def peer_mcp(options: Options) -> list[Row]:
             [1.56],
             "share",
         ),
-        *against(_BATCH_WORK, [each.by_own_clock() for each in batches], [2], "share"),
+        *against(
+            _BATCH_WORK, [batch.by_own_clock() for batch in batches], [2], "share"
+        ),
     ]
 
 
