@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -76,7 +76,7 @@ class Checkpointer(ThreadStore):
         new_id, now = checkpoint_id or secrets.token_hex(8), datetime.now(UTC)
         head = saved_head(thread_id, new_id, now)
         async with self._saving:
-            stored = await self._saved(thread_id)
+            stored = await _saved(self, thread_id)
             if stored is None:
                 check_latest(after, None)
                 first = Checkpoint(id=new_id, step=0, at=now, state=fields, next=[])
@@ -85,22 +85,10 @@ class Checkpointer(ThreadStore):
                 lease = await self.claim(thread_id)
             try:
                 if stored is not None:
-                    await self._save_next(lease, head, fields, after)
+                    await _save_next(self, lease, head, fields, after)
             finally:
-                await self._let_go(lease)
+                await _release(self, lease)
         return new_id
-
-    async def _save_next(
-        self, lease: Lease, head: Head, fields: dict[str, Any], after: str | None
-    ) -> None:
-        stored = await self._saved(head.thread_id)
-        assert stored is not None
-        check_latest(after, stored.head.checkpoint)
-        step = read_checkpoint(stored.checkpoints[-1]).step + 1
-        checkpoint = Checkpoint(
-            id=head.checkpoint, step=step, at=head.updated, state=fields, next=[]
-        )
-        await self.commit(lease, checkpoint.to_bytes(), head, whole=True)
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any:
         """Return a saved state; see `CheckpointerProtocol.load`.
@@ -110,7 +98,7 @@ class Checkpointer(ThreadStore):
             InvalidInputError: A Flow runs this thread.
         """
         try:
-            stored = await self._saved(thread_id, checkpoint_id)
+            stored = await _saved(self, thread_id, checkpoint_id)
         except CheckpointNotFoundError:
             return None
         if stored is None:
@@ -174,35 +162,10 @@ class Checkpointer(ThreadStore):
             stored = await self.read(source)
             assert stored is not None
             check_ended(stored.head)
-            await self._copy(stored.head, target)
+            texts = await history(self, source)
+            await write_copy(self, stored.head, texts, target)
         finally:
-            await self._let_go(lease)
-
-    async def _copy(self, head: Head, target: str) -> None:
-        texts = await self._history(head.thread_id)
-        copies = [copied_head(head, target, read_checkpoint(text)) for text in texts]
-        try:
-            lease = await self.create(copies[0], texts[0])
-        except ThreadBusyError:
-            raise taken_thread(target) from None
-        try:
-            for text, copy in zip(texts[1:], copies[1:], strict=True):
-                whole = read_checkpoint(text).of is None
-                await self.commit(lease, text, copy, whole=whole)
-            done = copies[-1].model_copy(update={"status": head.status})
-            await self.append(lease, [], done)
-        finally:
-            await self._let_go(lease)
-
-    async def _history(self, thread_id: str) -> list[bytes]:
-        """Return all checkpoints of a thread, the oldest first."""
-        found: list[bytes] = []
-        while True:
-            before = read_checkpoint(found[-1]).id if found else None
-            texts = await self.checkpoints(thread_id, _PAGE, before)
-            found += texts
-            if len(texts) < _PAGE:
-                return found[::-1]
+            await _release(self, lease)
 
     async def vacuum(self, older_than_days: float = 30.0) -> int:
         """Delete threads that have ended, and saved states; return their number.
@@ -253,18 +216,67 @@ class Checkpointer(ThreadStore):
             if len(heads) < _PAGE:
                 return found
 
-    async def _let_go(self, lease: Lease) -> None:
-        with anyio.CancelScope(shield=True):
-            await self.release(lease)
 
-    async def _saved(
-        self, thread_id: str, checkpoint_id: str | None = None
-    ) -> Stored | None:
-        stored = await self.read(thread_id, checkpoint_id)
-        if stored is not None and stored.head.graph != NO_GRAPH:
-            raise InvalidInputError(
-                "a Flow runs this thread",
-                hint="use flow.state(thread_id), or another id",
-                details={"thread": thread_id},
-            )
-        return stored
+async def _save_next(
+    store: ThreadStore,
+    lease: Lease,
+    head: Head,
+    fields: dict[str, Any],
+    after: str | None,
+) -> None:
+    stored = await _saved(store, head.thread_id)
+    assert stored is not None
+    check_latest(after, stored.head.checkpoint)
+    step = read_checkpoint(stored.checkpoints[-1]).step + 1
+    checkpoint = Checkpoint(
+        id=head.checkpoint, step=step, at=head.updated, state=fields, next=[]
+    )
+    await store.commit(lease, checkpoint.to_bytes(), head, whole=True)
+
+
+async def write_copy(
+    store: ThreadStore, head: Head, texts: Sequence[bytes], target: str
+) -> None:
+    """Write the checkpoints of a thread, the oldest first, to another one."""
+    copies = [copied_head(head, target, read_checkpoint(text)) for text in texts]
+    try:
+        lease = await store.create(copies[0], texts[0])
+    except ThreadBusyError:
+        raise taken_thread(target) from None
+    try:
+        for text, copy in zip(texts[1:], copies[1:], strict=True):
+            whole = read_checkpoint(text).of is None
+            await store.commit(lease, text, copy, whole=whole)
+        done = copies[-1].model_copy(update={"status": head.status})
+        await store.append(lease, [], done)
+    finally:
+        await _release(store, lease)
+
+
+async def history(store: ThreadStore, thread_id: str) -> list[bytes]:
+    """Return all checkpoints of a thread, the oldest first."""
+    found: list[bytes] = []
+    while True:
+        before = read_checkpoint(found[-1]).id if found else None
+        texts = await store.checkpoints(thread_id, _PAGE, before)
+        found += texts
+        if len(texts) < _PAGE:
+            return found[::-1]
+
+
+async def _release(store: ThreadStore, lease: Lease) -> None:
+    with anyio.CancelScope(shield=True):
+        await store.release(lease)
+
+
+async def _saved(
+    store: ThreadStore, thread_id: str, checkpoint_id: str | None = None
+) -> Stored | None:
+    stored = await store.read(thread_id, checkpoint_id)
+    if stored is not None and stored.head.graph != NO_GRAPH:
+        raise InvalidInputError(
+            "a Flow runs this thread",
+            hint="use flow.state(thread_id), or another id",
+            details={"thread": thread_id},
+        )
+    return stored

@@ -15,7 +15,9 @@ from toolcell.flow import MemoryCheckpointer, SQLiteCheckpointer
 from toolcell.flow.conformance.threads import check_an_owner_that_is_gone_is_replaced
 from toolcell.flow.spi import FLOW_CHECKPOINTER_CHECKS, check_flow_checkpointer
 from toolcell.flow.stores.base import Lease, Stored
+from toolcell.flow.stores.checkpointer import history, write_copy
 from toolcell.flow.stores.records import Head
+from toolcell.flow.stores.saved_states import check_ended
 from toolcell.flow.stores.tables import Tables
 
 from ...support.flow.store_table import STORES, OpenOne, stores
@@ -185,8 +187,16 @@ class CutsPagesBeforeMatching(MemoryCheckpointer):
 
 
 class CopiesTheLatest(MemoryCheckpointer):
-    async def _history(self, thread_id: str) -> list[bytes]:
-        return (await super()._history(thread_id))[-1:]
+    async def copy_thread(self, source: str, target: str) -> None:
+        lease = await self.claim(source)
+        stored = await self.read(source)
+        assert stored is not None
+        try:
+            check_ended(stored.head)
+            latest = await self.checkpoints(source, 1)
+            await write_copy(self, stored.head, latest, target)
+        finally:
+            await self.release(lease)
 
 
 class CopiesUnfinished(MemoryCheckpointer):
@@ -194,7 +204,8 @@ class CopiesUnfinished(MemoryCheckpointer):
         lease = await self.claim(source)
         stored = await self.read(source)
         assert stored is not None
-        await self._copy(stored.head, target)
+        texts = await history(self, source)
+        await write_copy(self, stored.head, texts, target)
         await self.release(lease)
 
 
