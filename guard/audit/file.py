@@ -274,7 +274,7 @@ class AuditFile(LockedFile):
         if head.seq < known.seq or (head.seq == known.seq and head != known):
             raise self._error(f"was cut: it ends at {head.seq}, not at {known.seq}")
         if end < size:
-            if not end and not self._may_be_ours(size, head.seq + 1):
+            if not end and not _may_be_ours(self._fd, size, head.seq + 1):
                 raise self._error("is no audit log: it has no whole line")
             torn = os.pread(self._fd, size - end, end)
             self._repair = self._record(
@@ -304,15 +304,6 @@ class AuditFile(LockedFile):
         if not lines or not is_rotated(lines[-1]):
             raise self._error(f"does not follow {path.name}: its end is missing")
         return self._next(EMPTY, lines[-1])
-
-    def _may_be_ours(self, size: int, seq: int) -> bool:
-        """Return whether a file without a whole line can be a torn first record."""
-        first = b'{"seq":%d,' % seq
-        start = os.pread(self._fd, len(first), 0)
-        # After a loss of power a file may be as long as it should be, and empty.
-        return size <= _MAX_FIRST_BYTES and (
-            first.startswith(start) or not start.strip(b"\0")
-        )
 
     def _next(self, before: AuditHead, line: bytes) -> AuditHead:
         try:
@@ -354,8 +345,8 @@ class AuditFile(LockedFile):
         """Go on in a new file; this one is named by the number of its last record."""
         named = rotated_path(self._path, self.head.seq + 1)
         try:
-            self._link(named)
-            following = self._make_next()
+            _link(self._path, named)
+            following = _open_locked(self._next_path)
             try:
                 self._write(self._record({"event": "rotated", "file": named.name}))
             except BaseException:
@@ -369,22 +360,6 @@ class AuditFile(LockedFile):
         self._replace(following)
         if self._keep_files is not None:
             self._prune(self._keep_files)
-
-    def _link(self, named: Path) -> None:
-        with suppress(FileExistsError):
-            os.link(self._path, named, follow_symlinks=False)
-        if not named.samefile(self._path):
-            raise OSError(f"{named} is another file")
-
-    def _make_next(self) -> int:
-        """Return an empty file that is locked, and not yet in the place of the log."""
-        fd = os.open(self._next_path, FLAGS | os.O_TRUNC, 0o600)
-        try:
-            fcntl.flock(fd, TAKE)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
 
     def _replace(self, following: int) -> None:
         """Put the next file in the place of this one, which ends with `rotated`."""
@@ -406,8 +381,8 @@ class AuditFile(LockedFile):
         state = os.fstat(self._fd)
         if self._path.exists() and os.path.samestat(self._path.stat(), state):
             # The writer that rotated it died before it was done.
-            self._link(rotated_path(self._path, self.head.seq))
-            self._replace(self._make_next())
+            _link(self._path, rotated_path(self._path, self.head.seq))
+            self._replace(_open_locked(self._next_path))
             return
         rotated = self._fd
         try:
@@ -458,3 +433,31 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _may_be_ours(fd: int, size: int, seq: int) -> bool:
+    """Return whether a file without a whole line can be a torn first record."""
+    first = b'{"seq":%d,' % seq
+    start = os.pread(fd, len(first), 0)
+    # After a loss of power a file may be as long as it should be, and empty.
+    return size <= _MAX_FIRST_BYTES and (
+        first.startswith(start) or not start.strip(b"\0")
+    )
+
+
+def _link(path: Path, named: Path) -> None:
+    with suppress(FileExistsError):
+        os.link(path, named, follow_symlinks=False)
+    if not named.samefile(path):
+        raise OSError(f"{named} is another file")
+
+
+def _open_locked(path: Path) -> int:
+    """Return a file that is empty and locked."""
+    fd = os.open(path, FLAGS | os.O_TRUNC, 0o600)
+    try:
+        fcntl.flock(fd, TAKE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

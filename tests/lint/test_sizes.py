@@ -33,7 +33,6 @@ LARGER = {
     "toolcell.flow.stores.memory.MemoryCheckpointer": 28,
     "toolcell.flow.stores.redis.RedisCheckpointer": 34,
     "toolcell.flow.stores.sqlite.SQLiteCheckpointer": 31,
-    "toolcell.guard.audit.file.AuditFile": 28,
     "toolcell.guard.stores.sqlite.SQLiteStore": 31,
     "toolcell.sandbox.sessions.interface.SandboxSession": 32,
     "toolcell.sandbox.sessions.session.Session": 35,

@@ -142,10 +142,10 @@ name, count, die_at = sys.argv[2], int(sys.argv[3]), sys.argv[4]
 if die_at:
     die = lambda *args, **options: os._exit(9)
     if die_at == "write":
-        from toolcell.guard.audit.file import AuditFile
-        AuditFile._make_next, make = (
-            lambda self: (make(self), setattr(os, "write", die))[0],
-            AuditFile._make_next,
+        from toolcell.guard.audit import file
+        file._open_locked, make = (
+            lambda path: (make(path), setattr(os, "write", die))[0],
+            file._open_locked,
         )
     else:
         setattr(os, die_at, die)
