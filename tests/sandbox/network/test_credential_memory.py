@@ -53,7 +53,7 @@ async def manager(
     config = backend.config(
         network=inspected(host, certificate),
         credentials=(credential,),
-        limits=Limits(wall_seconds=60),
+        limits=Limits(wall_seconds=600),
     )
     async with SandboxManager(config, resolver=resolve_here) as manager:
         yield manager
