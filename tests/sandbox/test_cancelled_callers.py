@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -26,8 +26,18 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 print('up', flush=True)
 time.sleep(600)
 """
+SILENT = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1])
+server.accept()[0].recv(1)
+"""
 Cancel = Callable[[], None]
 Work = Callable[[Cancel], Awaitable[object]]
+GiveUp = Callable[[Work], Awaitable[None]]
+Door = Callable[[SandboxSession, Cancel], Awaitable[object]]
+Start = Callable[[], Coroutine[Any, Any, object]]
+CutOff = Callable[[Start, Callable[[], bool]], Awaitable[None]]
 
 
 async def by_scope(work: Work) -> None:
@@ -87,17 +97,70 @@ async def of_fork(session: SandboxSession, cancel: Cancel) -> None:
         await session.fork()
 
 
+async def of_exec(session: SandboxSession, cancel: Cancel) -> None:
+    """Cancelled while a command starts."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(later, cancel)
+        await session.exec(["sleep", "600"])
+
+
+async def of_wait(session: SandboxSession, cancel: Cancel) -> object:
+    """Whoever waits for a command does not own it: it goes on."""
+    command = await session.exec("echo up; exec sleep 600")
+    async with aclosing(command.output()) as output:
+        await anext(output)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(later, cancel)
+            return await command.wait()
+    finally:
+        assert command.running
+        with anyio.CancelScope(shield=True):
+            await command.kill()
+
+
+async def of_port(session: SandboxSession, cancel: Cancel) -> None:
+    """Cancelled while a server is silent."""
+    server = await session.exec(["python3", "-uc", SILENT])
+    async with aclosing(server.output()) as output:
+        _, port = await anext(output)
+    async with await session.connect(int(port)) as stream:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(later, cancel)
+            await stream.receive()
+
+
 async def later(cancel: Cancel) -> None:
     cancel()
 
 
+DOORS = [
+    *(of_run, of_call, of_stream, of_inputs, of_fork),
+    *(of_exec, of_wait, of_port),
+]
+
+
 @pytest.mark.promise("P-05")
 @pytest.mark.parametrize("give_up", [by_scope, by_task])
-@pytest.mark.parametrize("what", [of_run, of_call, of_stream, of_inputs, of_fork])
+@pytest.mark.parametrize("what", DOORS)
 async def test_a_cancelled_caller_costs_its_own_run_alone(
-    sandbox: Sandbox,
-    give_up: Callable[[Work], Awaitable[None]],
-    what: Callable[[SandboxSession, Cancel], Awaitable[object]],
+    sandbox: Sandbox, give_up: GiveUp, what: Door
+) -> None:
+    await costs_its_own_run_alone(sandbox, give_up, what)
+
+
+@pytest.mark.promise("P-05")
+@pytest.mark.parametrize("what", DOORS)
+def test_trio_cancels_alike(backend: BackendRow, what: Door) -> None:
+    async def cancelled() -> None:
+        async with SandboxManager(backend.config()) as sandbox:
+            await costs_its_own_run_alone(sandbox, by_scope, what)
+
+    run_apart(cancelled, backend="trio")
+
+
+async def costs_its_own_run_alone(
+    sandbox: Sandbox, give_up: GiveUp, what: Door
 ) -> None:
     async with sandbox.session() as session:
         await session.run("x = 41\nopen('note', 'w').write('kept')")
@@ -151,10 +214,32 @@ async def test_a_cell_that_answers_no_interrupt_ends_its_session_and_says_so(
                     await call
 
 
+async def cut_off_task(start: Start, begun: Callable[[], bool]) -> None:
+    task = asyncio.create_task(start())
+    await until(begun)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def cut_off_scope(start: Start, begun: Callable[[], bool]) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(start)
+        await until(begun)
+        tasks.cancel_scope.cancel()
+
+
 @pytest.mark.promise("P-23")
-async def test_a_place_is_free_once_a_cancelled_run_has_ended(
-    backend: BackendRow,
+@pytest.mark.parametrize(
+    ("loop", "cut_off"), [("asyncio", cut_off_task), ("trio", cut_off_scope)]
+)
+def test_a_place_is_free_once_a_cancelled_run_has_ended(
+    backend: BackendRow, loop: str, cut_off: CutOff
 ) -> None:
+    run_apart(places_are_free, backend, cut_off, backend=loop)
+
+
+async def places_are_free(backend: BackendRow, cut_off: CutOff) -> None:
     async with SandboxManager(backend.config(max_concurrency=1)) as sandbox:
 
         async def stream() -> None:
@@ -169,11 +254,7 @@ async def test_a_place_is_free_once_a_cancelled_run_has_ended(
 
         works = (partial(sandbox.run, SLEEPS), partial(sandbox.call, sleeps))
         for work in (*works, stream, batch):
-            task = asyncio.create_task(work())
-            await until(lambda: sandbox.active_cells == 1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cut_off(work, lambda: sandbox.active_cells == 1)
             assert sandbox.active_cells == 0
         assert (await sandbox.run("6 * 7")).value == 42
 
@@ -182,14 +263,3 @@ def sleeps() -> None:
     import time
 
     time.sleep(600)
-
-
-@pytest.mark.promise("P-05")
-def test_trio_cancels_alike(backend: BackendRow) -> None:
-    async def cancelled() -> object:
-        async with SandboxManager(backend.config()) as box, box.session() as session:
-            await session.run("x = 41")
-            await by_scope(lambda cancel: of_run(session, cancel))
-            return (await session.run("x + 1")).value
-
-    assert run_apart(cancelled, backend="trio") == 42

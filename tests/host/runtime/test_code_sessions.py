@@ -231,6 +231,7 @@ async def test_a_lost_state_is_told_and_begun_anew(desk: Desk) -> None:
     assert after["value"] is False
 
 
+@pytest.mark.promise("C1")
 async def test_a_cancelled_program_ends_and_its_session_goes_on(desk: Desk) -> None:
     await desk("run_python", code="x = 7")
     started = anyio.Event()
