@@ -78,9 +78,21 @@ class ToolcellSandbox(BaseSandbox):
         Raises:
             CellLostError: The cell is gone.
         """
+        return self._thread.call(self._execute, command, timeout)
+
+    async def aexecute(
+        self,
+        command: str,
+        *,
+        timeout: int | None = None,
+    ) -> ExecuteResponse:
+        """As `execute`, from asyncio; a cancelled wait ends the script."""
+        return await self._thread.acall(self._execute, command, timeout)
+
+    async def _execute(self, command: str, seconds: int | None) -> ExecuteResponse:
         guarded = self._thread.guarded
         try:
-            result = self._thread.call(guarded.exec, command, timeout_seconds=timeout)
+            result = await guarded.exec(command, timeout_seconds=seconds)
         except (GuardError, InvalidInputError) as error:
             return ExecuteResponse(output=str(error), exit_code=_REFUSED)
         late = result.status == "timeout"
