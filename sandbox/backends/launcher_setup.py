@@ -25,7 +25,7 @@ from ..machine import host_cgroups
 from ..machine.own_folders import folder_prefix
 from .cell_bundle import interpreter
 from .cell_settings import authority_pem, cell_settings
-from .shown_paths import shown_paths
+from .shown_paths import hidden_paths, shown_paths
 
 REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
 """The layers of isolation without which no program runs."""
@@ -111,6 +111,7 @@ class LauncherSetup(NamedTuple):
             "cell_uid": CELL_UID,
             "workdir": config.work_dir,
             "show": show,
+            "hide": hidden_paths(),
             "hosts": hosts_file(config.network.hosts),
             "authority": authority_pem(config.network),
             "mounts": binds,

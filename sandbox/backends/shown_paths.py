@@ -1,6 +1,7 @@
 """The paths of this machine that subprocess cells see: its software, and no secret.
 
-All of `/usr` is software. `/etc` has settings of software and secrets of the machine:
+All of `/usr` is software, but for folders in which people write settings, and tokens
+with them. `/etc` has settings of software and secrets of the machine:
 an entry of it is shown if all of it still is as a Debian package brought it, which is
 public. Whatever somebody wrote or changed there, such as a password, hides the whole
 entry. A few names are always shown.
@@ -35,6 +36,9 @@ _ALWAYS = (
     "/etc/services",
     "/etc/protocols",
 )
+PRIVATE = ("/usr/local/etc", "/usr/etc")
+"""Settings of this machine below `/usr`: npm's, say, with the token of a registry."""
+
 _PACKAGES = "/var/lib/dpkg/status"
 _KEY = b"PRIVATE KEY"
 _READ_BY_ALL, _ENTERED_BY_ALL = 0o004, 0o005
@@ -44,6 +48,11 @@ def shown_paths(python: str) -> list[str]:
     """Return the host's paths that a cell with this interpreter sees, and no others."""
     found = [*_ALWAYS, *public_settings(), *map(str, interpreter_folders(python))]
     return [path for path in dict.fromkeys(found) if not path.startswith("/usr/")]
+
+
+def hidden_paths() -> list[str]:
+    """Return the folders below shown paths that cells do not see."""
+    return [path for path in PRIVATE if os.path.isdir(path) and os.listdir(path)]
 
 
 @functools.cache

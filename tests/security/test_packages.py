@@ -78,7 +78,7 @@ async def test_a_program_finds_no_layer_but_its_own(packed: SandboxManager) -> N
     assert result.value == ["PermissionError", False], result.stderr
 
 
-@pytest.mark.promise("E-79")
+@pytest.mark.promise("E-79", "QP8")
 async def test_a_package_runs_nothing_at_start(packed: SandboxManager) -> None:
     code = "import os\nsorted(os.listdir())"
     for package in ("startup", "site"):

@@ -61,8 +61,9 @@ class ConfinedWalls:
     """Puts cells behind rules that each process enters itself.
 
     Args:
-        setup: `show`, the paths that programs may read; `mounts`, others, which keep
-            their own paths; `folder`, the place of the cells' folders.
+        setup: `show`, the paths that programs may read; `hide`, folders below them
+            whose files they may not; `mounts`, others, which keep their own paths;
+            `folder`, the place of the cells' folders.
 
     Raises:
         WallsRefusedError: The kernel lacks a part of it; the message names that.
@@ -113,10 +114,13 @@ class ConfinedWalls:
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
 
     def _open_paths(self, setup: dict[str, Any]) -> list[Path]:
-        show = (*setup["show"], self._bin, *filter(None, [self._trust]))
+        parts = reach.without(setup["hide"], setup["show"])
+        show = (*parts, self._bin, *filter(None, [self._trust]))
         mounts = [(source, read_only) for source, _, read_only in setup["mounts"]]
         wanted = reach.of_programs(show, mounts, devices=reach.WRITTEN)
         wanted += [(path, landlock.READ) for path in (*_SETTINGS, *_MACHINE)]
+        split = set(setup["show"]) - set(parts)
+        wanted += [(path, landlock.READ_DIR) for path in sorted(split)]
         wanted.append((_SHARED_MEMORY, _IN_SHARED_MEMORY))
         opened = (landlock.opened(path, rights) for path, rights in wanted)
         return [found for found in opened if found is not None]

@@ -63,6 +63,7 @@ class NamespaceWalls:
         self._first_uid = 0
         root_filesystem.build(
             setup["show"],
+            setup["hide"],
             setup["mounts"],
             setup["workdir"],
             self._cell_uid,

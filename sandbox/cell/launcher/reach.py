@@ -42,6 +42,24 @@ def of_programs(
     ]
 
 
+def without(hidden: list[str], shown: list[str]) -> list[str]:
+    """Return the parts of shown paths that leave hidden folders out.
+
+    Rules of Landlock take nothing away. A link is left out: where it leads is shown, or
+    is not, for itself.
+    """
+    parts = []
+    for path in shown:
+        if path in hidden:
+            continue
+        if not any(each.startswith(path + "/") for each in hidden):
+            parts.append(path)
+            continue
+        below = [os.path.join(path, name) for name in sorted(os.listdir(path))]
+        parts += without(hidden, [each for each in below if not os.path.islink(each)])
+    return parts
+
+
 def of_namespaces(setup: dict[str, Any]) -> Reach:
     """Return what cells of namespaces may reach, which have their own mounts.
 

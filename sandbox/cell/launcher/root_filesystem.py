@@ -41,6 +41,7 @@ class MountError(Exception):
 
 def build(
     show: list[str],
+    hide: list[str],
     mounts: list[tuple[str, str, bool]],
     workdir: str,
     uid: int,
@@ -51,6 +52,7 @@ def build(
 
     Args:
         show: Host paths to show read-only at the same place.
+        hide: Folders below these that are empty in cells.
         mounts: Host path without links, path in cells, and read-only flag of each.
         workdir: The folder that programs run in; a mount point for scratch space.
         uid: The uid that programs have, for /etc/passwd.
@@ -74,6 +76,8 @@ def build(
     _make_dev()
     _make_etc({"uid": str(uid), "work": workdir, "hosts": hosts})
     _show(show)
+    for path in hide:
+        linux.mount("tmpfs", "/new" + path, "tmpfs", flags | linux.MS_RDONLY, "size=4k")
     aliases.make("/new" + aliases.FOLDER)
     if trusted:
         trust.make(trust.FOLDER, trusted, root="/new")

@@ -202,7 +202,7 @@ def test_artifacts_that_nobody_keeps_are_named(tmp_path: Path) -> None:
     assert "left behind" not in kept.stderr.decode()
 
 
-@pytest.mark.promise("JF3", "N12")
+@pytest.mark.promise("JF3", "N12", "QP12")
 @pytest.mark.parametrize(
     ("code", "option"),
     [

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from toolcell.sandbox import Limits, Sandbox, SandboxManager
+from toolcell.sandbox.backends import shown_paths
 from toolcell.sandbox.backends.shown_paths import public_settings
+from toolcell.sandbox.cell.launcher import reach
 
 from ...conftest import CONFINED, SUBPROCESS, BackendRow
 from ...support.attacks.as_programs import program
@@ -19,6 +21,7 @@ from ...support.attacks.as_programs import program
 pytestmark = pytest.mark.anyio
 
 JAVA = 'class A { public static void main(String[] a) { System.out.print("hi"); } }'
+NO_LEAKS = 'const char *__asan_default_options(void) { return "detect_leaks=0"; }'
 SOFTWARE = {
     "java": (f"echo '{JAVA}' > A.java && java A.java", "hi"),
     "javac": (f"echo '{JAVA}' > A.java && javac A.java && java -cp . A", "hi"),
@@ -32,12 +35,18 @@ SOFTWARE = {
         "perl -MJSON::PP -MTime::Local -MFile::Find -e 'print encode_json([1])'",
         "[1]",
     ),
+    "chromium": ("chromium --version | cut -d' ' -f1", "Chromium"),
+    "gcc": (
+        f"echo '{NO_LEAKS} int main(void) {{ return 0; }}' > a.c"
+        " && gcc -fsanitize=address a.c && ./a.out && echo ran",
+        "ran",
+    ),
     "file": ("echo '#!/bin/sh' > a && file -b --mime-type a", "text/x-shellscript"),
     "git": ("git init -q a && ls a/.git/info", "exclude"),
 }
 
 
-@pytest.mark.promise("QX11", "QX13", "QX14")
+@pytest.mark.promise("QX2", "QX6", "QX11", "QX13", "QX14")
 @pytest.mark.parametrize("name", SOFTWARE)
 @pytest.mark.parametrize("row", [SUBPROCESS, CONFINED], ids=lambda row: row.name)
 @pytest.mark.namespaces
@@ -85,6 +94,49 @@ async def test_no_file_of_the_machine_that_a_cell_sees_is_secret(
     result = await sandbox.run(code, inputs={"folders": ["/usr", "/etc"]})
 
     assert (result.status, result.value) == ("ok", []), result.stderr
+
+
+@pytest.mark.promise("QX11")
+@pytest.mark.parametrize("row", [SUBPROCESS, CONFINED], ids=lambda row: row.name)
+@pytest.mark.namespaces
+async def test_settings_of_people_below_usr_are_not_shown(
+    row: BackendRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that has files on each machine stands for `/usr/local/etc`."""
+    private, beside = "/usr/share/base-passwd", "/usr/share/common-licenses"
+    monkeypatch.setattr(shown_paths, "PRIVATE", (private, "/usr/local/etc/no-such"))
+    paths = [
+        str(path) for folder in (private, beside) for path in Path(folder).iterdir()
+    ]
+
+    async with SandboxManager(row.config()) as sandbox:
+        result = await sandbox.run(OPENED, inputs={"paths": paths})
+
+    assert {os.path.dirname(path) for path in paths} == {private, beside}
+    assert {os.path.dirname(path) for path in result.value} == {beside}, result.stderr
+
+
+OPENED = """
+def opens(path):
+    try:
+        return bool(open(path).read(1))
+    except OSError:
+        return False
+[path for path in paths if opens(path)]
+"""
+
+
+def test_what_is_hidden_is_no_part_of_what_is_shown(tmp_path: Path) -> None:
+    for name in ("bin", "local/etc", "local/lib"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "local/link").symlink_to("etc")
+    root = str(tmp_path)
+
+    assert reach.without([], [root]) == [root]
+    assert reach.without([f"{root}/local/etc"], [root]) == [
+        f"{root}/bin",
+        f"{root}/local/lib",
+    ]
 
 
 def system(root: Path, files: dict[str, str]) -> str:

@@ -114,7 +114,7 @@ with socket.create_connection((host, port), 10) as way:
 """
 
 
-@pytest.mark.promise("QN10")
+@pytest.mark.promise("QN10", "QN3")
 @pytest.mark.parametrize(
     ("called", "answer", "verdict"),
     [("", "HTTP/1.1 200", "allowed"), (OTHER, "", "refused")],
