@@ -12,14 +12,13 @@ from toolcell.sandbox import SandboxManager
 
 from ..conftest import CONFINED, DOCKER, RUNSC, SUBPROCESS, missing, why_no_docker
 from ..support.attacks.classes import CLASSES, PRELUDE, Targets
+from ..support.ordinary_user import SYSTEM_PYTHON, need_users_of_cells
 from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
 
 DOCUMENT = ROOT / "docs" / "security.md"
 HEADING = "## Attack classes by level"
-OWN_PYTHON = "/usr/bin/python3"
-"""An interpreter that other users may run, so that root's cells have their own."""
 
 NEIGHBOUR = """
 import os, secrets, socket
@@ -50,7 +49,7 @@ def documented(column: str) -> dict[str, str]:
     [
         pytest.param("confined", CONFINED, {}, id="confined"),
         pytest.param(
-            "confined, own user", CONFINED, {"python": OWN_PYTHON}, id="own-user"
+            "confined, own user", CONFINED, {"python": SYSTEM_PYTHON}, id="own-user"
         ),
         pytest.param("namespaces", SUBPROCESS, {}, id="namespaces"),
         pytest.param("container", DOCKER, {}, id="docker", marks=pytest.mark.docker),
@@ -69,8 +68,8 @@ async def test_what_is_open_is_what_the_table_says(
     if row.options["backend"] == "docker":
         if why := why_no_docker(row.options.get("runtime")):
             missing(why)
-    if column == "confined, own user" and os.geteuid() != 0:
-        pytest.skip("only root gives cells users of their own")
+    if options:
+        need_users_of_cells()
     async with SandboxManager(row.config(**options)) as manager:
         async with manager.session() as neighbour:
             # Its process and its server live on.

@@ -11,7 +11,7 @@ import pytest
 from toolcell.sandbox import SandboxManager, Session
 
 from ..conftest import CONFINED
-from ..support.ordinary_user import SYSTEM_PYTHON
+from ..support.ordinary_user import SYSTEM_PYTHON, need_system_python
 from ..support.polling import until
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +40,8 @@ REFUSED = "ECONNREFUSED"
 @pytest.fixture(params=[None, SYSTEM_PYTHON], ids=["usual", "system"])
 async def manager(request: pytest.FixtureRequest) -> AsyncIterator[SandboxManager]:
     """Cells of the host's user, or as root of users of their own."""
+    if request.param is not None:
+        need_system_python()
     async with SandboxManager(CONFINED.config(python=request.param)) as manager:
         yield manager
 

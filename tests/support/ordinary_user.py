@@ -62,12 +62,24 @@ def as_ordinary_user(
     return done.stdout
 
 
+def need_system_python() -> None:
+    """Skip unless there is an interpreter that every user may read."""
+    if not Path(SYSTEM_PYTHON).exists():
+        pytest.skip(f"there is no {SYSTEM_PYTHON}")
+
+
+def need_users_of_cells() -> None:
+    """Skip unless `confined` cells of that interpreter have users of their own."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives cells users of their own")
+    need_system_python()
+
+
 def need_an_ordinary_user() -> None:
     """Skip unless this process can act as one who reads the packages of the tests."""
     if os.getuid() != 0:
         pytest.skip("only root can act as another user")
-    if not Path(SYSTEM_PYTHON).exists():
-        pytest.skip(f"there is no {SYSTEM_PYTHON}")
+    need_system_python()
     for program in (Path(sys.executable), Path(pytest.__file__)):
         for folder in program.parents:
             if not folder.stat().st_mode & stat.S_IXOTH:

@@ -14,6 +14,7 @@ from toolcell.sandbox.cell.accounting.memory_watch import MemoryWatch
 from toolcell.sandbox.machine import host_cgroups
 
 from ...conftest import RUNSC, SUBPROCESS, BackendRow, missing, why_no_docker
+from ...support.ordinary_user import SYSTEM_PYTHON, need_users_of_cells
 
 MIB = 1 << 20
 LIMITS = Limits(memory_mib=128, pids=256, disk_mib=64, wall_seconds=60)
@@ -23,7 +24,7 @@ CONFINED = BackendRow(
 )
 OWN_USER = BackendRow(
     name="own-user",
-    options={**CONFINED.options, "python": "/usr/bin/python3"},
+    options={**CONFINED.options, "python": SYSTEM_PYTHON},
 )
 """As root, with an interpreter that other users may run."""
 
@@ -45,8 +46,8 @@ def refuse_cgroups() -> dict[str, str]:
 async def unheld(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     """A manager whose cells have no cgroup that holds their memory."""
     row: BackendRow = request.param
-    if row is OWN_USER and os.geteuid() != 0:
-        pytest.skip("only root gives cells users of their own")
+    if row is OWN_USER:
+        need_users_of_cells()
     if row is RUNSC and (why := why_no_docker("runsc")):
         missing(why)
     with pytest.MonkeyPatch.context() as patch:
@@ -137,8 +138,7 @@ async def test_what_forks_programs_counts_as_none_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Users of programs cannot look at it: it is not one that hides its memory."""
-    if os.geteuid() != 0:
-        pytest.skip("only root gives cells users of their own")
+    need_users_of_cells()
     monkeypatch.setattr(host_cgroups, "create", refuse_cgroups)
     config = OWN_USER.config(limits=LIMITS, programs_per_cell=9)
     async with SandboxManager(config) as manager:
