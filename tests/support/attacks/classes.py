@@ -44,6 +44,14 @@ CLASSES: dict[str, dict[str, str]] = {
         "the same by a descriptor": (
             "fd = os.open(t['readable'], 0); os.fchmod(fd, os.fstat(fd).st_mode)"
         ),
+        "owner, times, attributes by a descriptor": (
+            "fd = os.open(t['readable'], 0); had = os.fstat(fd)\n"
+            "ways = [lambda: os.fchown(fd, had.st_uid, had.st_gid),\n"
+            "  lambda: os.utime(fd, ns=(had.st_atime_ns, had.st_mtime_ns)),\n"
+            "  lambda: os.setxattr(fd, 'user.toolcell', b'1'),\n"
+            "  lambda: os.removexattr(fd, 'user.toolcell')]\n"
+            "[way for way in ways if not fails(way)][0]"
+        ),
         "flags by a descriptor (`FS_IOC_SETFLAGS`)": (
             "fd = os.open(t['readable'], 0); b = bytearray(8)\n"
             "fcntl.ioctl(fd, 0x80086601, b); fcntl.ioctl(fd, 0x40086602, bytes(b))"
@@ -85,6 +93,11 @@ CLASSES: dict[str, dict[str, str]] = {
             "os.setpriority(os.PRIO_USER, t['uid'], 15); assert os.getppid() != 1"
         ),
         "its CPUs": "os.sched_setaffinity(t['pid'], {0})",
+        "its scheduling (`sched_setscheduler`, `ioprio_set`)": (
+            "ways = [lambda: system(251, 1, t['pid'], 3 << 13), lambda: \n"
+            "  os.sched_setscheduler(t['pid'], os.SCHED_BATCH, os.sched_param(0))]\n"
+            "[way for way in ways if not fails(way)][0]"
+        ),
         "its limits": "resource.prlimit(t['pid'], resource.RLIMIT_NOFILE)",
         "its place among the first to go": "open('/proc/self/oom_score_adj', 'w')",
         "type into a terminal (`TIOCSTI`)": (
@@ -107,6 +120,10 @@ CLASSES: dict[str, dict[str, str]] = {
         ),
         "list connections": (
             "assert f\":{t['tcp'][1]:04X}\" in open('/proc/self/net/tcp').read()"
+        ),
+        "MPTCP to a server": (
+            "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)\n"
+            "s.settimeout(2); s.connect(tuple(t['tcp']))"
         ),
         "UDP to a server": (
             "s = socket.socket(type=socket.SOCK_DGRAM)\n"
@@ -152,6 +169,11 @@ CLASSES: dict[str, dict[str, str]] = {
         "new namespaces": "call(libc.unshare(0x10000000))",
         "mounts": "call(libc.mount(b'none', b'/tmp', b'tmpfs', 0, None))",
         "another root": "os.chroot('.')",
+        "a capability (`capset`)": (
+            # Version 3, this process; CAP_SETUID is effective and permitted.
+            "call(libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0),\n"
+            "  (ctypes.c_uint32 * 6)(1 << 7, 1 << 7)))"
+        ),
         "`bpf`, `perf_event_open`, `userfaultfd`": (
             "[n for n in (321, 298, 323) if not fails(system, n, 0, 0, 0)][0]"
         ),
