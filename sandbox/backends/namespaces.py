@@ -93,6 +93,7 @@ class SubprocessBackend:
         Cgroups of orphans that cannot be removed at once are left to `clean`.
 
         Raises:
+            ConfigError: It cannot use them again.
             SandboxUnavailableError: This machine cannot make cells.
         """
         if sys.platform != "linux":
@@ -100,8 +101,6 @@ class SubprocessBackend:
                 f"there are no namespaces on {sys.platform}",
                 hint="install Docker Desktop, Colima or another engine, and start it",
             )
-        if self._config.programs_per_cell > 1:
-            _check_last_pid()
         await anyio.to_thread.run_sync(host_cgroups.sweep)
         try:
             ahead = take_set_up(self._config)
@@ -111,6 +110,8 @@ class SubprocessBackend:
             else:
                 self._setup = LauncherSetup.make(self._config)
                 self._launcher = await self._start_launcher()
+            if self._level == "namespaces" and self._config.programs_per_cell > 1:
+                _check_last_pid()
         except BaseException:
             await self.aclose()
             raise

@@ -29,6 +29,7 @@ from toolcell.sandbox.scheduling.used_cells import IDLE_SECONDS, UsedCells, key_
 from toolcell.tools import tool
 from toolcell.tools.execution.runner import run_in_cell
 
+from ...conftest import CONFINED, SUBPROCESS
 from ...support.cells.changed_bundle import changed_bundle
 from ...support.polling import until
 
@@ -426,11 +427,19 @@ async def test_too_many_or_too_old_cells_are_destroyed() -> None:
     await with_used_cells(work, lambda: now)
 
 
+@pytest.mark.namespaces
 async def test_a_kernel_that_cannot_begin_numbers_anew_refuses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("toolcell.sandbox.backends.namespaces._LAST_PID", "/nowhere")
-    config = SandboxConfig(backend="subprocess", programs_per_cell=2)
     with pytest.raises(ConfigError, match="this kernel has no /nowhere"):
-        async with SandboxManager(config):
+        async with SandboxManager(SUBPROCESS.config(programs_per_cell=2)):
             pass
+
+
+async def test_confined_cells_need_no_numbers_that_begin_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolcell.sandbox.backends.namespaces._LAST_PID", "/nowhere")
+    async with SandboxManager(CONFINED.config(programs_per_cell=1000)) as sandbox:
+        assert await reused(sandbox)
