@@ -43,6 +43,8 @@ _HINTS = {
     "Landlock": "for confined cells boot Linux 5.19 or newer (5.13 as root) with "
     "landlock among its security modules (lsm=landlock,...), and let a container's "
     "seccomp profile allow its calls",
+    "user notification": "for confined cells boot Linux 5.19 or newer, and let a "
+    "container's seccomp profile allow filters with a listener; or run this as root",
 }
 """Remedies, by a word of the kernel's error."""
 

@@ -212,7 +212,7 @@ def check() -> None:
         number = os.waitpid(pid, 0)[1] >> 8
     if number:
         why = os.strerror(number)
-        raise OSError(number, f"no user notification (Linux 5.19 has it): {why}")
+        raise OSError(number, f"seccomp user notification: {why}")
 
 
 def _put_up(filter_: seccomp.Filter, flags: int) -> int:

@@ -242,15 +242,15 @@ class ConfinedWalls:
         """Return what the notifier has to answer, as no other layer bounds it.
 
         Raises:
-            OSError: The kernel cannot, and users are shared.
+            WallsRefusedError: The kernel cannot, and users are shared.
         """
         try:
             notification.check()
-        except OSError:
+        except OSError as error:
             if self.separate:
                 # Programs then have no sockets, and need nothing else of it.
                 return []
-            raise
+            raise WallsRefusedError(error.errno, error.strerror) from None
         served = [notification.SOCKETS]
         if not self.separate:
             served.append(notification.ATTRIBUTES)

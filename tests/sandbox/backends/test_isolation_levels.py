@@ -130,8 +130,10 @@ NO_NAMESPACES = "echo 0 > /proc/sys/user/max_user_namespaces"
 MASKED_PROC = "mount -t tmpfs none /proc/bus"
 
 
-NO_LANDLOCK = [sys.executable, str(TESTS / "support" / "without_landlock.py")]
-NO_USER_MAPS = [sys.executable, str(TESTS / "support" / "without_user_maps.py")]
+WITHOUT = [sys.executable, str(TESTS / "support" / "without_layer.py")]
+NO_LANDLOCK = [*WITHOUT, "landlock"]
+# Neither root, nor one whose cells could have users of their own.
+USER = ("--map-user=12345", "--map-group=12345")
 
 
 def without_namespaces(
@@ -201,8 +203,8 @@ def test_where_proc_is_masked_cells_are_confined_and_it_is_said() -> None:
 
 def test_where_users_are_not_mapped_cells_are_confined_and_the_cause_is_said() -> None:
     """As on Ubuntu: who makes namespaces finds no right in them."""
-    user = ("--map-user=12345", "--map-group=12345")
-    kernel: Any = {"lacks": ":", "before": NO_USER_MAPS, "as_user": user}
+    before = [*WITHOUT, "user-maps"]
+    kernel: Any = {"lacks": ":", "before": before, "as_user": USER}
     done = without_namespaces("run", "-", stdin="print(1)", **kernel)
     options = ("--isolation", "namespaces")
     refused = without_namespaces("run", "-", *options, stdin="1", **kernel)
@@ -217,6 +219,17 @@ def test_where_users_are_not_mapped_cells_are_confined_and_the_cause_is_said() -
     assert report["level"] == "confined"
     for text in (refused.stderr, report["summary"]):
         assert "kernel.apparmor_restrict_unprivileged_userns=0" in text
+
+
+def test_a_kernel_without_user_notification_is_named() -> None:
+    """Linux before 5.19, for a user: no wall stands between a user's own files."""
+    before = [*WITHOUT, "user-maps,user-notification"]
+    kernel: Any = {"lacks": ":", "before": before, "as_user": USER}
+    done = without_namespaces("run", "-", stdin="print(1)", **kernel)
+
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "confined: seccomp user notification: Invalid argument" in done.stderr
+    assert "boot Linux 5.19" in done.stderr
 
 
 def in_process(code: str, seconds: int = 30) -> dict[str, Any]:

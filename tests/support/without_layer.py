@@ -1,0 +1,45 @@
+"""Becomes a command for which the kernel lacks layers of isolation.
+
+python without_layer.py LAYER[,LAYER...] COMMAND [ARGUMENT ...]
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+from toolcell.sandbox.cell.kernel import linux, seccomp
+from toolcell.sandbox.cell.kernel.bpf import (
+    EINVAL,
+    ENOSYS,
+    EPERM,
+    outside,
+    rule,
+    within,
+)
+
+NEW_LISTENER = 1 << 3
+SECCOMP = {"x86_64": 317, "aarch64": 277}
+
+LACKS = {
+    "landlock": rule("landlock_create_ruleset", ENOSYS),
+    # As AppArmor does on Ubuntu, which takes all rights from who enters a namespace of
+    # users. The map is known by the length of its text.
+    "user-maps": rule(
+        "write", EPERM, within(2, len(f"{os.geteuid()} {os.geteuid()} 1"))
+    ),
+    "user-notification": rule("seccomp", EINVAL, outside(1, 0, mask=NEW_LISTENER)),
+}
+
+if __name__ == "__main__":
+    machine = os.uname().machine
+    program, _ = seccomp.of_rules(
+        machine,
+        tuple(LACKS[layer] for layer in sys.argv[1].split(",")),
+        {"seccomp": SECCOMP[machine]},
+    )
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+    linux.prctl(22, 2, ctypes.addressof(program))
+    os.execvp(sys.argv[2], sys.argv[2:])
