@@ -25,6 +25,7 @@ from pydantic import JsonValue
 
 from toolcell.core import CellLostError
 
+from ..cell.wire.contract import PIECE_BYTES
 from ..cell.wire.frames import FrameError
 from ..config.network import Network
 from ..config.settings import Limits
@@ -466,9 +467,13 @@ class Egress:
 
     async def _download(self, attempt: Attempt, remote: socket.socket) -> None:
         stream = attempt.stream
+        # New memory for each piece would cost more than its bytes (page faults).
+        buffer = memoryview(bytearray(PIECE_BYTES))
         try:
             while True:
-                data = await egress_stream.receive(remote, await stream.room())
+                room = buffer[: await stream.room()]
+                data: bytes | memoryview
+                data = await egress_stream.receive_into(remote, room)
                 if not data:
                     break
                 if self.pay(len(data)):

@@ -263,11 +263,11 @@ class ResponseHead:
         self.status: int | None = None
         """The status code, once it has come."""
 
-    def pass_on(self, data: bytes) -> bytes:
+    def pass_on(self, data: bytes | memoryview) -> bytes | memoryview:
         """Return the bytes for the program that these ones of the server allow."""
         if self._passed:
             return data
-        self._held += data
+        self._held += bytes(data)
         ready = b""
         while not self._passed and (end := _END_OF_HEAD.search(self._held)):
             head, self._held = self._held[: end.end()], self._held[end.end() :]

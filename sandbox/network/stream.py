@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from ..cell.wire.contract import PIECE_BYTES, WINDOW_BYTES
+from ..cell.wire.contract import CREDIT_BYTES, PIECE_BYTES, WINDOW_BYTES
 from ..cell.wire.frames import FrameError
 from .types import SendFrame
 
@@ -84,7 +84,7 @@ class CellStream:
             ConnectionResetError: The program closed the connection.
             CellLostError: The cell is gone.
         """
-        if self._taken >= WINDOW_BYTES // 4 and not self._last_came:
+        if self._taken >= CREDIT_BYTES and not self._last_came:
             self._kept -= self._taken
             more, self._taken = self._taken, 0
             await self._say("credit", bytes=more)
@@ -117,8 +117,8 @@ class CellStream:
             self._require_open()
         return min(self._credit, PIECE_BYTES)
 
-    async def send(self, data: bytes) -> None:
-        """Send bytes to the program.
+    async def send(self, data: bytes | memoryview) -> None:
+        """Send bytes to the program. They may change once all are sent.
 
         Raises:
             ConnectionResetError: The program closed the connection.
@@ -150,7 +150,9 @@ class CellStream:
         if self._broken:
             raise ConnectionResetError(errno.ECONNRESET, self._broken)
 
-    async def _say(self, word: str, data: bytes = b"", **fields: Any) -> None:
+    async def _say(
+        self, word: str, data: bytes | memoryview = b"", **fields: Any
+    ) -> None:
         header = {"type": f"{self._family}_{word}", "id": self.number, **fields}
         await self._send_frame(header, data)
 
@@ -184,6 +186,15 @@ async def receive(sock: socket.socket, size: int) -> bytes:
     while True:
         try:
             return sock.recv(size)
+        except BlockingIOError:
+            await anyio.wait_readable(sock)
+
+
+async def receive_into(sock: socket.socket, room: memoryview) -> memoryview:
+    """Read the next bytes; return the part that they fill. Raises OSError."""
+    while True:
+        try:
+            return room[: sock.recv_into(room)]
         except BlockingIOError:
             await anyio.wait_readable(sock)
 

@@ -50,7 +50,7 @@ class SendFrame(Protocol):
     """Sends one frame, a header and a payload, to a cell. Raises CellLostError."""
 
     def __call__(
-        self, header: dict[str, Any], payload: bytes = b""
+        self, header: dict[str, Any], payload: bytes | memoryview = b""
     ) -> Awaitable[None]: ...
 
 

@@ -70,7 +70,9 @@ class CommandCalls:
             # It has ended with its cell.
             return
 
-    async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+    async def _send(
+        self, header: dict[str, Any], payload: bytes | memoryview = b""
+    ) -> None:
         await self._frames.send(
             {**header, "type": "exec_answer", "id": self._number}, payload
         )

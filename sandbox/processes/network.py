@@ -34,7 +34,9 @@ class CommandNetwork:
         self._frames = frames
         egress.begin(self._send, clock)
 
-    async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+    async def _send(
+        self, header: dict[str, Any], payload: bytes | memoryview = b""
+    ) -> None:
         kind = header["type"].replace(_OUTSIDE, _INSIDE, 1)
         header = {**header, "type": kind, "exec": self._number}
         await self._frames.send(header, payload)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import _socket
 import select
+from collections import deque
+from itertools import islice
 
-from ..wire.contract import PIECE_BYTES, WINDOW_BYTES
+from ..wire.contract import CREDIT_BYTES, PIECE_BYTES, WINDOW_BYTES
 from ..wire.frames import encode
 
 TYPE_CHECKING = False
@@ -24,6 +26,7 @@ MAX_STREAMS = 128
 
 # The deadline and the host are looked at in between.
 _EVENTS_AT_ONCE = 8
+_VIEWS_AT_ONCE = 16
 
 
 class RelayedStream:
@@ -50,7 +53,7 @@ class RelayedStream:
     def __init__(self, number: int, sock: _socket.socket) -> None:
         self.number = number
         self.sock = sock
-        self.unsent = bytearray()
+        self.unsent: deque[memoryview] = deque()
         self.credit = WINDOW_BYTES
         self.passed = 0
         self.last_sent = False
@@ -70,11 +73,14 @@ class RelayedStream:
         """Send buffered bytes to the program. Raises OSError if it is gone."""
         while self.unsent:
             try:
-                sent = self.sock.send(self.unsent)
+                sent = self.sock.sendmsg(list(islice(self.unsent, _VIEWS_AT_ONCE)))
             except BlockingIOError:
                 return
-            del self.unsent[:sent]
             self.passed += sent
+            while self.unsent and sent >= len(self.unsent[0]):
+                sent -= len(self.unsent.popleft())
+            if sent:
+                self.unsent[0] = self.unsent[0][sent:]
         # A second time it would fail once the program has ended its direction, too.
         if self.last_came and not self.shut:
             self.shut = True
@@ -168,7 +174,7 @@ class StreamRelay:
             return
         word = frame.header["type"].rpartition("_")[2]
         if word == "data":
-            stream.unsent += frame.payload
+            stream.unsent.append(memoryview(frame.payload))
         elif word == "credit":
             stream.credit += frame.header["bytes"]
         else:
@@ -193,7 +199,7 @@ class StreamRelay:
         if stream.last_came and stream.last_sent and not stream.unsent:
             self.drop(stream)
             return
-        if stream.passed >= WINDOW_BYTES // 4 and not stream.last_came:
+        if stream.passed >= CREDIT_BYTES and not stream.last_came:
             passed, stream.passed = stream.passed, 0
             self.say("credit", stream.number, bytes=passed)
         wanted, fd = stream.wanted(), stream.sock.fileno()

@@ -91,7 +91,11 @@ WINDOW_BYTES = 512 * 1024
 """Bytes of one stream that may be in flight or buffered, in each direction. When it is
 reached the sender waits for credit."""
 
-PIECE_BYTES = 128 * 1024
+CREDIT_BYTES = WINDOW_BYTES // 2
+"""Bytes of one stream that a reader takes before it gives the sender credit for them:
+few frames of credit, and the sender has half a window meanwhile."""
+
+PIECE_BYTES = 256 * 1024
 """Largest piece of a stream in one frame, in bytes."""
 
 ARTIFACTS = "artifacts"

@@ -84,7 +84,7 @@ REPORT_DEFAULTS: dict[str, Any] = {
 follow the report, and after them the names of those that were left out."""
 
 # What is larger is not gathered piece by piece.
-_LARGE_BYTES = 128 * 1024
+_LARGE_BYTES = 64 * 1024
 
 _LENGTHS = struct.Struct(">II")
 
