@@ -144,7 +144,7 @@ def test_the_rows_on_forks_and_crowds_print_their_table(tmp_path: Path) -> None:
     if not Path("/usr/bin/python3").exists():
         missing("cells run the system's python3")
     figures = tmp_path / "figures.json"
-    names = ("kernel-fork", "session-crowd")
+    names = ("kernel-fork", "kernel-start", "session-crowd")
     done = bench("--only", *names, "--runs", "3", "--json", str(figures))
 
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -153,6 +153,8 @@ def test_the_rows_on_forks_and_crowds_print_their_table(tmp_path: Path) -> None:
     works = [row["work"] for row in json.loads(figures.read_text())["rows"]]
     assert works == [
         "a fork of 12 MiB in C, CPU",
+        "subprocess, fresh cell on demand, and the least",
+        "subprocess, fresh cell from the pool, and the least",
         "3 idle sessions, opened",
         "3 idle sessions, closed",
         "x = 1 among 3 idle sessions",
