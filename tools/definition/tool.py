@@ -22,12 +22,14 @@ from .function_schema import FunctionSchema
 from .json_schema import WrittenSchema
 from .options import ARGUMENT_NAME, CheckedOptions, check_options
 from .result_schema import result_schema
-from .signature import docstring_of, local_names, name_of
+from .signature import docstring_of, local_names, name_of, plain_function
 from .transfer import check_transferable
 from .validation import Arguments
 
 _CALL = "__call__"
 _NO_COST: Mapping[str, int | str] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = MappingProxyType({"type": "null"})
+_ANYTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class _Schema(Protocol):
@@ -148,6 +150,14 @@ class Tool(ABC):
     def returns(self) -> dict[str, Any] | None:
         """The JSON Schema of the result, draft 2020-12; None if it is not annotated."""
         return result_schema(self._body, self._names)
+
+    @property
+    def usual_result(self) -> Mapping[str, Any]:
+        """The JSON Schema of most results, for stubs alone; empty: anything."""
+        annotations = getattr(plain_function(self._body), "__annotations__", {})
+        if annotations.get("return", "") in (None, "None"):
+            return _NOTHING
+        return self.returns or _ANYTHING
 
     @cached_property
     def definition_hash(self) -> str:

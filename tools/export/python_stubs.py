@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import keyword
 import re
 import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from ..definition.function_tool import FunctionTool
-from ..definition.signature import resolve_annotations
 from ..definition.tool import Tool
 
 MAX_SENTENCE = 160
@@ -40,34 +35,43 @@ def stub(name: str, tool: Tool) -> str:
 
     What the schema cannot say in Python is `Any`.
     """
-    types = _Types(name, tool.parameters)
+    signature, classes = _signature(name, tool)
     schemas: Mapping[str, Any] = tool.parameters.get("properties", {})
-    signature = _signature(schemas, tool.parameters.get("required", ()), types)
-    returned = _Types(f"{name}_result", _returned(tool))
-    arrow = returned.text(returned.schema)
-    function = f"def {name}({signature}) -> {arrow}:\n{_docstring(tool, schemas)}"
-    return "\n\n".join([*types.classes(), *returned.classes(), function])
+    function = f"{signature}:\n{_docstring(tool, schemas)}"
+    return "\n\n".join([*classes, function])
 
 
 def short_stub(name: str, tool: Tool) -> str:
     """Return the signature of a tool and the first sentence about it, as one line."""
-    types = _Types(name, tool.parameters)
-    schemas: Mapping[str, Any] = tool.parameters.get("properties", {})
-    signature = _signature(schemas, tool.parameters.get("required", ()), types)
-    returned = _Types(f"{name}_result", _returned(tool))
+    signature, _ = _signature(name, tool)
     sentence = re.split(r"(?<=[.!?])\s", " ".join(tool.description.split()))[0]
-    arrow = returned.text(returned.schema)
-    return f"def {name}({signature}) -> {arrow}: ...  # {sentence[:MAX_SENTENCE]}"
+    return f"{signature}: ...  # {sentence[:MAX_SENTENCE]}"
+
+
+def _signature(name: str, tool: Tool) -> tuple[str, list[str]]:
+    """Return a tool's signature, and the classes that it names."""
+    types = _Types(name, tool.parameters)
+    returned = _Types(f"{name}_returns", tool.usual_result)
+    arguments = _arguments(name, tool.parameters, types)
+    arrow = returned.text(returned.schema, f"{name}_returns")
+    signature = f"def {name}({arguments}) -> {arrow}"
+    return signature, [*types.classes(), *returned.classes()]
 
 
 class _Types:
-    """The types of one schema as Python writes them."""
+    """The types of one schema as Python writes them.
+
+    Args:
+        owner: The beginning of the names of classes.
+        schema: The schema; its `$defs` are those of all schemas in it.
+    """
 
     def __init__(self, owner: str, schema: Mapping[str, Any]) -> None:
         self.schema = schema
         self._owner = owner
         self._definitions: Mapping[str, Any] = schema.get("$defs", {})
         self._classes: dict[str, str] = {}
+        self._made: dict[str, Mapping[str, Any]] = {}
         self._open: set[str] = set()
         self._left = MAX_TYPES
         self._levels = 0
@@ -76,19 +80,24 @@ class _Types:
         """Return the classes that texts so far have named."""
         return list(self._classes.values())
 
-    def text(self, schema: Any) -> str:
-        """Return the annotation of a schema."""
+    def text(self, schema: Any, name: str) -> str:
+        """Return the annotation of a schema.
+
+        Args:
+            schema: The schema.
+            name: The name of the class that it becomes, if it is an object of fields.
+        """
         # Each of thirty definitions may name the next one twice.
         self._left -= 1
         if self._left < 0 or self._levels >= MAX_LEVELS:
             return "Any"
         self._levels += 1
         try:
-            return self._text(schema)
+            return self._text(schema, name)
         finally:
             self._levels -= 1
 
-    def _text(self, schema: Any) -> str:
+    def _text(self, schema: Any, name: str) -> str:
         if not isinstance(schema, Mapping):
             return "Any"
         reference = schema.get("$ref")
@@ -100,36 +109,44 @@ class _Types:
             return f"Literal[{', '.join(map(repr, values))}]" if plain else "Any"
         members = schema.get("anyOf") or schema.get("oneOf")
         if members:
-            return self._union(members)
+            return self._union(members, name)
         kind = schema.get("type")
         if isinstance(kind, list):
-            return self._union([{**schema, "type": each} for each in kind])
+            return self._union([{**schema, "type": each} for each in kind], name)
         if kind == "array" and "items" in schema:
-            return f"list[{self.text(schema['items'])}]"
-        if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
-            return f"dict[str, {self.text(schema['additionalProperties'])}]"
+            return f"list[{self.text(schema['items'], name)}]"
+        if kind == "object":
+            return self._object(schema, name)
         return _PLAIN.get(str(kind), "Any")
 
-    def _union(self, members: list[Any]) -> str:
-        texts = dict.fromkeys(self.text(each) for each in members)
+    def _union(self, members: list[Any], name: str) -> str:
+        texts = dict.fromkeys(self.text(each, name) for each in members)
         return "Any" if "Any" in texts else " | ".join(texts)
+
+    def _object(self, schema: Mapping[str, Any], name: str) -> str:
+        if _has_fields(schema) and _is_name(name):
+            made = self._made.setdefault(name, schema)
+            # Two objects in one place cannot have one name.
+            if made is schema:
+                return name if name in self._classes else self._class(schema, name)
+        if isinstance(schema.get("additionalProperties"), dict):
+            return f"dict[str, {self.text(schema['additionalProperties'], name)}]"
+        return _PLAIN["object"]
 
     def _named(self, definition: str) -> str:
         schema = self._definitions.get(definition, {})
-        fields = schema.get("properties")
-        if not fields or not all(map(_is_name, fields)):
+        if not _has_fields(schema):
             return self._alias(definition, schema)
-        name = f"{self._owner}_{definition}"
-        if not _is_name(name):
-            return "dict[str, Any]"
-        if name not in self._classes:
-            self._classes[name] = ""
-            required = schema.get("required", ())
-            lines = [
-                f"    {field}: {self._field(about, field in required)}"
-                for field, about in fields.items()
-            ]
-            self._classes[name] = "\n".join([f"class {name}(TypedDict):", *lines])
+        return self._object(schema, f"{self._owner}_{definition}")
+
+    def _class(self, schema: Mapping[str, Any], name: str) -> str:
+        self._classes[name] = ""
+        required = schema.get("required", ())
+        lines = [
+            f"    {field}: {self._field(about, f'{name}_{field}', field in required)}"
+            for field, about in schema["properties"].items()
+        ]
+        self._classes[name] = "\n".join([f"class {name}(TypedDict):", *lines])
         return name
 
     def _alias(self, definition: str, schema: Any) -> str:
@@ -138,22 +155,29 @@ class _Types:
             return "Any"
         self._open.add(definition)
         try:
-            return self.text(schema)
+            return self.text(schema, f"{self._owner}_{definition}")
         finally:
             self._open.remove(definition)
 
-    def _field(self, schema: Any, required: bool) -> str:
-        text = self.text(schema)
+    def _field(self, schema: Any, name: str, required: bool) -> str:
+        text = self.text(schema, name)
         return text if required else f"NotRequired[{text}]"
 
 
-def _signature(schemas: Mapping[str, Any], required: Any, types: _Types) -> str:
+def _has_fields(schema: Any) -> bool:
+    fields = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
+    return bool(fields) and all(map(_is_name, fields))
+
+
+def _arguments(owner: str, parameters: Mapping[str, Any], types: _Types) -> str:
+    schemas: Mapping[str, Any] = parameters.get("properties", {})
+    required = parameters.get("required", ())
     parts = []
     has_default = keywords_only = False
     for name, schema in schemas.items():
         if not _is_name(name):
             continue
-        text = f"{name}: {types.text(schema)}"
+        text = f"{name}: {types.text(schema, f'{owner}_{name}')}"
         if name not in required:
             default = schema.get("default", ...) if isinstance(schema, dict) else ...
             text += " = ..." if default is ... else f" = {default!r}"
@@ -189,22 +213,6 @@ def _docstring(tool: Tool, schemas: Mapping[str, Any]) -> str:
     if '"""' in text or text.endswith('"'):
         text = text.replace('"', r"\"")
     return textwrap.indent(f'"""{text}\n"""' if described else f'"""{text}"""', "    ")
-
-
-def _returned(tool: Tool) -> dict[str, Any]:
-    """Return the JSON Schema of what a tool returns; empty if it does not say."""
-    if not isinstance(tool, FunctionTool):
-        return {}
-    carrier = inspect.Parameter("return_", inspect.Parameter.KEYWORD_ONLY)
-    try:
-        annotation = inspect.signature(tool.function).return_annotation
-        if annotation is inspect.Signature.empty:
-            return {}
-        written = carrier.replace(annotation=annotation)
-        found = resolve_annotations(tool.function, [written], {})["return_"]
-        return TypeAdapter(found).json_schema(mode="serialization")
-    except Exception:  # noqa: BLE001 - a type's own code makes its schema
-        return {}
 
 
 def _is_name(name: str) -> bool:

@@ -8,7 +8,7 @@ its tools, and a tool that changed does not run.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -30,6 +30,11 @@ from .definition import MCPDefinition, MCPPins
 from .http import MCPEndpoint
 from .offers import KINDS, Kind, MCPOffer
 from .results import MCPProgressRelay, check_output, content_of
+
+_TEXT_OR_BLOCKS = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]
+}
+"""The usual answers of a tool that declares no schema of them."""
 
 
 class MCPTool(JSONSchemaTool):
@@ -65,6 +70,10 @@ class MCPTool(JSONSchemaTool):
     @property
     def source(self) -> str:
         return f"the MCP server {self.toolset.name}"
+
+    @property
+    def usual_result(self) -> Mapping[str, Any]:
+        return self.definition.output_schema or _TEXT_OR_BLOCKS
 
 
 class MCPToolset:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-async def nodes(backend: BackendRow) -> AsyncIterator[Sandbox]:
+async def sandbox(backend: BackendRow) -> AsyncIterator[Sandbox]:
     """A sandbox whose cells have node, and serve several programs."""
     config = backend.config(
         limits=Limits(wall_seconds=60), programs_per_cell=10, **options(backend)
@@ -79,33 +79,34 @@ async def js(place: Any, code: str, host: Host, **more: Any) -> ExecutionResult:
     return result
 
 
-async def test_a_program_calls_by_position_and_by_name(nodes: Sandbox) -> None:
+async def test_a_program_calls_by_position_and_by_name(sandbox: Sandbox) -> None:
     host = Host()
-    result = await js(nodes, "await tools.add(1, await tools.add({a: 2, b: 3}))", host)
+    code = "await tools.add(1, await tools.add({a: 2, b: 3}))"
+    result = await js(sandbox, code, host)
 
     assert result.value == 6, result.stderr
     assert host.seen == [("add", [], {"a": 2, "b": 3}), ("add", [1, 5], {})]
 
 
-async def test_several_calls_wait_at_once_within_the_bounds(nodes: Sandbox) -> None:
+async def test_several_calls_wait_at_once_within_the_bounds(sandbox: Sandbox) -> None:
     host = Host(max_calls=20, max_concurrency=2)
     code = (
         "const calls = [...Array(21).keys()].map(i => tools.add(i))\n"
         "const said = await Promise.allSettled(calls)\n"
         "said.map(each => each.value ?? each.reason.code)"
     )
-    result = await js(nodes, code, host)
+    result = await js(sandbox, code, host)
 
     assert result.value == [*range(20), "too_many"], result.stderr
     assert len(host.seen) == 20
     assert host.most <= 2
 
 
-async def test_a_refusal_is_an_error_of_the_program(nodes: Sandbox) -> None:
+async def test_a_refusal_is_an_error_of_the_program(sandbox: Sandbox) -> None:
     caught = "let said\ntry { await tools.fail() } catch (e) {\n said = "
     caught += "[e instanceof ToolError, e.kind, e.code, e.retry_after] }\nsaid"
-    result = await js(nodes, caught, Host())
-    uncaught = await js(nodes, "await tools.fail()", Host())
+    result = await js(sandbox, caught, Host())
+    uncaught = await js(sandbox, "await tools.fail()", Host())
 
     assert result.value == [True, "denied", "denied", 7], result.stderr
     assert uncaught.exception is not None
@@ -116,7 +117,7 @@ async def test_a_refusal_is_an_error_of_the_program(nodes: Sandbox) -> None:
 
 
 async def test_a_large_answer_comes_whole_and_large_arguments_are_refused(
-    nodes: Sandbox,
+    sandbox: Sandbox,
 ) -> None:
     code = (
         "const size = Buffer.byteLength(await tools.big())\nlet said\n"
@@ -124,33 +125,34 @@ async def test_a_large_answer_comes_whole_and_large_arguments_are_refused(
         "const found = [size, said]\nfound"
     )
     host = Host()
-    result = await js(nodes, code, host)
+    result = await js(sandbox, code, host)
 
     assert result.value == [4_000_000, "too_large"], result.stderr
     assert len(host.seen) == 1
 
 
 async def test_an_open_call_keeps_a_program_alive_unless_it_exits(
-    nodes: Sandbox,
+    sandbox: Sandbox,
 ) -> None:
-    awaited = await js(nodes, "tools.add(1, 2).then(console.log)", Host())
-    left = await js(nodes, "tools.hang(); setTimeout(() => process.exit(3), 9)", Host())
+    awaited = await js(sandbox, "tools.add(1, 2).then(console.log)", Host())
+    exits = "tools.hang(); setTimeout(() => process.exit(3), 9)"
+    left = await js(sandbox, exits, Host())
 
     assert awaited.stdout == "3\n", awaited.stderr
     assert (left.status, left.exit_code) == ("exit", 3)
 
 
-async def test_without_calls_there_are_no_tools(nodes: Sandbox) -> None:
-    result = await nodes.run("[typeof tools, typeof ToolError]", language="node")
+async def test_without_calls_there_are_no_tools(sandbox: Sandbox) -> None:
+    result = await sandbox.run("[typeof tools, typeof ToolError]", language="node")
 
     assert result.value == ["undefined", "undefined"]
 
 
 async def test_a_session_calls_and_goes_on_after_an_interrupted_call(
-    nodes: Sandbox,
+    sandbox: Sandbox,
 ) -> None:
     host = Host()
-    async with nodes.session() as session:
+    async with sandbox.session() as session:
         first = await js(session, "x = await tools.add(20, 1)", host)
         short = Limits(wall_seconds=1)
         stuck = await js(session, "await tools.hang()", host, limits=short)
@@ -162,10 +164,10 @@ async def test_a_session_calls_and_goes_on_after_an_interrupted_call(
 
 
 async def test_a_large_call_that_a_run_leaves_open_spares_the_next_run(
-    nodes: Sandbox,
+    sandbox: Sandbox,
 ) -> None:
     host = Host()
-    async with nodes.session() as session:
+    async with sandbox.session() as session:
         left = await js(session, "tools.hang('x'.repeat(1e6)); 1", host)
         limits = Limits(wall_seconds=30)
         after = await js(session, "await tools.add(2, 3)", host, limits=limits)
@@ -175,12 +177,12 @@ async def test_a_large_call_that_a_run_leaves_open_spares_the_next_run(
 
 @pytest.mark.parametrize(("count", "size", "bounds"), BEYOND)
 async def test_calls_past_those_that_are_read_do_not_hold_up_the_end_of_a_run(
-    nodes: Sandbox, count: int, size: int, bounds: dict[str, int]
+    sandbox: Sandbox, count: int, size: int, bounds: dict[str, int]
 ) -> None:
     leaves = "for (let i = 0; i < count; i++) tools.hang('x'.repeat(size))\n1"
     given = {"count": count, "size": size}
     host = Host(**bounds)
-    async with nodes.session() as session:
+    async with sandbox.session() as session:
         await js(session, "await tools.add(1)", Host())
         left = await js(session, leaves, host, inputs=given)
         after = await js(session, "await tools.add(2, 3)", Host())
@@ -190,10 +192,10 @@ async def test_calls_past_those_that_are_read_do_not_hold_up_the_end_of_a_run(
 
 
 @pytest.mark.promise("E-84", "E-85")
-async def test_tools_of_one_run_are_not_the_next_ones(nodes: Sandbox) -> None:
+async def test_tools_of_one_run_are_not_the_next_ones(sandbox: Sandbox) -> None:
     before, after = Host(), Host()
     late_call = "let said\ntry { await %s.add(1) } catch (e) { said = e.code }\nsaid"
-    async with nodes.session() as session:
+    async with sandbox.session() as session:
         await js(session, "old = tools; old.hang(); 1", before)
         late = await js(session, late_call % "old", after)
         own = await js(session, "await tools.add(2, 3)", after)
@@ -206,7 +208,7 @@ async def test_tools_of_one_run_are_not_the_next_ones(nodes: Sandbox) -> None:
 
 @pytest.mark.promise("E-84", "E-85", "R60")
 async def test_a_process_that_a_run_left_behind_does_not_speak_for_the_next(
-    nodes: Sandbox,
+    sandbox: Sandbox,
 ) -> None:
     speaker = (
         "until [ -e begun ]; do sleep 0.01; done;"
@@ -223,7 +225,7 @@ async def test_a_process_that_a_run_left_behind_does_not_speak_for_the_next(
         "await tools.add(2, 3)"
     )
     host = Host()
-    async with nodes.session() as session:
+    async with sandbox.session() as session:
         left = await js(session, leaves, host, inputs={"line": speaker})
         result = await js(session, goes_on, host)
 

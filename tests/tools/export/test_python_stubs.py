@@ -16,10 +16,14 @@ from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.tools import (
     CodeExecutor,
     JSONSchemaTool,
+    MCPCommand,
+    MCPToolset,
     SequentialExecutor,
+    Tool,
     ToolRegistry,
     tool,
 )
+from toolcell.tools.spi import MCPDefinition, MCPPins
 
 pytestmark = pytest.mark.anyio
 
@@ -140,6 +144,93 @@ def book(guest: book_Guest, room: Literal['a', 1] | None = None) -> dict[str, in
         guest: Who comes.
     """'''
     )
+
+
+def mcp_tool(**fields: Any) -> Tool:
+    """Return an approved tool of a server that is not started."""
+    definition = MCPDefinition(name="log", input_schema={"type": "object"}, **fields)
+    server = MCPCommand(command="none", where="host")
+    [made] = MCPToolset("git", server, pins=MCPPins({"git": [definition]})).tools
+    return made
+
+
+@pytest.mark.promise("door-7")
+def test_the_answer_of_an_mcp_tool_is_described() -> None:
+    person = {"type": "object", "properties": {"mail": {"type": "string"}}}
+    commit = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "by": person,
+            "parents": {"type": "array", "items": {"$ref": "#/$defs/commit"}},
+        },
+        "required": ["id", "by"],
+    }
+    output = {
+        "type": "object",
+        "properties": {
+            "last": {"$ref": "#/$defs/commit"},
+            "odd": {"anyOf": [person, {"type": "object"}]},
+            "sizes": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "any": {"$ref": "#/$defs/any"},
+        },
+        "required": ["last"],
+        "$defs": {"commit": commit, "any": True},
+    }
+    described = CodeExecutor(
+        closed(), ToolRegistry([mcp_tool(output_schema=output)]), guard=None
+    ).describe_tools()
+
+    assert described.startswith("""class git__log_returns(TypedDict):
+    last: git__log_returns_commit
+    odd: NotRequired[git__log_returns_odd | dict[str, Any]]
+    sizes: NotRequired[dict[str, int]]
+    any: NotRequired[Any]
+
+class git__log_returns_commit(TypedDict):
+    id: str
+    by: git__log_returns_commit_by
+    parents: NotRequired[list[git__log_returns_commit]]
+
+class git__log_returns_commit_by(TypedDict):
+    mail: NotRequired[str]
+
+class git__log_returns_odd(TypedDict):
+    mail: NotRequired[str]
+
+def git__log() -> git__log_returns:""")
+
+
+def test_an_mcp_tool_without_a_schema_of_its_answers_mostly_returns_text() -> None:
+    [function] = stub_of(mcp_tool()).body
+
+    assert isinstance(function, ast.FunctionDef) and function.returns is not None
+    assert ast.unparse(function.returns) == "str | list[dict[str, Any]]"
+
+
+class Greeting(Tool):
+    """Greet."""
+
+    name = "greet"
+
+    def execute(self) -> list[str]:
+        return ["hello"]
+
+
+class Parting(Tool):
+    """Part."""
+
+    name = "part"
+
+    def execute(self) -> None:
+        pass
+
+
+def test_the_result_of_a_tool_that_is_a_class_is_described() -> None:
+    functions = stub_of(Greeting(), Parting()).body
+
+    shown = [each.returns for each in functions if isinstance(each, ast.FunctionDef)]
+    assert [each and ast.unparse(each) for each in shown] == ["list[str]", "None"]
 
 
 @pytest.mark.parametrize(
