@@ -148,7 +148,7 @@ class LimitPlan:
     """
 
     def __init__(self, chain: Sequence[Quotas], tool: str) -> None:
-        hits = [each for quotas in chain for each in quotas.hits(tool)]
+        hits = [hit for quotas in chain for hit in quotas.hits(tool)]
         accounts = [account for quotas in chain for account in quotas.accounts(tool)]
         lines = [(hit.key, hit.limit, hit.enforced) for hit, _ in hits]
         lines += [

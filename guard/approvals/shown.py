@@ -169,7 +169,7 @@ class ShownRequest:
             shown["approvers"] = request.approvers
             shown["approved by"] = [*request.approved_by]
         if self.hidden:
-            parts = ", ".join(f"{each.path} {each}" for each in self.hidden)
+            parts = ", ".join(f"{part.path} {part}" for part in self.hidden)
             count = counted(len(self.hidden), "part")
             shown["hidden"] = f"{count}, to be opened first: {parts}"
         shown["seen"] = self.digest
@@ -230,10 +230,10 @@ class _View:
             pair = len(value) == 2 and isinstance(value[0], str)
             secret = pair and is_secret_name(str(value[0]))
             return [
-                self._hide(each, f"{path}.{place}")
+                self._hide(item, f"{path}.{place}")
                 if secret and place
-                else self._value(each, f"{path}.{place}")
-                for place, each in enumerate(value)
+                else self._value(item, f"{path}.{place}")
+                for place, item in enumerate(value)
             ]
         return value
 

@@ -112,8 +112,8 @@ class AuditReport:
         return not self.problems
 
     def __str__(self) -> str:
-        ranges = [(*each, "anchored") for each in self.anchored]
-        ranges += [(*each, "chained, not anchored") for each in self.unanchored]
+        ranges = [(*span, "anchored") for span in self.anchored]
+        ranges += [(*span, "chained, not anchored") for span in self.unanchored]
         lines = [f"records {a}-{b}: {what}" for a, b, what in sorted(ranges)]
         lines += map(str, self.problems)
         return "\n".join([*lines, "ok" if self.ok else "does not verify"])
@@ -211,7 +211,7 @@ def verify_audit(
     """
     check = _ChainCheck(Sealer(key_bytes(key)), anchors)
     with audit_parts(path) as parts:
-        total, checked, reported = sum(each.size for each in parts), 0, 0
+        total, checked, reported = sum(part.size for part in parts), 0, 0
         try:
             for part in parts:
                 name = None if part is parts[-1] else part.path.name

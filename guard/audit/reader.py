@@ -134,7 +134,7 @@ def audit_of_call(
     Raises:
         AuditError: A file cannot be opened.
     """
-    begins, ends = (_written_time(each) for each in (since, until))
+    begins, ends = (_written_time(bound) for bound in (since, until))
     wanted = json.dumps(call_id).encode()
     found, left = [], SCAN_BYTES
     with audit_parts(path) as parts:

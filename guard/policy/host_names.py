@@ -117,7 +117,7 @@ class Mentions:
             filter(None, map(_address, (host.strip("[]") for host in bare)))
         )
         self._ipv6 = frozenset(address.packed for address in addresses)
-        spelled = [_spellings(each) for each in addresses if each.ipv4_mapped]
+        spelled = [_spellings(address) for address in addresses if address.ipv4_mapped]
         self._ipv4 = re.compile("|".join(spelled)) if spelled else None
 
     def __call__(self, value: object) -> bool:
@@ -191,7 +191,7 @@ def _pieces(text: str) -> Iterator[str]:
     start = 0
     while len(text) - start > PIECE:
         until = start + PIECE
-        end = 1 + max(text.rfind(each, start, until) for each in _BETWEEN_NAMES)
+        end = 1 + max(text.rfind(name, start, until) for name in _BETWEEN_NAMES)
         if end <= start:
             break
         yield text[start:end]

@@ -180,7 +180,7 @@ class AgentSlots:
                 policies changed: here they would begin anew.
         """
         agents = {key.split("|", 2)[1] for key in keys if key.startswith(_AGENT)}
-        unknown = [each for each in agents if self._homes.get(each) != home]
+        unknown = [agent for agent in agents if self._homes.get(agent) != home]
         if not unknown:
             return
         found = await way.evaluate(FIND_HOMES, self.common, [home, *unknown])

@@ -174,7 +174,7 @@ class SQLiteStore(CounterFile):
         """End the holds of processes that have died; return whether there were any."""
         owners = self._owners() - {self._owner.name}
         # A missing file proves nothing: those holds expire at their end.
-        dead = [each for each in owners if self._owner.state_of(each) == "dead"]
+        dead = [owner for owner in owners if self._owner.state_of(owner) == "dead"]
         for owner in dead:
             holds = self._db.execute(
                 "SELECT id, parts FROM holds WHERE owner = ? AND charged IS NULL",

@@ -46,7 +46,7 @@ def lines_svg(places: int, heights: Iterable[float]) -> str:
         places: The number of bars that it has room for.
         heights: Parts of the axis at which there is a line.
     """
-    path = "".join(f"M0 {_depth(each):g}H{places * BAR}" for each in heights)
+    path = "".join(f"M0 {_depth(height):g}H{places * BAR}" for height in heights)
     return f'<path d="{path}" vector-effect="non-scaling-stroke"/>'
 
 

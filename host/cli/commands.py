@@ -128,7 +128,9 @@ def typed_error(raised: ToolcellError | BaseExceptionGroup) -> ToolcellError:
         BaseExceptionGroup: It holds an error of another type, a bug.
     """
     errors: list[BaseException] = [raised]
-    while groups := [each for each in errors if isinstance(each, BaseExceptionGroup)]:
+    while groups := [
+        error for error in errors if isinstance(error, BaseExceptionGroup)
+    ]:
         errors.remove(groups[0])
         errors += groups[0].exceptions
     typed = [each for each in errors if isinstance(each, ToolcellError)]

@@ -267,7 +267,7 @@ class HostConfig(Model):
 
     @model_validator(mode="after")
     def _webhooks_are_kept(self) -> Self:
-        names = [each.name for each in self.webhooks]
+        names = [webhook.name for webhook in self.webhooks]
         if len(set(names)) < len(names):
             raise ValueError("two webhooks have one name")
         if names and self.state.folder is None:
@@ -280,9 +280,9 @@ class HostConfig(Model):
         for name, server in self.tools.mcp.items():
             cells[f"tools.mcp.{name}.cell.mounts"] = server.cell.mounts
         mounts = [
-            Mounted(where, places_on_the_way(each.source), each.read_only)
+            Mounted(where, places_on_the_way(mount.source), mount.read_only)
             for where, mounts in cells.items()
-            for each in mounts
+            for mount in mounts
         ]
         trusted = self._trusted_files()
         if info.context:
@@ -304,13 +304,17 @@ class HostConfig(Model):
             cluster and cluster.token,
             *(credential.value for credential in self.sandbox.credentials),
             *(webhook.secret for webhook in self.webhooks),
-            *(each for mcp in self.tools.mcp.values() for each in mcp.secrets),
-            *(each for a in self.tools.openapi.values() for each in a.secrets.values()),
+            *(secret for mcp in self.tools.mcp.values() for secret in mcp.secrets),
+            *(
+                secret
+                for a in self.tools.openapi.values()
+                for secret in a.secrets.values()
+            ),
         ]
         files = [
-            Path(each.removeprefix("file:"))
-            for each in secrets
-            if each and each.startswith("file:")
+            Path(secret.removeprefix("file:"))
+            for secret in secrets
+            if secret and secret.startswith("file:")
         ]
         return [*filter(None, (self.state.folder, self.audit.path)), *files]
 

@@ -84,7 +84,7 @@ def _no_such_key(model: type[BaseModel], location: Sequence[str | int]) -> str:
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    found = (_model_in(each) for each in get_args(annotation))
+    found = (_model_in(argument) for argument in get_args(annotation))
     return next((each for each in found if each is not None), None)
 
 

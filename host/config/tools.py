@@ -219,7 +219,7 @@ class ToolsConfig(Model):
             *(each.prefix or name for name, each in self.mcp.items()),
             *(each.prefix or name for name, each in self.openapi.items()),
         ]
-        if len({each.lower() for each in prefixes}) < len(prefixes):
+        if len({prefix.lower() for prefix in prefixes}) < len(prefixes):
             raise ValueError("two MCP servers or APIs have one prefix")
         if self.mcp.keys() & self.openapi.keys():
             raise ValueError("an MCP server and an API have one name")

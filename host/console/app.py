@@ -88,9 +88,9 @@ def _console(
         began_at=time(),
         templates=make_templates(),
         navigation=[
-            (each.path, each.link)
-            for each in TABLE
-            if isinstance(each, Page) and each.link is not None
+            (route.path, route.link)
+            for route in TABLE
+            if isinstance(route, Page) and route.link is not None
         ],
     )
 
@@ -126,7 +126,7 @@ def _gated(console: Console) -> ASGIApp:
 
     app = Starlette(
         routes=[
-            *(route_of(each, console) for each in TABLE),
+            *(route_of(route, console) for route in TABLE),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={404: missing},

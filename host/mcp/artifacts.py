@@ -61,7 +61,7 @@ class CallArtifacts:
                 f"{name!r} is no name of an artifact",
                 hint="use a relative path without `.` and `..`, such as plots/one.png",
             )
-        size = sum(len(each.data) for each in self.saved) + len(data)
+        size = sum(len(artifact.data) for artifact in self.saved) + len(data)
         if len(self.saved) >= MAX_ARTIFACTS or size > MAX_BYTES:
             raise ToolExecutionError(
                 f"a call saves at most {MAX_ARTIFACTS} artifacts of "

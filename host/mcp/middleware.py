@@ -59,7 +59,7 @@ class HostOriginMiddleware:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         known = len(hosts) == 1 and hosts[0].lower() in self._hosts
         known = known or scope["path"] in PROBES
-        if not known or not {each.lower() for each in origins} <= self._origins:
+        if not known or not {origin.lower() for origin in origins} <= self._origins:
             refusal = refused(403, "unknown_host", "unknown Host or Origin")
             await refusal(scope, receive, send)
             return
@@ -197,8 +197,8 @@ class BodyMiddleware:
     def close(self) -> None:
         """Refuse further requests and unread bodies: the next application has ended."""
         self._closed = True
-        for each in list(self._reading):
-            each.cancel()
+        for scope in list(self._reading):
+            scope.cancel()
 
 
 def _telling_full(app: ASGIApp) -> ASGIApp:

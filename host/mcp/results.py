@@ -125,7 +125,7 @@ def success(
     Raises:
         ToolExecutionError: It has more bytes.
     """
-    blocks = [_part(each) for each in result.parts]
+    blocks = [_part(part) for part in result.parts]
     shown = {each.data for each in blocks if isinstance(each, types.ImageContent)}
     for artifact in artifacts:
         block = to_block(artifact)

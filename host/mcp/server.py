@@ -165,7 +165,7 @@ class MCPServer:
         caller = self._caller_of(ctx)
         tools = self.host.tools(caller.agent_id)
         return types.ListToolsResult(
-            tools=[self._definitions.of(each) for each in tools if self._lists(each)]
+            tools=[self._definitions.of(tool) for tool in tools if self._lists(tool)]
         )
 
     def _lists(self, tool: Tool) -> bool:
@@ -173,7 +173,7 @@ class MCPServer:
         settings = self.host.config.server
         if not settings.code_mode or tool.name in PRESETS["code_mode"]:
             return True
-        return any(fnmatchcase(tool.name, each) for each in settings.direct_tools)
+        return any(fnmatchcase(tool.name, pattern) for pattern in settings.direct_tools)
 
     def _header_schema(self, name: str) -> dict[str, Any] | None:
         """Return the schema to check headers by, of a tool that the caller sees."""

@@ -106,7 +106,7 @@ def read_status(text: str) -> str | tuple[str, ...]:
         InvalidInputError: It names none.
     """
     if text == FAILED:
-        return tuple(each for each in STATUSES if each not in ("ok", "denied"))
+        return tuple(status for status in STATUSES if status not in ("ok", "denied"))
     if text not in STATUSES:
         raise InvalidInputError(
             f"{text!r} is no status", hint=f"{FAILED}, {', '.join(STATUSES)}"

@@ -97,7 +97,9 @@ class RestAPI:
             self._settings.max_bytes_per_second,
             anyio.current_time,
         )
-        self._paths = [(compile_path(each.path)[0], each) for each in OPERATIONS]
+        self._paths = [
+            (compile_path(operation.path)[0], operation) for operation in OPERATIONS
+        ]
         self._handlers: dict[Name, Callable[[Asked], Awaitable[_Answer]]] = {
             "listTools": self._list_tools,
             "makeCall": self._make_call,
@@ -215,15 +217,15 @@ class RestAPI:
     async def _list_tools(self, asked: Asked) -> _Answer:
         tools = [
             bodies.Tool(
-                name=each.name,
-                description=each.description,
-                version=each.version,
-                tags=sorted(each.tags),
-                parameters=each.parameters,
-                returns=each.returns,
-                idempotent=each.idempotent,
+                name=tool.name,
+                description=tool.description,
+                version=tool.version,
+                tags=sorted(tool.tags),
+                parameters=tool.parameters,
+                returns=tool.returns,
+                idempotent=tool.idempotent,
             )
-            for each in self._host.tools(asked.agent_id)
+            for tool in self._host.tools(asked.agent_id)
         ]
         return 200, bodies.ToolList(tools=tools)
 
@@ -277,7 +279,7 @@ class RestAPI:
         agent_id = whose(asked.token, asked.query.agent)
         redactor = self._host.redactor
         found = self._host.live_calls.all(agent_id)
-        calls = [live_view(each, redactor) for each in found]
+        calls = [live_view(call, redactor) for call in found]
         return 200, bodies.LiveCallList(calls=calls)
 
     async def _cancel_live_call(self, asked: Asked) -> _Answer:
@@ -297,7 +299,7 @@ class RestAPI:
     async def _list_sessions(self, asked: Asked) -> _Answer:
         agent_id, sessions = whose(asked.token, asked.query.agent), self._host.sessions
         found = [] if sessions is None else await measured(sessions, agent_id)
-        shown = [session_view(*each) for each in found]
+        shown = [session_view(*entry) for entry in found]
         return 200, bodies.SessionList(sessions=shown)
 
     async def _get_budgets(self, asked: Asked) -> _Answer:
@@ -306,7 +308,7 @@ class RestAPI:
 
     async def _list_agents(self, asked: Asked) -> _Answer:
         check_operator(asked.token)
-        found = [await self._budgets(each) for each in self._host.guard.agents]
+        found = [await self._budgets(agent) for agent in self._host.guard.agents]
         return 200, bodies.AgentList(agents=found)
 
     async def _budgets(
@@ -335,7 +337,7 @@ class RestAPI:
         found = (await anyio.to_thread.run_sync(search))[::-1]
         more = len(found) == query.limit
         return 200, bodies.RecordList(
-            records=[record_view(each) for each in found],
+            records=[record_view(record) for record in found],
             next=found[0].number if more else None,
         )
 

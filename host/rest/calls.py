@@ -74,9 +74,9 @@ class ClientCall:
         if self.result is not None:
             return "ended"
         mine = (self.agent_id, self.run_id, self.id, None)
-        for each in live.all(self.agent_id):
-            if (each.agent_id, each.run_id, each.id, each.parent_id) == mine:
-                return each.state
+        for call in live.all(self.agent_id):
+            if (call.agent_id, call.run_id, call.id, call.parent_id) == mine:
+                return call.state
         return "queued"
 
 

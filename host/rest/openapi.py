@@ -38,11 +38,11 @@ def openapi_document(version: str) -> dict[str, Any]:
         sorted(_models(), key=str), ref_template=_REF
     )
     paths: dict[str, dict[str, Any]] = {}
-    for each in OPERATIONS:
-        item = paths.setdefault(each.path, {})
-        if "{id}" in each.path:
+    for operation in OPERATIONS:
+        item = paths.setdefault(operation.path, {})
+        if "{id}" in operation.path:
             item["parameters"] = [_ID]
-        item[each.method.lower()] = _operation(each, kinds)  # type: ignore[arg-type]
+        item[operation.method.lower()] = _operation(operation, kinds)  # type: ignore[arg-type]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -62,10 +62,10 @@ def openapi_document(version: str) -> dict[str, Any]:
 def _models() -> set[tuple[type[BaseModel], JsonSchemaMode]]:
     """Return each model, and the side of the exchange that it is on."""
     found: set[tuple[type[BaseModel], JsonSchemaMode]] = {(Problem, "serialization")}
-    for each in OPERATIONS:
-        if each.body is not None:
-            found.add((each.body, "validation"))
-        found.update((kind, _mode(each)) for kind in each.answers.values())
+    for operation in OPERATIONS:
+        if operation.body is not None:
+            found.add((operation.body, "validation"))
+        found.update((kind, _mode(operation)) for kind in operation.answers.values())
     return found
 
 
@@ -124,5 +124,5 @@ def _given(field: dict[str, Any]) -> dict[str, Any]:
     if field.get("default") is None:
         left_out.add("default")
     kept = {key: value for key, value in field.items() if key not in left_out}
-    kinds = [each for each in field.get("anyOf", ()) if each != {"type": "null"}]
+    kinds = [kind for kind in field.get("anyOf", ()) if kind != {"type": "null"}]
     return kept | (kinds[0] if kinds else {})

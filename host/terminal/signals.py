@@ -83,7 +83,7 @@ def _send_again(number: int) -> None:
 def _ending_signals() -> list[signal.Signals]:
     """Return the signals that end a command; under `nohup` SIGHUP does not."""
     hangup_ends = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
-    return [each for each in _SIGNALS if hangup_ends or each != signal.SIGHUP]
+    return [number for number in _SIGNALS if hangup_ends or number != signal.SIGHUP]
 
 
 def _end(number: int, _frame: object) -> NoReturn:

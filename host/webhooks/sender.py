@@ -177,13 +177,13 @@ class WebhookSender:
         before: int | None = None
         while True:
             page = await self._approvals.recent(before=before, limit=_PAGE)
-            ids = [each.request.id for each in page]
+            ids = [record.request.id for record in page]
             known = await anyio.to_thread.run_sync(self._queue.known, ids)
             unknown = [
-                each
-                for each in page
-                if each.request.id not in known
-                and each.request.asked_at >= self._queue.start
+                record
+                for record in page
+                if record.request.id not in known
+                and record.request.asked_at >= self._queue.start
             ]
             new += unknown
             if len(unknown) < _PAGE:

@@ -240,16 +240,18 @@ def list_images() -> tuple[ImageInfo, ...]:
     """
     with _engine("list its images") as client:
         found: list[dict[str, Any]] = client.df()["Images"] or []
-    images = (_info(each) for each in found)
+    images = (_info(image) for image in found)
     return tuple(sorted(images, key=lambda each: (-each.size_bytes, each.names)))
 
 
 def _names(found: dict[str, Any]) -> list[str]:
-    return [each for each in found.get("RepoTags") or [] if each != "<none>:<none>"]
+    return [tag for tag in found.get("RepoTags") or [] if tag != "<none>:<none>"]
 
 
 def _info(found: dict[str, Any]) -> ImageInfo:
-    pinned = [each for each in found.get("RepoDigests") or [] if "<none>" not in each]
+    pinned = [
+        digest for digest in found.get("RepoDigests") or [] if "<none>" not in digest
+    ]
     size = found["Size"]
     return ImageInfo(
         names=tuple(_names(found)),

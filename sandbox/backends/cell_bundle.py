@@ -126,12 +126,12 @@ def _package() -> ModuleSpec:
 
 
 def _below(package: str, spec: ModuleSpec) -> Iterator[tuple[str, ModuleSpec]]:
-    for each in pkgutil.iter_modules(spec.submodule_search_locations):
-        name = f"{package}.{each.name}"
-        found = each.module_finder.find_spec(name, None)
+    for module in pkgutil.iter_modules(spec.submodule_search_locations):
+        name = f"{package}.{module.name}"
+        found = module.module_finder.find_spec(name, None)
         assert found is not None
         yield name, found
-        if each.ispkg:
+        if module.ispkg:
             yield from _below(name, found)
 
 

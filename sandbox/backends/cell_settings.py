@@ -24,7 +24,7 @@ def cell_environment(
         workdir: The home folder of programs; pip installs commands below it.
         image_path: The PATH of an image; empty for the usual one.
     """
-    given = [each for each in image_path.split(":") if each.startswith("/")]
+    given = [path for path in image_path.split(":") if path.startswith("/")]
     own = [aliases.FOLDER, f"{workdir}/.local/bin"]
     # After the system's, so that no package takes the place of bash or node.
     last = ["/node/bin", *([f"{NODE_MODULES}/.bin"] if config.npm else [])]

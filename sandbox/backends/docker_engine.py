@@ -124,7 +124,7 @@ def _tls_of_context(docker_host: str | None) -> docker.tls.TLSConfig | None:
     context = of_context(docker_host)
     if context is None:
         return None
-    files = {each.name: str(each) for each in context.folder.glob("*.pem")}
+    files = {path.name: str(path) for path in context.folder.glob("*.pem")}
     if not files and context.verify:
         return None
     cert, key = files.get("cert.pem"), files.get("key.pem")
@@ -184,8 +184,8 @@ def remove(client: docker.DockerClient, container_id: str) -> None:
 
 def remove_all(client: docker.DockerClient, container_ids: Iterable[str]) -> None:
     """Remove containers one after the other. It raises nothing."""
-    for each in container_ids:
-        remove(client, each)
+    for container_id in container_ids:
+        remove(client, container_id)
 
 
 def own_socket(attached: Any) -> socket.socket:

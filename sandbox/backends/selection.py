@@ -163,7 +163,7 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
 
 
 def _check_mounts(config: SandboxConfig, level: IsolationLevel) -> None:
-    moved = [each for each in config.mounts if each.source != each.target]
+    moved = [mount for mount in config.mounts if mount.source != mount.target]
     if level == "confined" and moved:
         raise SandboxUnavailableError(
             f"'confined' cells see {moved[0].source} at its own path, not at "

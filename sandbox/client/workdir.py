@@ -256,12 +256,12 @@ class WorkDir:
         entries = await self.list(path)
         files = 0
         async with Download(Path(target), max_bytes) as download:
-            for each in entries:
-                local = checked_path(each.path.lstrip("/"))
-                if each.kind == "folder":
+            for entry in entries:
+                local = checked_path(entry.path.lstrip("/"))
+                if entry.kind == "folder":
                     await download.make_folder(local)
-                elif each.kind == "file":
-                    name = self._checked(each.path)
+                elif entry.kind == "file":
+                    name = self._checked(entry.path)
                     chunks = self.chunks(name, MAX_READ_BYTES, _FIRST_BYTES)
                     await download.write(local, chunks)
                     files += 1
@@ -319,9 +319,9 @@ def _local_entries(folder: Path) -> Iterator[tuple[str, bool]]:
     count = 0
     for place, inner, names in os.walk(folder):
         here = Path(place)
-        files = [each for each in names if stat.S_ISREG((here / each).lstat().st_mode)]
+        files = [name for name in names if stat.S_ISREG((here / name).lstat().st_mode)]
         is_leaf = all((here / each).is_symlink() for each in inner)
-        entries = [here / each for each in files]
+        entries = [here / file for file in files]
         if not entries and is_leaf and here != folder:
             entries = [here]
         count += len(entries)

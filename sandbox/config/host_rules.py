@@ -142,7 +142,7 @@ class HostRules:
     """
 
     def __init__(self, hosts: Iterable[str], *, any_host: bool = False) -> None:
-        self._rules = frozenset(read_rule(each) for each in hosts)
+        self._rules = frozenset(read_rule(host) for host in hosts)
         self._any_host = any_host
 
     def listeners(self, addresses: Mapping[str, str]) -> list[tuple[str, int, str]]:
@@ -161,7 +161,7 @@ class HostRules:
 
     def names(self, host: str, port: int) -> bool:
         """Return True if a rule names a canonical host, or every host of a rule."""
-        return any((each, port) in self._rules for each in (host, *_above(host)))
+        return any((name, port) in self._rules for name in (host, *_above(host)))
 
     def allow_address(self, address: str, port: int) -> bool:
         """Return True if a connection may go to an address, whatever name led there."""

@@ -86,7 +86,7 @@ class Network(SettingsModel):
         if (self.hosts or self.inspect) and self.mode == "none":
             raise ValueError("`hosts` are reached with mode='allow' or 'guarded'")
         rules = self.rules
-        out = [each for each in self.inspect if not rules.allow(*read_rule(each))]
+        out = [host for host in self.inspect if not rules.allow(*read_rule(host))]
         if out:
             raise ValueError(f"`inspect` names what cannot be reached: {out[0]}")
         if self.server_ca and not self.inspect:
@@ -118,7 +118,7 @@ class Network(SettingsModel):
         """
         require_no_inspection(other)
         rules = self.rules
-        wider = [each for each in other.hosts if not rules.allow(*read_rule(each))]
+        wider = [host for host in other.hosts if not rules.allow(*read_rule(host))]
         if wider or (self.mode == "none" and other.mode != "none"):
             named = ", ".join(wider) or "there is no network"
             raise InvalidInputError(

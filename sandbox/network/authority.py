@@ -132,7 +132,9 @@ def authority_for(inspect: tuple[str, ...]) -> CertificateAuthority:
 def _only(names: Iterable[str]) -> x509.NameConstraints:
     return x509.NameConstraints(
         permitted_subtrees=[x509.DNSName(name) for name in names],
-        excluded_subtrees=[x509.IPAddress(ip_network(each)) for each in _ADDRESSES],
+        excluded_subtrees=[
+            x509.IPAddress(ip_network(address)) for address in _ADDRESSES
+        ],
     )
 
 

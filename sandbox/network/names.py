@@ -26,7 +26,7 @@ def with_name_warnings(
     level = result.isolation and result.isolation.level
     if result.status == "ok" or level != "confined":
         return result
-    used = {(each.host, each.port) for each in result.connections}
+    used = {(connection.host, connection.port) for connection in result.connections}
     unused = [
         f"{host}:{port}"
         for _, port, host in listeners

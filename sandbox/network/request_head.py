@@ -74,7 +74,7 @@ def exact_head(head: bytes) -> bytes:
     _check_method(line[1], line[2])
     if not all(map(_HEADER.fullmatch, headers)):
         raise ValueError("it has a folded or a misspelt header")
-    names = Counter(each.partition(b":")[0].lower() for each in headers)
+    names = Counter(header.partition(b":")[0].lower() for header in headers)
     for name in _ONCE:
         if names[name] > 1:
             raise ValueError(f"it has more than one {name.decode()}")

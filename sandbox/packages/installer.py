@@ -110,8 +110,10 @@ class PackageInstaller:
                 f"written as one: {first['msg']}",
                 hint='write it like "numpy" or "numpy==2.3.1"',
             ) from None
-        allowed = {canonical(each) for each in (*self._rules.allow, *self._always)}
-        refused = sorted({canonical(each) for each in asked} - allowed)
+        allowed = {
+            canonical(package) for package in (*self._rules.allow, *self._always)
+        }
+        refused = sorted({canonical(package) for package in asked} - allowed)
         if refused and "*" not in self._rules.allow:
             raise PackageError(
                 f"not allowed here: the package {', '.join(refused)}",
@@ -184,7 +186,7 @@ class PackageInstaller:
     ) -> str:
         """Return a new lock; packages without a wheel are built for it."""
         uv = self._uv(on_step)
-        waiting = {canonical(each) for each in self._rules.build}
+        waiting = {canonical(package) for package in self._rules.build}
         built: dict[str, BuiltWheel] = {}
         while waiting:
             sources = await uv.sources(wanted, bounds, target, folder, built, waiting)

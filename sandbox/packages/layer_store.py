@@ -246,10 +246,10 @@ class LayerStore:
             The layers that were removed.
         """
         before = time.time() - unused_days * _DAY_SECONDS
-        old = [each for each in self.entries() if each.last_used <= before]
-        removed = [each for each in old if self._remove(each.key)]
+        old = [entry for entry in self.entries() if entry.last_used <= before]
+        removed = [layer for layer in old if self._remove(layer.key)]
         # A set of npm has its lock under its own key, and needs it while it is there.
-        needed = {f"{each.key}.json" for each in self.entries()}
+        needed = {f"{layer.key}.json" for layer in self.entries()}
         for path in (*self.resolved.iterdir(), *self.built.iterdir()):
             if path.name not in needed and path.stat().st_mtime <= before:
                 remove_tree(path)

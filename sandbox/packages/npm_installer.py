@@ -383,8 +383,8 @@ def _failure(result: ExecutionResult) -> PackageError:
     if result.status in ("disk_limit", "out_of_memory"):
         return _failed(f"{result.status}: {said}", "too_large")
     found = (name for name, form in _CAUSES if form.search(said))
-    lines = [re.sub(r"^npm (ERR!|error) ?", "", each) for each in said.splitlines()]
-    text = " ".join(each for each in lines if each and "debug-0.log" not in each)
+    lines = [re.sub(r"^npm (ERR!|error) ?", "", line) for line in said.splitlines()]
+    text = " ".join(line for line in lines if line and "debug-0.log" not in line)
     return _failed(text or result.status, next(found, "failed"))
 
 

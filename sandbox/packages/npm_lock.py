@@ -94,7 +94,7 @@ class NpmLock:
             folder: Has the files of the set.
             packages: The packages' names.
         """
-        for place in (f"node_modules/{each}" for each in packages):
+        for place in (f"node_modules/{package}" for package in packages):
             entry = self._entries.get(place, _Entry())
             for name, file in entry.commands.items():
                 plain = _COMMAND.fullmatch(name) and _FILE.fullmatch(file)

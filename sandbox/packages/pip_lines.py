@@ -56,10 +56,10 @@ async def _install(
         words = shlex.split(line)[1:]
     except ValueError as error:
         return f"{line}: {error}"
-    options = [each for each in words if each[:1] == "-" and each not in _MEANINGLESS]
+    options = [word for word in words if word[:1] == "-" and word not in _MEANINGLESS]
     if options:
         return f"pip's option {options[0]} is not known here; name packages alone"
-    names = [each for each in words if each[:1] != "-"]
+    names = [word for word in words if word[:1] != "-"]
     try:
         await install(names)
     except (InvalidInputError, PackageError, SandboxUnavailableError) as error:

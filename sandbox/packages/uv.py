@@ -141,7 +141,9 @@ class Uv:
         packages = tomllib.loads(found.read_text()).get("packages", [])
         found.unlink()
         return [
-            SourceDistribution.read(each) for each in packages if each["name"] in names
+            SourceDistribution.read(package)
+            for package in packages
+            if package["name"] in names
         ]
 
     async def install(self, lock: str, target: Interpreter, folder: Path) -> None:
@@ -243,8 +245,8 @@ def _compile_options(
     requirements: Iterable[str], constraints: Sequence[str], folder: Path
 ) -> list[str]:
     asked, bounds = folder / "asked.txt", folder / "constraints.txt"
-    asked.write_text("".join(f"{each}\n" for each in requirements))
-    bounds.write_text("".join(f"{each}\n" for each in constraints))
+    asked.write_text("".join(f"{requirement}\n" for requirement in requirements))
+    bounds.write_text("".join(f"{constraint}\n" for constraint in constraints))
     options = ["--quiet", "--no-header", "--no-annotate", str(asked)]
     return [*options, "--constraints", str(bounds)]
 

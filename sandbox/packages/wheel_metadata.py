@@ -39,7 +39,7 @@ def read_metadata(wheel: Path) -> Metadata:
 
     try:
         with _Archive(wheel) as file, zipfile.ZipFile(file) as archive:
-            [entry] = [each for each in archive.infolist() if _is_metadata(each)]
+            [entry] = [member for member in archive.infolist() if _is_metadata(member)]
             with archive.open(entry) as data:
                 found, _ = parse_email(data.read(_MAX_METADATA_BYTES))
     except Exception as error:  # noqa: BLE001 - parsers that a stranger feeds

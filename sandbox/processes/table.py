@@ -315,7 +315,7 @@ class ProcessTable:
 
 def _longest_pause(egress: Egress | None, calls: HostCalls | None) -> float:
     made_by = (each for each in (egress, calls) if each is not None)
-    return max((each.max_pause_seconds for each in made_by), default=0.0)
+    return max((maker.max_pause_seconds for maker in made_by), default=0.0)
 
 
 def _not_started(header: dict[str, Any]) -> InvalidInputError:

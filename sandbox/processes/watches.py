@@ -104,7 +104,7 @@ class WatchTable:
     def is_busy(self) -> bool:
         """True while the cell owes an answer."""
         watches = self._watches.values()
-        return bool(self._closing) or any(each.is_busy for each in watches)
+        return bool(self._closing) or any(watch.is_busy for watch in watches)
 
     async def open(self, path: str, branch: str, *, recursive: bool) -> FileWatch:
         """Return a watch of a folder, which was looked at once.

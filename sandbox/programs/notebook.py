@@ -27,4 +27,4 @@ def notebook_program(cells: Iterable[str]) -> str:
             raise InvalidInputError(
                 f"cell {number} holds a NUL character", hint="take it out"
             )
-    return "".join(each + CELL_END for each in texts)
+    return "".join(text + CELL_END for text in texts)

@@ -211,18 +211,20 @@ def _pack_values(request: RunRequest, limits: Limits) -> tuple[bytes, bytes]:
 
 def _checked_arguments(argv: Sequence[str], max_bytes: int) -> list[str]:
     arguments = list(argv)
-    if isinstance(argv, str) or not all(isinstance(each, str) for each in arguments):
+    if isinstance(argv, str) or not all(
+        isinstance(argument, str) for argument in arguments
+    ):
         raise InvalidInputError(
             "argv must be a list of str", hint='write it like argv=["prog", "--fast"]'
         )
     try:
-        size = sum(len(each.encode()) for each in arguments)
+        size = sum(len(argument.encode()) for argument in arguments)
     except UnicodeEncodeError:
         raise InvalidInputError(
             "an argument is not valid Unicode",
             hint="drop lone surrogates, or pass it as a file",
         ) from None
-    if any("\0" in each for each in arguments):
+    if any("\0" in argument for argument in arguments):
         raise InvalidInputError(
             "arguments must not hold a NUL character", hint="pass such data as a file"
         )

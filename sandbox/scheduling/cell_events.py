@@ -59,5 +59,5 @@ class CellEvents:
         facts = {"backend": self._backend, "agent": agent_id}
         if reason is not None:
             facts["reason"] = reason
-        for each in self._listeners:
-            each(event, facts)
+        for listener in self._listeners:
+            listener(event, facts)

@@ -111,8 +111,8 @@ class SharedCell:
     @property
     def proxies(self) -> tuple[Egress, ...]:
         """The ways to the network of the run and the commands under way."""
-        networks = [each.network for each in self.processes]
-        found = [each.egress for each in networks if each is not None]
+        networks = [process.network for process in self.processes]
+        found = [network.egress for network in networks if network is not None]
         return (*found, *(() if self.egress is None else (self.egress,)))
 
     @property

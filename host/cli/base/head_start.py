@@ -58,7 +58,7 @@ def _asks_for_launcher(arguments: Sequence[str]) -> bool:
         return True
     if arguments[:1] != ["run"]:
         return False
-    words = [word for each in arguments for word in each.split("=", 1)]
+    words = [word for argument in arguments for word in argument.split("=", 1)]
     if "--backend" in words:
         return ("--backend", "subprocess") in pairwise(words)
     # Without an engine the backend is this one.

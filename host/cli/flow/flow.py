@@ -62,7 +62,7 @@ def list_(
             graph=graph, status=wanted, limit=limit, before=before
         )
 
-    rows = [thread_summary(each) for each in with_threads(config, found)]
+    rows = [thread_summary(thread) for thread in with_threads(config, found)]
     if as_json:
         print_json(rows)
         return
@@ -92,10 +92,10 @@ def show(
         if name not in ("questions", "journal")
     ]
     rows += [
-        (f"question {each['interrupt_id']}", json.dumps(each["payload"]))
-        for each in facts["questions"]
+        (f"question {question['interrupt_id']}", json.dumps(question["payload"]))
+        for question in facts["questions"]
     ]
-    rows += [(f"task {each['task']}", each["did"]) for each in facts["journal"]]
+    rows += [(f"task {entry['task']}", entry["did"]) for entry in facts["journal"]]
     print_table(("what", "value"), rows)
 
 
@@ -115,7 +115,7 @@ def history(
         await threads.read(thread)
         return await threads.history(thread, limit, before=before)
 
-    rows = [checkpoint_facts(each) for each in with_threads(config, found)]
+    rows = [checkpoint_facts(checkpoint) for checkpoint in with_threads(config, found)]
     if as_json:
         print_json(rows)
         return
@@ -202,7 +202,7 @@ def _redactor(path: Path) -> Redactor:
 
 def _cell(value: object) -> str:
     if isinstance(value, list):
-        return ", ".join(_cell(each) for each in value)
+        return ", ".join(_cell(item) for item in value)
     if isinstance(value, dict):
         return f"{value['node']} by {value['by']}"
     return str(value)

@@ -29,7 +29,7 @@ def thread_facts(thread: StoredThread, redactor: Redactor) -> dict[str, Any]:
         "step": thread.step,
         "next": list(thread.next_nodes),
         "state": redactor(thread.state),
-        "questions": [each.to_display() for each in thread.questions],
+        "questions": [question.to_display() for question in thread.questions],
         "journal": [
             {"task": record.task, "did": _words(record)} for record in thread.journal
         ],
@@ -64,7 +64,7 @@ def checkpoint_facts(info: CheckpointInfo) -> dict[str, Any]:
         "at": info.at.isoformat(timespec="seconds"),
         "next": list(info.next_nodes),
         "changed": list(info.changed),
-        "answers": [each.model_dump(mode="json") for each in info.answers],
+        "answers": [answer.model_dump(mode="json") for answer in info.answers],
     }
 
 
@@ -75,6 +75,6 @@ def result_facts(result: FlowResult[Any]) -> dict[str, Any]:
         "status": result.status,
         "checkpoint": result.checkpoint_id,
         "state": result.state.model_dump(mode="json"),
-        "questions": [each.to_display() for each in result.interrupts],
+        "questions": [interrupt.to_display() for interrupt in result.interrupts],
         "error": None if result.error is None else result.error.model_dump(mode="json"),
     }

@@ -276,10 +276,10 @@ def _tell(result: FlowResult[Any], *, as_json: bool) -> None:
         print_json(result_facts(result))
     else:
         print(escaped(result.state.model_dump_json()))
-        for each in result.interrupts:
-            shown = json.dumps(each.to_display()["payload"])
-            name = each.request_id or each.interrupt_id
-            print_notice(f"waits for {each.kind} {name}: {shown}", as_json=False)
+        for interrupt in result.interrupts:
+            shown = json.dumps(interrupt.to_display()["payload"])
+            name = interrupt.request_id or interrupt.interrupt_id
+            print_notice(f"waits for {interrupt.kind} {name}: {shown}", as_json=False)
         if result.error is not None:
             print_error(result.error, as_json=False)
     raise typer.Exit(_EXIT_BY_STATUS[result.status])

@@ -49,7 +49,7 @@ async def _left(path: Path, agent: str | None, run_id: str | None) -> RemainingL
 
     config = HostConfig.from_file(path)
     policies = config.all_policies()
-    agents = [each.agent_id for each in policies]
+    agents = [policy.agent_id for policy in policies]
     if agent is not None:
         check_agent(policies, agent)
     wanted = [each for each in agents if agent in (None, each)]

@@ -52,13 +52,13 @@ def records(
         )
     with ExitStack() as stack:
         found = open_records(settings, stack).page(**asked.wanted, limit=lines)
-    facts = [facts_of(each) for each in reversed(found)]
+    facts = [facts_of(record) for record in reversed(found)]
     if as_csv:
         rows = [row_of(COLUMNS), *map(as_row, facts)]
         sys.stdout.write(b"".join(rows).decode())
     elif as_json:
-        for each in facts:
-            print_json(each)
+        for fact in facts:
+            print_json(fact)
     else:
         columns = ("number", *_SHOWN)
-        print_table(columns, [[each[name] or "" for name in columns] for each in facts])
+        print_table(columns, [[fact[name] or "" for name in columns] for fact in facts])

@@ -51,7 +51,7 @@ def print_report(report: Any) -> None:
         fix = "as above" if check.fix and check.fix == above else check.fix
         above = check.fix or above
         facts = (check.name, check.detail, fix)
-        name, *rest = (Text(escaped_line(each)) for each in facts)
+        name, *rest = (Text(escaped_line(fact)) for fact in facts)
         table.add_row(name, mark, *rest)
     console = Console()
     console.print(Text(escaped_line(report.summary)), soft_wrap=True)

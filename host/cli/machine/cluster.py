@@ -58,7 +58,7 @@ def doctor(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None
     """
     found, waiting = _look(_read(config), check=True)
     _show(found, waiting, as_json=as_json)
-    if not found or any(each.problem for each in found):
+    if not found or any(node.problem for node in found):
         raise typer.Exit(EXIT_COULD_NOT_RUN)
 
 
@@ -136,7 +136,7 @@ def down(
     With `cluster.address` no more are started on machines of Ray.
     """
     settings = _read(config)
-    names = [each.name for each in _look(settings, check=False)[0] if each.version]
+    names = [node.name for node in _look(settings, check=False)[0] if node.version]
     _drain(settings, names, seconds, as_json=as_json, for_good=True)
 
 
@@ -315,10 +315,10 @@ def _drain(
 
 def _show(found: tuple[NodeStatus, ...], waiting: int, *, as_json: bool) -> None:
     if as_json:
-        print_json({"nodes": [each.model_dump() for each in found], "waiting": waiting})
+        print_json({"nodes": [node.model_dump() for node in found], "waiting": waiting})
         return
     columns = ("node", "address", "state", "busy", "slots", "drivers", "problem")
-    print_table(columns, [_row(each) for each in found])
+    print_table(columns, [_row(node) for node in found])
     if waiting:
         print(f"runs that wait for a place: {waiting}")
 

@@ -79,17 +79,19 @@ def list_(as_json: AsJson = False) -> None:
 
     found = list_images()
     if as_json:
-        print_json([each.model_dump() for each in found])
+        print_json([image.model_dump() for image in found])
         return
-    for each in found:
-        name = ", ".join(each.names) or "(superseded)"
-        note = f", built as {each.built_as}" if each.built_as else ""
-        sizes = f"{each.size_bytes >> 20:>6} MiB, {each.own_bytes >> 20:>5} MiB its own"
+    for image in found:
+        name = ", ".join(image.names) or "(superseded)"
+        note = f", built as {image.built_as}" if image.built_as else ""
+        sizes = (
+            f"{image.size_bytes >> 20:>6} MiB, {image.own_bytes >> 20:>5} MiB its own"
+        )
         print(f"{sizes}  {escaped_line(name)}{escaped_line(note)}")
-        for pinned in each.pinned:
+        for pinned in image.pinned:
             print(f"{'':>29}{escaped_line(pinned)}")
     # Layers that images share are counted with none of them here.
-    unshared = sum(each.own_bytes for each in found) >> 20
+    unshared = sum(image.own_bytes for image in found) >> 20
     print(f"{counted(len(found), 'image')}, {unshared} MiB unshared")
 
 

@@ -56,7 +56,9 @@ class Contender(NamedTuple):
         kind, _, options = self.worker.partition(" ")
         python = [sys.executable]
         if self.packages:
-            installs = [word for each in self.packages for word in ("--with", each)]
+            installs = [
+                word for package in self.packages for word in ("--with", package)
+            ]
             python = [_uv(), "run", "--isolated", "--no-project", "--python"]
             python += [sys.executable, *installs, "python"]
         folder = str(Path(__file__).parent)

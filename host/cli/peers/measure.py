@@ -144,7 +144,7 @@ async def measure(
         image: The image of containers.
         tell: Shows what is done now.
     """
-    every = [Found(each) for each in contenders]
+    every = [Found(contender) for contender in contenders]
     rounds = dict.fromkeys(("start", "state"), math.ceil(runs / STARTS_A_TURN))
     async with AsyncExitStack() as stack:
         workers = []
@@ -196,7 +196,7 @@ def _environment() -> dict[str, str]:
         of_uv = name.startswith("UV_") and not name.startswith("UV_PUBLISH_")
         return of_uv or name.upper() in _PASSED_ON
 
-    return {name: each for name, each in os.environ.items() if is_passed_on(name)}
+    return {name: value for name, value in os.environ.items() if is_passed_on(name)}
 
 
 async def _end(process: Process) -> None:

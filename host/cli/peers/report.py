@@ -34,9 +34,16 @@ def machine() -> dict[str, Any]:
 
 def table_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Yield a row for each contender: name, version, isolation and its figures."""
-    for each in results["contenders"]:
-        figures = (_shown(each[name], unit) for name, (_, unit) in MEASURES.items())
-        yield (each["name"], each["version"], each["isolation"], *figures)
+    for contender in results["contenders"]:
+        figures = (
+            _shown(contender[name], unit) for name, (_, unit) in MEASURES.items()
+        )
+        yield (
+            contender["name"],
+            contender["version"],
+            contender["isolation"],
+            *figures,
+        )
 
 
 def _shown(figure: Mapping[str, Any], unit: str) -> str:
@@ -60,19 +67,19 @@ def plots(results: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _rows(results: Mapping[str, Any], name: str) -> Iterator[Row]:
-    for each in results["contenders"]:
-        found = each[name]
-        title = f"{each['name']} {each['version']}".strip()
+    for contender in results["contenders"]:
+        found = contender[name]
+        title = f"{contender['name']} {contender['version']}".strip()
         if "absent" in found:
-            yield Row(name=title, ours=each["ours"], note=found["absent"])
+            yield Row(name=title, ours=contender["ours"], note=found["absent"])
             continue
         low, median, high = (found[part] for part in ("low", "median", "high"))
         if low <= 0:
             # An axis of powers of ten has no 0.
             note = f"too little to measure: {median} ({low} to {high})"
-            yield Row(name=title, ours=each["ours"], note=note)
+            yield Row(name=title, ours=contender["ours"], note=note)
         else:
-            yield Row(name=title, ours=each["ours"], figure=(low, median, high))
+            yield Row(name=title, ours=contender["ours"], figure=(low, median, high))
 
 
 def make_folder(folder: Path) -> None:

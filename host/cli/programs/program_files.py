@@ -55,7 +55,7 @@ def _code_of(file: str, text: str) -> str:
         about = notebook.get("metadata", {})
         named = about.get("language_info", {}).get("name", "python")
         language = about.get("kernelspec", {}).get("language", named)
-        cells = [_source(each) for each in notebook["cells"] if _is_code(each)]
+        cells = [_source(cell) for cell in notebook["cells"] if _is_code(cell)]
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         raise InvalidInputError(
             f"{file} is not a notebook of version 4",

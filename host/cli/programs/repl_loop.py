@@ -199,9 +199,9 @@ class Repl:
             _complain(f"{line}, saved as {place}")
 
     def _files(self, folder: str) -> None:
-        for each in self._wait(partial(self._session.list_files, folder)):
-            kind = "" if each.kind == "file" else f" ({each.kind})"
-            print(escaped_line(f"{each.size:>12}  {each.path}{kind}"))
+        for info in self._wait(partial(self._session.list_files, folder)):
+            kind = "" if info.kind == "file" else f" ({info.kind})"
+            print(escaped_line(f"{info.size:>12}  {info.path}{kind}"))
 
     def _fork(self, argument: str) -> None:
         _refuse_argument(argument)

@@ -66,7 +66,7 @@ class OutputView:
 
     def _print_text(self, output: Output) -> None:
         texts = [output.text(mime) for mime in _TEXTS]
-        found = [each for each in texts if each is not None]
+        found = [text for text in texts if text is not None]
         if found:
             print(escaped(found[0]), flush=True)
         else:
@@ -95,7 +95,7 @@ def picture_files(result: ExecutionResult) -> dict[int, Artifact]:
 
     One that is an artifact already is that artifact; others are `output-NUMBER`.
     """
-    known = {each.sha256: each for each in result.artifacts}
+    known = {artifact.sha256: artifact for artifact in result.artifacts}
     files = (
         (each, _file_of(output, each)) for each, output in enumerate(result.outputs, 1)
     )

@@ -90,20 +90,20 @@ def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     with open_tokens(_read(config)) as store:
         found = store.all()
     if as_json:
-        print_json([each.to_json() for each in found])
+        print_json([token.to_json() for token in found])
         return
     rows = [
         (
-            each.id,
-            each.agent_id,
-            each.label,
-            "yes" if each.asks_person else "no",
-            "yes" if each.operator else "no",
-            _date(each.expires_at),
-            _date(each.last_used_at),
-            _date(each.revoked_at),
+            token.id,
+            token.agent_id,
+            token.label,
+            "yes" if token.asks_person else "no",
+            "yes" if token.operator else "no",
+            _date(token.expires_at),
+            _date(token.last_used_at),
+            _date(token.revoked_at),
         )
-        for each in found
+        for token in found
     ]
     columns = (
         *("token", "agent", "label", "asks a person", "operator"),

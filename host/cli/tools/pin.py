@@ -131,17 +131,17 @@ def _unlisted(offered: Toolset, pins: Any) -> list[ForeignDefinition]:
     if not isinstance(offered, MCPToolset):
         return []
     approved = pins.offers_of(offered.name).values()
-    return [each for each in approved if each.kind in offered.unlisted]
+    return [change for change in approved if change.kind in offered.unlisted]
 
 
 def _report(offered: Toolset, changes: list[PinChange]) -> dict[str, Any]:
     differences = [
         {
-            "name": each.name,
-            "before": each.before and each.before.to_json(),
-            "after": each.after and each.after.to_json(),
+            "name": change.name,
+            "before": change.before and change.before.to_json(),
+            "after": change.after and change.after.to_json(),
         }
-        for each in changes
+        for change in changes
     ]
     return {
         "server": offered.name,
@@ -163,14 +163,14 @@ def _describe(offered: Toolset, changes: list[PinChange]) -> Iterator[str]:
     yield f"{offered.name}: {tools}, {len(changes)} not approved"
     if _is_unconfined(offered):
         yield f"! {offered.name} is not confined: it runs as your user"
-    for each in changes:
-        if each.before is None:
-            yield f"+ {each.name} is new"
-        elif each.after is None:
-            yield f"- {each.name} is gone"
+    for change in changes:
+        if change.before is None:
+            yield f"+ {change.name} is new"
+        elif change.after is None:
+            yield f"- {change.name} is gone"
         else:
-            yield f"~ {each.name} has changed"
-        before, after = _lines(each.before), _lines(each.after)
+            yield f"~ {change.name} has changed"
+        before, after = _lines(change.before), _lines(change.after)
         for line in difflib.unified_diff(before, after, lineterm="", n=2):
             if not line.startswith(("---", "+++")):
                 yield f"    {line}"

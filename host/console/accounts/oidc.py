@@ -64,7 +64,7 @@ class SignIn:
         """
         try:
             fields = json.loads(base64.urlsafe_b64decode(text.encode()))
-            [*words] = [each for each in fields if isinstance(each, str)]
+            [*words] = [field for field in fields if isinstance(field, str)]
             return cls(*words)
         except (TypeError, ValueError):
             raise InvalidInputError(

@@ -86,9 +86,9 @@ class Sessions:
 
     def find(self, secret: str) -> Session | None:
         """Return the session of a secret; None: it is unknown, ended or idle."""
-        for each in self._read(f"{_SESSION} AND hash = ?", secret_hash(secret)):
+        for session in self._read(f"{_SESSION} AND hash = ?", secret_hash(secret)):
             token = hmac.digest(secret.encode(), b"form", "sha256").hex()
-            return replace(each, form_token=token)
+            return replace(session, form_token=token)
         return None
 
     def note_use(self, session: Session) -> None:
@@ -116,8 +116,8 @@ class Sessions:
 
     def person_of(self, session_id: str) -> Person | None:
         """Return the person of a session, as of now; None: the session has ended."""
-        for each in self._read(f"{_SESSION} AND id = ?", session_id):
-            return each.person
+        for session in self._read(f"{_SESSION} AND id = ?", session_id):
+            return session.person
         return None
 
     def all(self) -> list[Session]:

@@ -26,7 +26,7 @@ async def show(visit: Visit) -> Response:
         if each.hour >= now - 24 * HOUR:
             sums.setdefault(each.agent_id, []).append(each)
     host = visit.sources.host
-    live = [] if host is None else [each.agent_id for each in host.live_calls.all()]
+    live = [] if host is None else [call.agent_id for call in host.live_calls.all()]
     known = visit.sources.guard.agents
     rows = [
         {

@@ -43,7 +43,7 @@ async def show(visit: Visit) -> Response:
     state = check.state
     answer = visit.render(
         "audit.html",
-        days=by_day((_time_of(each), each) for each in found.entries),
+        days=by_day((_time_of(entry), entry) for entry in found.entries),
         older=found.next,
         given=given,
         query=urlencode({name: text for name, text in given.items() if text}),
@@ -80,7 +80,7 @@ async def show_one(visit: Visit) -> Response:
 async def verify(visit: Visit) -> Response:
     """Begin a check of the whole log against the kept heads."""
     _, check = _log(visit)
-    check.start([each.head for each in await _heads(visit)])
+    check.start([head.head for head in await _heads(visit)])
     return visit.go("/audit")
 
 

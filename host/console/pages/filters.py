@@ -39,7 +39,7 @@ _TIMES = (
 
 def filter_choices(visit: Visit, given: Mapping[str, str]) -> Choices:
     """Return what can be chosen: what exists, and what was given."""
-    tools = [each.name for each in visit.sources.registry.snapshot()]
+    tools = [tool.name for tool in visit.sources.registry.snapshot()]
     times = dict(_TIMES)
     if given["since"] and given["since"] not in times:
         times[given["since"]] = f"since {given['since']}"

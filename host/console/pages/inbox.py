@@ -23,8 +23,8 @@ async def show(visit: Visit) -> Response:
     """Show the requests that wait, the oldest first, the grants, and late answers."""
     approvals, now = visit.sources.approvals, time()
     pending = await approvals.pending()
-    waiting = [each for each in pending if each.is_waited_for(now)]
-    given_up = [each for each in pending if not each.is_waited_for(now)]
+    waiting = [request for request in pending if request.is_waited_for(now)]
+    given_up = [request for request in pending if not request.is_waited_for(now)]
     recent = await approvals.recent(limit=LATEST + len(pending))
     return visit.render(
         "inbox.html",
@@ -32,13 +32,17 @@ async def show(visit: Visit) -> Response:
         shown=await _shown(visit, waiting),
         given_up=await _shown(visit, given_up[::-1]),
         grants=await approvals.grants(),
-        answered=[each for each in recent if each.state(now) != "waiting"][:LATEST],
+        answered=[record for record in recent if record.state(now) != "waiting"][
+            :LATEST
+        ],
         now=now,
     )
 
 
 async def _shown(visit: Visit, requests: list[ApprovalRequest]) -> list[RequestPage]:
-    return [await show_request(visit.sources, each) for each in requests[:MAX_LISTED]]
+    return [
+        await show_request(visit.sources, request) for request in requests[:MAX_LISTED]
+    ]
 
 
 async def count(visit: Visit) -> Response:
@@ -57,9 +61,9 @@ async def revoke(visit: Visit) -> Response:
 
 
 def _find(grants: list[StandingGrant], grant_id: str) -> StandingGrant:
-    for each in grants:
-        if each.id == grant_id:
-            return each
+    for grant in grants:
+        if grant.id == grant_id:
+            return grant
     raise NotDoneError(
         404, "there is no such grant", hint="it has ended, or somebody revoked it"
     )

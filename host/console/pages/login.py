@@ -81,7 +81,7 @@ async def join(visit: Visit) -> Response:
     code = visit.part("code")
     link = _link(visit, code)
     name = link.person_id or check_name(visit.form.get("name", ""))
-    if name in {each.agent_id for each in visit.sources.config.all_policies()}:
+    if name in {policy.agent_id for policy in visit.sources.config.all_policies()}:
         raise InvalidInputError(
             f"{name} is an agent", hint="an agent answers nothing: choose another name"
         )

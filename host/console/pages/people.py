@@ -100,7 +100,7 @@ async def remove_passkey(visit: Visit) -> Response:
     if name != visit.person.id:
         visit.require("admin")
     keys = visit.console.people.passkeys(name)
-    [*found] = [each for each in keys if key_text(each) == text]
+    [*found] = [key for key in keys if key_text(key) == text]
     if not found:
         raise NotDoneError(404, "there is no such passkey")
     await visit.record("passkey_removed", person=name)
@@ -111,12 +111,12 @@ async def remove_passkey(visit: Visit) -> Response:
 async def end_session(visit: Visit) -> Response:
     """End a session, of the person who asks or by an admin."""
     sessions = visit.console.sessions
-    for each in sessions.all():
-        if each.id == visit.part("id"):
-            if each.person.id != visit.person.id:
+    for session in sessions.all():
+        if session.id == visit.part("id"):
+            if session.person.id != visit.person.id:
                 visit.require("admin")
-            await visit.record("person_session_ended", person=each.person.id)
-            sessions.close(each.id)
+            await visit.record("person_session_ended", person=session.person.id)
+            sessions.close(session.id)
             return visit.go("/people")
     raise NotDoneError(404, "there is no such session", hint="it has ended")
 
@@ -174,7 +174,7 @@ def _rights(visit: Visit) -> tuple[Role, tuple[str, ...] | None]:
     if visit.form.get("whose") == "some":
         words = visit.form.get("agents", "").replace(",", " ").split()
         agents = tuple(dict.fromkeys(words))
-        unknown = [each for each in agents if each not in _agents(visit)]
+        unknown = [agent for agent in agents if agent not in _agents(visit)]
         if unknown:
             raise InvalidInputError(
                 f"there is no policy of an agent {unknown[0]!r}",
@@ -187,4 +187,4 @@ def _rights(visit: Visit) -> tuple[Role, tuple[str, ...] | None]:
 
 
 def _agents(visit: Visit) -> Collection[str]:
-    return {each.agent_id for each in visit.sources.config.all_policies()}
+    return {policy.agent_id for policy in visit.sources.config.all_policies()}

@@ -93,7 +93,7 @@ def _type(schema: Mapping[str, Any]) -> str:
     for several in ("anyOf", "oneOf"):
         options = schema.get(several)
         if isinstance(options, list):
-            named = (_type(each) for each in options if isinstance(each, Mapping))
+            named = (_type(option) for option in options if isinstance(option, Mapping))
             return " or ".join(dict.fromkeys(named))
     if isinstance(schema.get("enum"), list):
         return "one of " + ", ".join(json.dumps(each) for each in schema["enum"])
@@ -110,10 +110,10 @@ async def _shown(visit: Visit) -> dict[str, Any]:
     return {
         "policies": [
             (
-                each.agent_id,
-                json.loads(each.model_dump_json(exclude_defaults=True)),
+                policy.agent_id,
+                json.loads(policy.model_dump_json(exclude_defaults=True)),
             )
-            for each in sources.guard.policies
+            for policy in sources.guard.policies
         ],
         "version": sources.guard.policy_version,
         "tools": list(sources.registry.snapshot()),

@@ -47,9 +47,9 @@ async def _stop(visit: Visit, way: Literal["close", "interrupt"]) -> Response:
 def _find(visit: Visit) -> tuple[CodeSessions, CodeSession]:
     host = visit.sources.host
     if host is not None and host.sessions is not None:
-        for each in host.sessions.all():
-            if str(each.number) == visit.part("number"):
-                return host.sessions, each
+        for session in host.sessions.all():
+            if str(session.number) == visit.part("number"):
+                return host.sessions, session
     raise NotDoneError(
         404, "this session is not open", hint="it was closed, or has ended by itself"
     )

@@ -28,7 +28,7 @@ class NetworkArguments(ActArguments):
             return Network.none
         if not self.allow_out or set(self.allow_out) & ALL_HOSTS:
             return None
-        hosts = [each if ":" in each else f"{each}:443" for each in self.allow_out]
+        hosts = [host if ":" in host else f"{host}:443" for host in self.allow_out]
         try:
             return Network.allow(hosts)
         except ConfigError as error:

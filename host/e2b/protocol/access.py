@@ -20,7 +20,9 @@ ACCESS_HEADERS = ("x-access-token", "e2b-traffic-access-token")
 
 def is_for_control(headers: Mapping[str, str]) -> bool:
     """Return True for a request with the key of an agent, and of no sandbox."""
-    return KEY_HEADER in headers and not any(each in headers for each in ACCESS_HEADERS)
+    return KEY_HEADER in headers and not any(
+        header in headers for header in ACCESS_HEADERS
+    )
 
 
 def named_sandbox(headers: Mapping[str, str]) -> str | None:

@@ -276,16 +276,16 @@ class Control:
         after = query.get("startedAfter")
         template = query.get("template")
         found = [
-            each
-            for each in found
-            if wanted.items() <= each.metadata.items()
-            and (not states or each.state in states)
-            and (template is None or each.template == template)
-            and (after is None or each.started_at >= _seconds(after))
+            sandbox
+            for sandbox in found
+            if wanted.items() <= sandbox.metadata.items()
+            and (not states or sandbox.state in states)
+            and (template is None or sandbox.template == template)
+            and (after is None or sandbox.started_at >= _seconds(after))
         ]
         if query.get("order") == "asc":
             found.reverse()
-        return page([each.to_json() for each in found], query)
+        return page([sandbox.to_json() for sandbox in found], query)
 
     async def _read(self, model: type[Any], request: Request) -> Any:
         return parsed(model, await self._bounds.read(request))

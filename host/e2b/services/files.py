@@ -135,7 +135,7 @@ class Files:
             raise APIError(400, "the form breaks off")
         if not written:
             raise APIError(400, "the form holds no file")
-        return [_info(each) for each in written]
+        return [_info(file) for file in written]
 
     def _open(
         self, request: Request, sandbox: Sandbox, path: str

@@ -120,9 +120,11 @@ class SnapshotControl:
         query = request.query_params
         wanted = {"sandbox_id": query.get("sandboxID"), "name": query.get("name")}
         found = [
-            _shown(each)
-            for each in self._snapshots.all_of(token)
-            if all(value in (None, getattr(each, key)) for key, value in wanted.items())
+            _shown(snapshot)
+            for snapshot in self._snapshots.all_of(token)
+            if all(
+                value in (None, getattr(snapshot, key)) for key, value in wanted.items()
+            )
         ]
         return page(found, query)
 

@@ -127,7 +127,7 @@ async def _events(
     events = [event for change in changes for event in _told(change)]
     if watcher.folder is None or not events:
         return events
-    paths = [posixpath.join(watcher.folder, each["name"]) for each in events]
+    paths = [posixpath.join(watcher.folder, event["name"]) for event in events]
     found = await entries_of(sandbox, list(dict.fromkeys(paths)))
     return [
         {**event, "entry": found[path]} if path in found else event

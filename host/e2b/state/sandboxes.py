@@ -193,7 +193,10 @@ class Sandboxes:
         return sandbox
 
     def _check(self, token: Token) -> None:
-        owners = [*self._starting, *(each.token.id for each in self._open.values())]
+        owners = [
+            *self._starting,
+            *(sandbox.token.id for sandbox in self._open.values()),
+        ]
         left = self._settings.max_sandboxes - len(owners)
         if owners.count(token.id) >= left:
             raise APIError(
@@ -297,9 +300,9 @@ class Sandboxes:
     def all_of(self, token: Token) -> list[Sandbox]:
         """Return the sandboxes of a token, the newest first."""
         mine = [
-            each
-            for each in self._open.values()
-            if each.token.id == token.id and each.state != "ended"
+            sandbox
+            for sandbox in self._open.values()
+            if sandbox.token.id == token.id and sandbox.state != "ended"
         ]
         return sorted(mine, key=lambda each: each.started_at, reverse=True)
 

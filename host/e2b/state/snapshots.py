@@ -132,12 +132,17 @@ class Snapshots:
     def find(self, token: Token, name: str) -> Snapshot | None:
         """Return the snapshot with an id, or the latest with a name, of a token."""
         mine = self.all_of(token)
-        by_id = [each for each in mine if each.id == name]
-        return next(iter(by_id or [each for each in mine if each.name == name]), None)
+        by_id = [snapshot for snapshot in mine if snapshot.id == name]
+        return next(
+            iter(by_id or [snapshot for snapshot in mine if snapshot.name == name]),
+            None,
+        )
 
     def all_of(self, token: Token) -> list[Snapshot]:
         """Return the snapshots of a token, the newest first."""
-        mine = [each for each in self._all.values() if each.token_id == token.id]
+        mine = [
+            snapshot for snapshot in self._all.values() if snapshot.token_id == token.id
+        ]
         return sorted(mine, key=lambda each: each.made_at, reverse=True)
 
     def archive(self, snapshot: Snapshot) -> Path:
