@@ -33,6 +33,7 @@ from ...support.cells.node_cells import options
 from ...support.cells.web_server import (
     NAME,
     Server,
+    Site,
     resolve_here,
     running,
     secure,
@@ -120,6 +121,12 @@ def shop() -> Iterator[Shop]:
 
 
 @pytest.fixture(scope="module")
+def plain() -> Iterator[Site]:
+    with serving() as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
 def clients() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         collect(Path(folder))
@@ -128,7 +135,7 @@ def clients() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 async def sandbox(
-    backend: BackendRow, shop: Shop, clients: Path
+    backend: BackendRow, shop: Shop, plain: Site, clients: Path
 ) -> AsyncIterator[SandboxManager]:
     # What these programs look for certificates with, each by its own name.
     trust = (
@@ -137,7 +144,9 @@ async def sandbox(
     )
     config = backend.config(
         limits=Limits(wall_seconds=60, memory_mib=1024),
-        network=Network.allow([f"{NAME}:{shop.port}", f"127.0.0.1:{shop.port}"]),
+        network=Network.allow(
+            [f"{NAME}:{shop.port}", f"127.0.0.1:{shop.port}", *plain.rules]
+        ),
         mounts=(Mount(source=str(clients), target=SHOWN),),
         env={
             **dict.fromkeys(trust, "/work/ca.pem"),
@@ -210,6 +219,68 @@ async def test_python_libraries(
 
     assert result.value == "hello", result.stderr
     assert [each.verdict for each in result.connections] == ["allowed"]
+
+
+POOLED = {
+    "requests": "import requests\nclient = requests.Session()",
+    "httpx": "import httpx\nclient = httpx.Client()",
+    "urllib3": """
+import os, urllib3
+class client:
+    pool = urllib3.ProxyManager(os.environ["http_proxy"])
+    get = staticmethod(lambda url: client.pool.request("GET", url))
+    post = staticmethod(lambda url, data: client.pool.request("POST", url, fields=data))
+""",
+}
+REQUESTS = """
+def status(answer):
+    return getattr(answer, "status_code", None) or answer.status
+found = [status(client.get(f"{url}/{n}")) for n in range(30)]
+found += [status(client.post(url, data={"a": "1"})) for n in range(30)]
+found.count(200)
+"""
+NODE_AGENT = """
+const http = await import("node:http")
+const agent = new http.Agent({ keepAlive: true, proxyEnv: process.env })
+const get = (path) => new Promise((resolve, reject) => {
+  const asked = http.get(url + path, { agent }, (answer) => {
+    answer.resume()
+    answer.on("end", () => resolve(answer.statusCode))
+  })
+  asked.on("error", reject)
+})
+let found = 0
+for (let n = 0; n < 30; n++) {
+  found += (await get(`/${n}`)) === 200
+  found += (await (await fetch(`${url}/${n}`)).text()) === `hello /${n}`
+}
+console.log(found)
+"""
+
+
+@pytest.mark.promise("QN1")
+@pytest.mark.parametrize("library", POOLED)
+async def test_pooled_clients_lose_no_request(
+    sandbox: SandboxManager, shop: Shop, plain: Site, library: str
+) -> None:
+    """The server does not say that it closes; the proxy does."""
+    result = await sandbox.run(
+        POOLED[library] + REQUESTS,
+        inputs={"url": plain.url},
+        files={"ca.pem": shop.certificate},
+        packages=PACKAGES,
+    )
+
+    assert (result.status, result.value) == ("ok", 60), result.stderr
+
+
+@pytest.mark.promise("QN1")
+async def test_an_agent_of_node_loses_no_request(
+    sandbox: SandboxManager, plain: Site
+) -> None:
+    result = await sandbox.run(NODE_AGENT, language="node", inputs={"url": plain.url})
+
+    assert (result.status, result.stdout) == ("ok", "60\n"), result.stderr
 
 
 async def test_the_systems_certificates_are_at_hand() -> None:
