@@ -112,8 +112,9 @@ async def test_settings_of_people_below_usr_are_not_shown(
     async with SandboxManager(row.config()) as sandbox:
         result = await sandbox.run(OPENED, inputs={"paths": paths})
 
+    opened: Any = result.value
     assert {os.path.dirname(path) for path in paths} == {private, beside}
-    assert {os.path.dirname(path) for path in result.value} == {beside}, result.stderr
+    assert {os.path.dirname(path) for path in opened} == {beside}, result.stderr
 
 
 OPENED = """
