@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -20,9 +19,8 @@ from toolcell.sandbox.scheduling import pool as pool_module
 from toolcell.sandbox.scheduling.cell_events import CellEvents
 from toolcell.sandbox.scheduling.fair_queue import FairQueue
 from toolcell.sandbox.scheduling.pool import Pool
-from toolcell.sandbox.spi import diagnose
 
-from ...conftest import DOCKER, IMAGE, SUBPROCESS, BackendRow, missing, why_no_docker
+from ...conftest import SUBPROCESS, BackendRow
 from ...support.polling import until
 
 pytestmark = pytest.mark.anyio
@@ -435,32 +433,6 @@ async def test_a_backend_that_cannot_fill_is_tried_again(
     assert refusals == 0
     assert pool.stats(0).made == 1
     assert reported == ["unavailable", "available"]
-
-
-@pytest.mark.promise("P-28")
-async def test_the_doctor_times_a_cell_of_each_backend() -> None:
-    report = await diagnose(SandboxConfig(docker_host="tcp://127.0.0.1:1", pool=3))
-    checks = {check.name: check.detail for check in report.checks}
-
-    said = re.fullmatch(
-        r"a cell is ready in \d+ ms; pool=3 keeps 3 never-used cells and is full "
-        r"after \d+\.\d s",
-        checks["subprocess pool"],
-    )
-    assert said is not None
-    assert "docker pool" not in checks
-
-
-@pytest.mark.promise("P-28")
-@pytest.mark.docker
-async def test_the_doctor_times_a_container() -> None:
-    if why := why_no_docker(None):
-        missing(why)
-    report = await diagnose(SandboxConfig(**{**DOCKER.options, "backend": "auto"}))
-    [pool] = [check for check in report.checks if check.name == "docker pool"]
-
-    assert pool.ok
-    assert "pool=8 would keep 8" in pool.detail, IMAGE
 
 
 @pytest.mark.promise("JA10", "P-26")

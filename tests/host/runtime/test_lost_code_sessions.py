@@ -1,0 +1,115 @@
+"""The end of a session of code is said in its next result, and why it came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.host import Host, HostConfig
+from toolcell.sandbox import SandboxConfig, SandboxManager
+
+from ...support.polling import until
+from .test_code_sessions import Desk, config, opened
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.promise("JA10", "P-07")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"max_sessions": 1}, "only 1 are open at once (tools.max_sessions)"),
+        (
+            {"session_idle_seconds": 0.2},
+            "not used for 0.2 seconds (sandbox.session_idle_seconds)",
+        ),
+        (
+            {"session_lifetime_seconds": 3},
+            "open for 3 seconds (sandbox.session_lifetime_seconds)",
+        ),
+        ({}, "its cell was lost"),
+    ],
+)
+async def test_the_next_result_says_once_why_a_session_ended(
+    options: dict[str, Any], why: str
+) -> None:
+    async with opened(**options) as desk:
+        sessions = desk.host.sessions
+        assert sessions is not None
+        first = await desk("run_python", code="x = 1")
+        [held] = sessions.all()
+        if "max_sessions" in options:
+            await desk("run_python", session="other", agent="b", code="1")
+        elif not options:
+            await held.session._shared.cell.kill()  # type: ignore[union-attr]
+        session = held.session
+        assert session is not None
+        await until(lambda: held.over.is_set() or not session.alive)
+        with pytest.MonkeyPatch.context() as patch:
+            never_opened = SandboxManager(SandboxConfig(backend="subprocess"))
+            patch.setattr(desk.host.sandbox, "session", never_opened.session)
+            assert "not open" in await desk("run_python", code="1")
+        lost = await desk("run_python", code="'x' in globals()")
+        if "session_idle_seconds" not in options:
+            again = await desk("run_shell", command="true")
+            assert "lost" not in again
+
+    assert (first["variables"], "lost" in first) == ("new", False)
+    assert (lost["value"], lost["variables"]) == (False, "lost")
+    assert lost["lost"].startswith("variables and files of this session are lost: ")
+    assert lost["lost"].endswith(f"{why}; upload files and set variables again")
+
+
+@pytest.mark.parametrize(("name", "path"), [("read_file", "a"), ("list_files", ".")])
+async def test_a_tool_of_files_says_once_why_they_are_gone(
+    name: str, path: str
+) -> None:
+    async with opened(max_sessions=1) as desk:
+        await desk("write_file", path="a", text="x")
+        await desk("run_shell", session="other", command="true")
+        said = [str(await desk(name, path=path)) for _ in "ab"]
+
+    assert ["its place went to another" in each for each in said] == [True, False]
+
+
+async def test_a_session_that_its_client_closed_is_not_lost() -> None:
+    async with opened() as desk:
+        await desk("run_python", code="x = 1")
+        assert desk.host.sessions is not None
+        assert await desk.host.sessions.aclose("a", "s")
+        new = await desk("run_python", code="1")
+
+    assert (new["variables"], "lost" in new) == ("new", False)
+
+
+@pytest.mark.promise("JA10", "P-07")
+async def test_a_restart_is_said_once(tmp_path: Path) -> None:
+    """Where the host has a state folder; and so is an end that nobody heard of."""
+    found: dict[str, list[Any]] = {"open": [], "closed": [], "taken": []}
+    options = {**config(max_sessions=2), "state": {"folder": str(tmp_path / "state")}}
+    for _ in range(2):
+        made = HostConfig.model_validate(options)
+        async with Host(made, environ={}) as host:
+            desk = Desk(host)
+            for key in ("taken", "closed", "open"):
+                found[key].append(await desk("run_python", key, code="x = 1"))
+                if key == "closed":
+                    assert host.sessions is not None
+                    await host.sessions.aclose("a", key)
+            await desk("run_python", "another", code="1")
+            found["open"].append(await desk("run_python", "open", code="x"))
+
+    told = {key: [each.get("lost", "") for each in found[key]] for key in found}
+    said = "variables and files of this session are lost: %s; upload files and"
+    assert [each["variables"] for each in found["open"]] == [
+        "new",
+        "kept",
+        "lost",
+        "kept",
+    ]
+    assert told["open"][2].startswith(said % "its host ended")
+    assert told["closed"] == ["", ""]
+    assert "only 2 are open at once (tools.max_sessions)" in told["taken"][1]
+    assert not any([*told["open"][:2], told["open"][3], told["taken"][0]])
