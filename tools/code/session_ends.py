@@ -1,4 +1,4 @@
-"""Why sessions of code ended by themselves, kept until a result has said it."""
+"""Keeps why sessions of code ended by themselves until a result has said it."""
 
 from __future__ import annotations
 
