@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from toolcell.sandbox import Sandbox, SandboxConfig
 
-    from .batch_files import ProgramsFile, ResultsFile
+    from .batch_programs import ProgramsFile
+    from .batch_results import ResultsFile
 
 
 _CELLS = (
@@ -119,7 +120,8 @@ def _map_file(
     progress: bool,
 ) -> None:
     from ...terminal.progress import rate_bar
-    from .batch_files import ProgramsFile, ResultsFile
+    from .batch_programs import ProgramsFile
+    from .batch_results import ResultsFile
     from .parquet_files import is_parquet, lines_of, write_table
 
     lines = lines_of(out) if is_parquet(out) else out

@@ -182,7 +182,7 @@ def test_a_file_of_another_kind_is_refused_as_a_whole(
 def test_a_line_that_is_too_long_is_not_run(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.host.cli.programs.batch_files.MAX_LINE_BYTES", 100)
+    monkeypatch.setattr("toolcell.host.cli.programs.batch_programs.MAX_LINE_BYTES", 100)
     write(tmp_path, {"code": "1" * 500}, {"id": "b", "code": "1"})
 
     command(*ARGUMENTS, *SUBPROCESS)

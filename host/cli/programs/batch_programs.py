@@ -1,12 +1,10 @@
-"""The files of `toolcell map`: programs to run, and results that outlive a crash."""
+"""The file of programs of `toolcell map`."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gzip
 import itertools
-import json
 import os
 import shutil
 import stat
@@ -14,10 +12,8 @@ import sys
 import tempfile
 import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from io import FileIO
 from pathlib import Path
 from typing import IO, Annotated, Any, Self, cast
 
@@ -30,20 +26,18 @@ from pydantic import (
     ValidationError,
 )
 
-from toolcell.core import ErrorInfo, InvalidInputError, ToolcellError
+from toolcell.core import ErrorInfo, InvalidInputError
 from toolcell.core.models import FrozenModel
 from toolcell.core.text.strict_json import read_json
 from toolcell.sandbox import Job, JobResult, Limits
 
+from .batch_results import ResultsFile
 from .csv_programs import csv_rows, is_csv
 from .parquet_files import MAGIC, parquet_rows
 
 MAX_LINE_BYTES = 33_554_432
 """Bytes of a line of programs, 32 MiB. When it is reached the line is not run, and its
 result says so."""
-
-_BEGINNING = b'{"id": '
-"""Of each line of results."""
 
 _JobId = Annotated[StrictStr, Field(max_length=1000)] | StrictInt
 _ID = TypeAdapter[str | int | None](_JobId | None)
@@ -233,12 +227,6 @@ def _check_kind(path: Path, start: bytes) -> None:
         )
 
 
-def _not_plain(path: Path) -> InvalidInputError:
-    return InvalidInputError(
-        f"{path} is not a plain file", hint="name a file that can be read again"
-    )
-
-
 def _numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
     """Yield lines that are not blank; None stands for one that is too long."""
     for number in itertools.count(1):
@@ -278,150 +266,3 @@ def _id_of(fields: dict[str, Any]) -> str | int | None:
         return _ID.validate_python(fields.get("id"))
     except ValidationError:
         return None
-
-
-class ResultsFile:
-    """A file with a result in each line, whole lines only; it goes on after a crash.
-
-    A line is written in the moment in which its program has ended. What an earlier
-    process left is read first, and a last line that it did not finish is cut off.
-
-    Args:
-        path: The file; it is made where there is none, and read again, so `-` is none.
-
-    Raises:
-        InvalidInputError: It cannot be written, holds something else, or another
-            process writes it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._ids: dict[int, str | int] = {}
-        self.ids: set[str | int] = set()
-        """Ids that have a result."""
-
-        self.lines: set[int] = set()
-        """Numbers of lines that have a result, of those without their own id."""
-
-        self.statuses: Counter[str] = Counter()
-        """The number of results by status."""
-
-        self._file = self._open()
-        try:
-            self._load()
-        except BaseException:
-            self._file.close()
-            raise
-        self.before = self.size
-        """Results that were there before."""
-
-    @property
-    def size(self) -> int:
-        """The number of its results."""
-        return self.statuses.total()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def expect(self, number: int, id_: str | int) -> None:
-        """Remember the id of a line until its result comes."""
-        self._ids[number] = id_
-
-    def add(self, ended: JobResult) -> None:
-        """Write what came of a line.
-
-        Args:
-            ended: Its `id` is the number of the line.
-
-        Raises:
-            ToolcellError: It cannot be written.
-        """
-        assert isinstance(ended.id, int)
-        record: dict[str, Any] = {
-            "id": self._ids.pop(ended.id, None),
-            "line": ended.id,
-            "status": ended.status,
-        }
-        if ended.error is not None:
-            record["error"] = ended.error.model_dump()
-        elif ended.result is not None:
-            record["result"] = ended.result.to_json()
-        data = memoryview(json.dumps(record).encode() + b"\n")
-        try:
-            while data:
-                data = data[self._file.write(data) :]
-        except OSError as error:
-            raise ToolcellError(
-                f"cannot write {self._path}: {error.strerror}",
-                hint="make room; the same command goes on where this one ended",
-            ) from None
-        self._count(record)
-
-    def _open(self) -> FileIO:
-        if str(self._path) == "-":
-            raise _not_plain(self._path)
-        if is_csv(self._path):
-            raise InvalidInputError(
-                f"{self._path} would be JSON lines, and no CSV",
-                hint="results are whole there; name it .jsonl",
-            )
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            descriptor = os.open(self._path, flags, 0o600)
-        except OSError as error:
-            raise InvalidInputError(
-                f"cannot write {self._path}: {error.strerror}",
-                hint="name a file of a folder that is there",
-            ) from None
-        file = FileIO(descriptor, "r+b")
-        with contextlib.ExitStack() as undo:
-            undo.callback(file.close)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise _not_plain(self._path)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InvalidInputError(
-                    f"another process writes {self._path}",
-                    hint="let it end, or name another file",
-                ) from None
-            undo.pop_all()
-        return file
-
-    def _load(self) -> None:
-        whole = 0
-        # Another file object, whose buffer this one must not share.
-        with self._path.open("rb") as lines:
-            for text in lines:
-                if not text.endswith(b"\n"):
-                    if not text.startswith(_BEGINNING[: len(text)]):
-                        raise self._foreign()
-                    break
-                self._read(text)
-                whole += len(text)
-        self._file.truncate(whole)
-        self._file.seek(whole)
-
-    def _read(self, text: bytes) -> None:
-        try:
-            if not text.startswith(_BEGINNING):
-                raise ValueError
-            self._count(json.loads(text))
-        except (KeyError, TypeError, ValueError):
-            raise self._foreign() from None
-
-    def _foreign(self) -> InvalidInputError:
-        return InvalidInputError(
-            f"{self._path} has lines that are no results of `toolcell map`",
-            hint="name a new file, or one of the same programs",
-        )
-
-    def _count(self, record: dict[str, Any]) -> None:
-        if record["id"] is None:
-            self.lines.add(record["line"])
-        else:
-            self.ids.add(record["id"])
-        self.statuses[record["status"]] += 1
