@@ -73,6 +73,12 @@ AllowHost = Annotated[
     typer.Option(help="HOST:PORT that it may reach; *.HOST:PORT for all below."),
 ]
 Timeout = Annotated[float, typer.Option(help="Seconds of real time.")]
+CpuSeconds = Annotated[
+    float | None, typer.Option(help="Seconds of CPU; else as long as it runs.")
+]
+OutputBytes = Annotated[
+    int | None, typer.Option(help="Bytes kept of each stream; else 1 MiB.")
+]
 Packages = Annotated[
     list[str] | None,
     typer.Option(help="A package to import, such as 'numpy==2.1.*'."),

@@ -50,8 +50,6 @@ _OTHER_FORMS = {
 }
 """Forms that are refused by name, by their first bytes."""
 
-_MAX_UNUSED = 20
-
 
 class ProgramLine(FrozenModel):
     """One line of programs."""
@@ -107,9 +105,6 @@ class ProgramsFile:
                 ) from None
             self._opened = opened.pop_all()
 
-        self.unused: set[str] = set()
-        """Fields of lines that say nothing to us, 20 at most."""
-
     def __enter__(self) -> Self:
         return self
 
@@ -142,8 +137,10 @@ class ProgramsFile:
                 continue
             line: ProgramLine | InvalidInputError
             id_: str | int | None = None
+            own: dict[str, Any] = {}
             try:
                 fields = read_fields()
+                own = _own_columns(fields)
                 id_ = _id_of(fields)
                 if id_ in seen:
                     id_ = None
@@ -151,14 +148,15 @@ class ProgramsFile:
                         f"the id {fields['id']!r} stands in an earlier line",
                         hint="give each program its own id",
                     )
-                line = ProgramLine.model_validate(self._used(fields))
+                program = {key: fields[key] for key in fields.keys() - own.keys()}
+                line = ProgramLine.model_validate(program)
             except InvalidInputError as error:
                 line = error
             if id_ is not None:
                 seen.add(id_)
                 if id_ in results.ids:
                     continue
-                results.expect(number, id_)
+            results.expect(number, id_, own)
             if isinstance(line, InvalidInputError):
                 why = ErrorInfo.of(line)
                 results.add(JobResult(index=number - 1, id=number, error=why))
@@ -171,12 +169,6 @@ class ProgramsFile:
                 files=line.files,
                 limits=line.limits,
             )
-
-    def _used(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of a program; data sets have others beside them."""
-        others = fields.keys() - ProgramLine.model_fields.keys()
-        self.unused |= set(sorted(others)[: _MAX_UNUSED - len(self.unused)])
-        return {name: each for name, each in fields.items() if name not in others}
 
 
 def _opened(path: Path, opened: contextlib.ExitStack) -> IO[bytes]:
@@ -258,6 +250,12 @@ def _read_fields(text: bytes | None) -> dict[str, Any]:
             "the line is no JSON object", hint='write it like {"id": 1, "code": "1"}'
         )
     return value
+
+
+def _own_columns(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what a data set has beside its programs."""
+    known = ProgramLine.model_fields
+    return {name: value for name, value in fields.items() if name not in known}
 
 
 def _id_of(fields: dict[str, Any]) -> str | int | None:

@@ -8,17 +8,24 @@ import json
 import os
 import stat
 from collections import Counter
+from importlib.metadata import version
 from io import FileIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from toolcell.core import InvalidInputError, ToolcellError
 from toolcell.sandbox import JobResult
 
-from .csv_programs import is_csv
-
 _BEGINNING = b'{"id": '
 """Of each line."""
+
+
+class _Row(NamedTuple):
+    """The part of a result that comes from the row of its program."""
+
+    id: str | int | None
+    own: dict[str, Any]
+    """Its columns that are no fields of a program."""
 
 
 class ResultsFile:
@@ -29,15 +36,18 @@ class ResultsFile:
 
     Args:
         path: The file; it is made where there is none, and read again, so `-` is none.
+        options: The options of the cells, by name; each result has them.
 
     Raises:
-        InvalidInputError: It cannot be written, holds something else, or another
-            process writes it.
+        InvalidInputError: It cannot be written, holds something else or results with
+            other options, or another process writes it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, options: dict[str, Any]) -> None:
         self._path = path
-        self._ids: dict[int, str | int] = {}
+        self._options = options
+        self._made_by = {"options": options, "version": version("toolcell")}
+        self._rows: dict[int, _Row] = {}
         self.ids: set[str | int] = set()
         """Ids that have a result."""
 
@@ -67,9 +77,9 @@ class ResultsFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def expect(self, number: int, id_: str | int) -> None:
-        """Remember the id of a line until its result comes."""
-        self._ids[number] = id_
+    def expect(self, number: int, id_: str | int | None, own: dict[str, Any]) -> None:
+        """Remember the id and the own columns of a line until its result comes."""
+        self._rows[number] = _Row(id_, own)
 
     def add(self, ended: JobResult) -> None:
         """Write what came of a line.
@@ -81,10 +91,13 @@ class ResultsFile:
             ToolcellError: It cannot be written.
         """
         assert isinstance(ended.id, int)
+        row = self._rows.pop(ended.id)
         record: dict[str, Any] = {
-            "id": self._ids.pop(ended.id, None),
+            "id": row.id,
             "line": ended.id,
             "status": ended.status,
+            **({"meta": row.own} if row.own else {}),
+            **self._made_by,
         }
         if ended.error is not None:
             record["error"] = ended.error.model_dump()
@@ -104,11 +117,6 @@ class ResultsFile:
     def _open(self) -> FileIO:
         if str(self._path) == "-":
             raise _not_plain(self._path)
-        if is_csv(self._path):
-            raise InvalidInputError(
-                f"{self._path} would be JSON lines, and no CSV",
-                hint="results are whole there; name it .jsonl",
-            )
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(self._path, flags, 0o600)
@@ -150,14 +158,29 @@ class ResultsFile:
         try:
             if not text.startswith(_BEGINNING):
                 raise ValueError
-            self._count(json.loads(text))
+            record = json.loads(text)
+            self._count(record)
+            before = dict(record["options"])
         except (KeyError, TypeError, ValueError):
             raise self._foreign() from None
+        if before != self._options:
+            raise self._other_options(before)
 
     def _foreign(self) -> InvalidInputError:
         return InvalidInputError(
             f"{self._path} has lines that are no results of `toolcell map`",
             hint="name a new file, or one of the same programs",
+        )
+
+    def _other_options(self, before: dict[str, Any]) -> InvalidInputError:
+        differences = "; ".join(
+            f"--{name.replace('_', '-')} {was}, now {now}"
+            for name in {**before, **self._options}
+            if (was := before.get(name)) != (now := self._options.get(name))
+        )
+        return InvalidInputError(
+            f"{self._path} has results with other options: {differences}",
+            hint="give the same options, or name another file",
         )
 
     def _count(self, record: dict[str, Any]) -> None:

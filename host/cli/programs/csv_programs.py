@@ -42,7 +42,7 @@ def csv_rows(
     rows = csv.reader(text, strict=True)
     try:
         columns = next(rows, [])
-        check_columns(f"{path}: line 1 names", columns, columns)
+        check_columns(f"{path}: line 1 names", columns)
         while True:
             line = rows.line_num + 1
             row = next(rows, None)
@@ -59,19 +59,18 @@ def csv_rows(
         text.detach()
 
 
-def check_columns(said: str, columns: Sequence[str], fields: Sequence[str]) -> None:
-    """Refuse a table that has no programs, or two columns of one field.
+def check_columns(said: str, columns: Sequence[str]) -> None:
+    """Refuse a table that has no programs, or two columns of one name.
 
     Args:
         said: The beginning of the error, such as `a.csv: line 1 names`.
-        columns: The names of all columns.
-        fields: Those of them that are looked at.
+        columns: The names of its columns.
 
     Raises:
         InvalidInputError: It is such a table.
     """
-    twice = {name for name in fields if fields.count(name) > 1}
-    if "code" in fields and not twice:
+    twice = {name for name in columns if columns.count(name) > 1}
+    if "code" in columns and not twice:
         return
     found = f"{min(twice)!r} twice" if twice else f"no column 'code': {[*columns]}"
     raise InvalidInputError(

@@ -20,9 +20,11 @@ from ..base.options import (
     AsJson,
     BackendOption,
     ConfigPath,
+    CpuSeconds,
     Image,
     Isolation,
     Memory,
+    OutputBytes,
     Packages,
     Runtime,
     Timeout,
@@ -42,7 +44,9 @@ _CELLS = (
     "backend",
     "programs_per_cell",
     "timeout",
+    "cpu_seconds",
     "memory",
+    "output_bytes",
     "package",
     "image",
     "runtime",
@@ -58,7 +62,7 @@ def map(  # noqa: A001 - the command is called so
     ],
     out: Annotated[
         Path,
-        typer.Option(readable=False, help="Takes JSON lines, or becomes .parquet."),
+        typer.Option(readable=False, help="Takes JSON lines; or .csv, .parquet."),
     ],
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Programs at once; else one a CPU.")
@@ -68,7 +72,9 @@ def map(  # noqa: A001 - the command is called so
         int, typer.Option(min=1, help="Programs that one cell may run, each as new.")
     ] = 1,
     timeout: Timeout = 30.0,
+    cpu_seconds: CpuSeconds = None,
     memory: Memory = 256,
+    output_bytes: OutputBytes = None,
     package: Packages = None,
     image: Image = None,
     runtime: Runtime = None,
@@ -86,7 +92,7 @@ def map(  # noqa: A001 - the command is called so
 
     A program is a JSON object or a row of a table: `code`, maybe `id`, `inputs`,
     `language`, `files` and `limits`; a result has `id`, `line`, `status`, `result` or
-    `error`.
+    `error`, and other columns of the row as `meta`.
 
     Exits with 0 if all were run, well or badly, and with 1 if some could not be.
     """
@@ -97,7 +103,12 @@ def map(  # noqa: A001 - the command is called so
             "backend": backend,
             "minimum_isolation": isolation,
             "runtime": runtime,
-            "limits": {"wall_seconds": timeout, "memory_mib": memory},
+            "limits": {
+                "wall_seconds": timeout,
+                "cpu_seconds": cpu_seconds,
+                "memory_mib": memory,
+                **({} if output_bytes is None else {"output_bytes": output_bytes}),
+            },
             "packages": package or [],
             "programs_per_cell": programs_per_cell,
             **({"image": image} if image else {}),
@@ -107,13 +118,16 @@ def map(  # noqa: A001 - the command is called so
     if cluster:
         _require_no_cells(context)
     opened = partial(_on_cluster, config) if cluster else partial(_here, cells)
-    _map_file(opened, programs, out, concurrency, as_json=as_json, progress=progress)
+    options = {"cluster": True} if cluster else _cell_options(context)
+    show = {"as_json": as_json, "progress": progress}
+    _map_file(opened, programs, out, options, concurrency, **show)
 
 
 def _map_file(
     opened: Callable[[], AbstractAsyncContextManager[Sandbox]],
     programs: Path,
     out: Path,
+    options: dict[str, Any],
     concurrency: int | None,
     *,
     as_json: bool,
@@ -122,10 +136,10 @@ def _map_file(
     from ...terminal.progress import rate_bar
     from .batch_programs import ProgramsFile
     from .batch_results import ResultsFile
-    from .parquet_files import is_parquet, lines_of, write_table
+    from .result_tables import lines_of, write_table
 
-    lines = lines_of(out) if is_parquet(out) else out
-    with ProgramsFile(programs) as source, ResultsFile(lines) as results:
+    lines = lines_of(out)
+    with ProgramsFile(programs) as source, ResultsFile(lines, options) as results:
         try:
             with rate_bar(source.size, results.size, as_json, progress) as show:
                 notices = run_async(_map, opened, source, results, concurrency, show)
@@ -145,9 +159,6 @@ def _end(
     *,
     as_json: bool,
 ) -> None:
-    if source.unused:
-        unused = ", ".join(sorted(source.unused))
-        notices = (*notices, f"fields that are not used: {unused}")
     for line in notices:
         print_notice(line, as_json=as_json)
     if as_json:
@@ -156,6 +167,13 @@ def _end(
         print(_summary(source, results))
     if results.statuses["not_run"]:
         raise typer.Exit(EXIT_NOT_ALL_RUN)
+
+
+def _cell_options(context: typer.Context) -> dict[str, Any]:
+    """Return the options of cells that are given or have a default."""
+    found = {name: context.params[name] for name in _CELLS}
+    found["package"] = [*found["package"]] or None
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _require_no_cells(context: typer.Context) -> None:

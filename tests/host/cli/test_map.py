@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -150,12 +151,12 @@ def test_programs_come_in_every_usual_form(tmp_path: Path, begin: bytes) -> None
     )
 
     assert done.stdout == b"2 results: 2 ok\n", done.stderr
-    assert b"fields that are not used: prompt\n" in done.stderr
-    found = map(json.loads, (tmp_path / "r").read_text().splitlines())
+    found = [json.loads(line) for line in (tmp_path / "r").read_text().splitlines()]
     assert sorted((each["id"], each["result"]["value"]) for each in found) == [
         (1, 2),
         (2, 3),
     ]
+    assert [each["meta"] for each in found] == [{"prompt": "add"}] * 2
 
 
 @pytest.mark.promise("QP5")
@@ -209,6 +210,54 @@ def test_the_same_command_runs_only_what_has_no_result(
     assert (tmp_path / "results.jsonl").read_text().startswith(before)
     assert [each["line"] for each in read(tmp_path)[3:]] == [5, 4]
     assert read(tmp_path)[4]["id"] == "b"
+
+
+@pytest.mark.promise("JB2")
+def test_going_on_with_other_options_is_refused(
+    command: Command, tmp_path: Path
+) -> None:
+    write(tmp_path, {"id": "a", "code": "1"})
+    options = (*SUBPROCESS, "--output-bytes", "2000")
+    first = command(*ARGUMENTS, *options)
+    before = (tmp_path / "results.jsonl").read_text()
+    write(tmp_path, {"id": "a", "code": "1"}, {"id": "b", "code": "2"})
+    other = command(*ARGUMENTS, *SUBPROCESS, "--timeout", "5", "--cpu-seconds", "1")
+    unchanged = (tmp_path / "results.jsonl").read_text() == before
+    same = command(*ARGUMENTS, *options, "--concurrency", "1")
+
+    assert (first.code, other.code, same.code) == (0, 2, 0)
+    assert "--timeout 30.0, now 5.0" in other.err
+    assert "--cpu-seconds None, now 1.0" in other.err
+    assert "--output-bytes 2000, now None" in other.err
+    assert unchanged
+    assert [each["options"] for each in read(tmp_path)] == [
+        {
+            "backend": "subprocess",
+            "programs_per_cell": 1,
+            "timeout": 30.0,
+            "memory": 256,
+            "output_bytes": 2000,
+            "isolation": "confined",
+        }
+    ] * 2
+    assert {each["version"] for each in read(tmp_path)} == {version("toolcell")}
+
+
+@pytest.mark.promise("JB7")
+def test_limits_of_cpu_and_output(command: Command, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {"id": "cpu", "code": "while True: pass"},
+        {"id": "output", "code": "print('x' * 9000)"},
+    )
+    limits = ("--cpu-seconds", "0.2", "--output-bytes", "2000")
+    command(*ARGUMENTS, *SUBPROCESS, *limits)
+    found = {each["id"]: each for each in read(tmp_path)}
+
+    assert found["cpu"]["status"] == "cpu_limit"
+    assert found["output"]["result"]["stdout"].count("x") <= 2000
+    refused = command(*ARGUMENTS, "--output-bytes", "0")
+    assert (refused.code, "--output-bytes must be" in refused.err) == (2, True)
 
 
 @pytest.mark.promise("cluster-41")

@@ -8,6 +8,8 @@ import io
 import json
 import resource
 import sys
+from datetime import UTC, datetime
+from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from typing import Any
 import pytest
 
 from toolcell.core import ToolcellError
-from toolcell.host.cli.programs.parquet_files import parquet_rows, write_table
+from toolcell.host.cli.programs.parquet_files import parquet_rows
+from toolcell.host.cli.programs.result_tables import write_table
 
 from ...conftest import missing
 from .conftest import Command
@@ -46,8 +49,10 @@ def test_each_row_has_a_result_with_its_line(command: Command, tmp_path: Path) -
     done = command("map", "programs.csv", *RUN)
     results = [json.loads(each) for each in Path(RESULTS).read_text().splitlines()]
 
-    assert done.code == 1
-    assert "not used: prompt" in done.err
+    assert (done.code, done.err) == (1, "")
+    metas = {each["line"]: each.get("meta") for each in results}
+    assert (metas[2], metas[5]) == ({"prompt": "a prompt"}, None)
+    assert metas[9] == {"prompt": "no program"}
     found = {each["line"]: (each["id"], each["status"]) for each in results}
     assert found == {
         2: ("first", "ok"),
@@ -105,13 +110,33 @@ def test_what_is_no_table_is_refused_by_name(
     assert not (tmp_path / RESULTS).exists()
 
 
-def test_results_are_no_table(command: Command, tmp_path: Path) -> None:
+@pytest.mark.promise("JB1")
+def test_results_become_a_csv_that_goes_on(command: Command, tmp_path: Path) -> None:
+    path, run = tmp_path / "programs.csv", ("--out", "results.csv", *ON)
+    rows = [["a", "'x,y'", "", "", 'say\n"it"'], ["", "1 / 0", "", "", ""]]
+    write(path, *rows)
+    done = command("map", path.name, *run)
+    write(path, *rows, ["b", "2", "", "", "last"])
+    again = command("map", path.name, *run, "--json").json
+    with (tmp_path / "results.csv").open(newline="") as file:
+        found = {each["line"]: each for each in csv.DictReader(file)}
+
+    assert done.code == 0, done.err
+    assert (again["results"], again["before"]) == (3, 2)
+    assert [found[line]["id"] for line in ("2", "4", "5")] == ["a", "", "b"]
+    assert [found[line]["status"] for line in ("2", "4", "5")] == ["ok", "error", "ok"]
+    assert json.loads(found["2"]["meta"]) == {"prompt": 'say\n"it"'}
+    assert json.loads(found["2"]["result"])["value"] == "x,y"
+    assert found["4"]["meta"] == found["4"]["error"] == ""
+
+
+def test_results_are_not_compressed(command: Command, tmp_path: Path) -> None:
     write(tmp_path / "programs.csv", ["a", "1", "", "", ""])
-    done = command("map", "programs.csv", "--out", "results.csv")
+    done = command("map", "programs.csv", "--out", "results.csv.gz")
 
     assert done.code == 2
-    assert "JSON lines" in done.err
-    assert not (tmp_path / "results.csv").exists()
+    assert "name it .csv" in done.err
+    assert {each.name for each in tmp_path.iterdir()} == {"programs.csv"}
 
 
 # Parquet.
@@ -150,7 +175,7 @@ def test_each_row_has_a_result(arrow: Any, command: Command, tmp_path: Path) -> 
     found = results(tmp_path / RESULTS)
 
     assert done.code == 1, done.err
-    assert "not used: asked_at" in done.err
+    assert found[1]["meta"]["asked_at"].startswith("<value out of range")
     assert {line: (each["id"], each["status"]) for line, each in found.items()} == {
         1: ("a", "ok"),
         2: (None, "ok"),
@@ -220,6 +245,36 @@ def test_a_value_that_python_has_not_costs_its_row(
 
     assert "inputs cannot be read" in found[1]["error"]["message"]
     assert "inputs" in found[2]["error"]["message"]
+
+
+def test_own_columns_of_every_type_are_in_the_results(
+    arrow: Any, command: Command, tmp_path: Path
+) -> None:
+    at = datetime(2026, 11, 29, tzinfo=UTC)
+    own = {
+        "at": [at, None],
+        "price": [Decimal("1.50"), None],
+        "image": [b"\xff", None],
+        "score": [float("nan"), 0.5],
+        "tags": [["a"], None],
+        "task": [{"level": 3, "by": None}, None],
+    }
+    write_parquet(arrow, tmp_path / "a.parquet", code=["1", "2"], **own)
+    done = command("map", "a.parquet", "--out", "results.parquet", *ON)
+    table = arrow.parquet.read_table("results.parquet", use_threads=False)
+    found = {each["line"]: json.loads(each["meta"]) for each in table.to_pylist()}
+
+    assert done.code == 0, done.err
+    assert found == {
+        1: {
+            "at": "2026-11-29T00:00:00Z",
+            "price": "1.50",
+            "image": "_w==",
+            "tags": ["a"],
+            "task": {"level": 3, "by": None},
+        },
+        2: {"score": 0.5},
+    }
 
 
 def test_results_become_a_table_that_goes_on(
@@ -349,8 +404,8 @@ def test_what_is_no_table_of_programs_is_refused(
 def test_two_columns_of_one_field_are_refused(
     arrow: Any, command: Command, tmp_path: Path
 ) -> None:
-    columns = [["1"], ['{"x": 1}'], ['{"x": 2}'], ["a"], ["b"]]
-    names = ["code", "inputs", "inputs", "prompt", "prompt"]
+    columns = [["1"], ['{"x": 1}'], ['{"x": 2}'], ["a"]]
+    names = ["code", "inputs", "inputs", "prompt"]
     table = arrow.Table.from_arrays([arrow.array(each) for each in columns], names)
     arrow.parquet.write_table(table, tmp_path / "a.parquet")
     done = command("map", "a.parquet", "--out", RESULTS)
