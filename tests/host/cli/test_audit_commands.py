@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,70 @@ def test_a_restore_is_in_the_log_and_says_what_it_revives(
     done = command("restore", str(tmp_path / "copy"))
 
     assert "revoked since counts again" in done.err
+    assert f"counts again token {token['id']} of a\n" in done.out
     [restored] = records(tmp_path, "restored")
-    assert restored["by"] == account_name()
+    assert (restored["by"], restored["revoked"]) == (account_name(), "")
+
+
+@pytest.mark.promise("JC5")
+def test_revoked_tokens_stay_revoked_after_a_restore(
+    command: Command, tmp_path: Path
+) -> None:
+    written(tmp_path, AUDITED)
+    for label in ("kept", "gone"):
+        command("tokens", "create", "--agent", "a", "--label", label)
+    command("backup", str(tmp_path / "copy"))
+    kept, gone = command("tokens", "list", "--json").json
+    command("tokens", "revoke", gone["id"])
+    (tmp_path / "state").rename(tmp_path / "old")
+    (tmp_path / "audit.jsonl").rename(tmp_path / "old.jsonl")
+    with (tmp_path / "old.jsonl").open("a") as log:
+        log.write('{"torn')  # as a crash leaves it
+    done = command("restore", str(tmp_path / "copy"), "--audit", "old.jsonl", "--json")
+    now = {each["id"]: each for each in command("tokens", "list", "--json").json}
+    [restored] = records(tmp_path, "restored")
+
+    assert done.code == 0, done.err
+    assert "tokens" not in done.err
+    assert done.json["revoked"] == [gone["id"]]
+    assert [each["label"] for each in done.json["tokens"]] == ["kept"]
+    assert now[gone["id"]]["revoked_at"] is not None
+    assert now[kept["id"]]["revoked_at"] is None
+    assert restored["revoked"] == gone["id"]
+
+
+@pytest.mark.parametrize("text", [None, "dear diary\n", "{}\n"])
+def test_a_log_that_may_hide_a_revoked_token_is_refused(
+    command: Command, tmp_path: Path, text: str | None
+) -> None:
+    written(tmp_path, AUDITED)
+    command("tokens", "create", "--agent", "a")
+    command("backup", str(tmp_path / "copy"))
+    (tmp_path / "state").rename(tmp_path / "old")
+    (tmp_path / "audit.jsonl").unlink()
+    if text is not None:
+        (tmp_path / "old.jsonl").write_text(text)
+    done = command("restore", str(tmp_path / "copy"), "--audit", "old.jsonl")
+
+    assert (done.code, "old.jsonl" in done.err) == (2, True)
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.promise("JC4")
+def test_who_ran_what_yesterday_by_which_token(
+    command: Command, tmp_path: Path
+) -> None:
+    noon = datetime.now(UTC).replace(hour=12, minute=0)
+    days = [noon - timedelta(days=ago) for ago in (2, 1, 0)]
+    times = iter([each.timestamp() for each in days])
+    with AuditLog(tmp_path / "log", clock=lambda: next(times)) as log:
+        for caller in ("token aa", "token bb", "token cc"):
+            call = {"agent_id": "a", "tool": "run_python", "caller": caller}
+            log.append("decision", **call, verdict="allow")
+    asked = ("--since", "yesterday", "--until", "today")
+    [line] = command("audit", "tail", "--file", "log", *asked).out.splitlines()
+
+    assert line.split("\t")[2:] == ["decision", "a", "run_python", "allow by token bb"]
 
 
 @pytest.mark.promise("JC8")
