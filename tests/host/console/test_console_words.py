@@ -34,6 +34,9 @@ def test_sizes_have_the_unit_that_fits() -> None:
     assert [size(1_024**power) for power in range(5)] == [
         *("1 bytes", "1 KiB", "1 MiB", "1 GiB", "1.0 TiB")
     ]
+    assert [size(1_000), size(1_023 * 1_024), size(1_234)] == [
+        *("1000 bytes", "1023 KiB", "1.21 KiB")
+    ]
 
 
 @pytest.mark.promise("D8")
