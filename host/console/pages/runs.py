@@ -13,7 +13,7 @@ import anyio.to_thread
 from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
-from toolcell.core.text.printable import escaped
+from toolcell.core.text.printable import without_overwritten
 from toolcell.guard import Redactor
 from toolcell.tools.spi import NumberedRecord
 
@@ -23,6 +23,7 @@ from ...operator.explanations import call_tree, why
 from ...operator.exports import export
 from ...operator.filters import NAMES, read_filters
 from ...operator.live_calls import LiveCall, LiveCalls
+from ..web.programs import Terminal
 from ..web.visit import NotDoneError, Visit
 from .filters import by_day, exported, filter_choices
 from .numbers import read_number
@@ -78,7 +79,7 @@ async def show_live(visit: Visit) -> Response:
         arguments=call.arguments(redactor),
         missing=missing,
         place=call.output.size,
-        lines=_text(pieces, redactor),
+        lines=_text(b"".join(data for _, data in pieces), redactor),
         now=time(),
     )
 
@@ -154,18 +155,18 @@ async def _record(visit: Visit) -> NumberedRecord:
     return found[0]
 
 
-def _text(pieces: list[tuple[str, bytes]], redactor: Redactor) -> str:
-    """Return output as text: nothing in it is hidden, but for known secrets."""
-    text = b"".join(data for _, data in pieces).decode("utf-8", "replace")
+def _text(output: bytes, redactor: Redactor) -> str:
+    """Return output as a terminal leaves it; nothing is hidden but known secrets."""
+    text = without_overwritten(output.decode("utf-8", "replace"))
     # Line by line: a redactor cuts long texts.
-    return escaped("\n".join(map(redactor.text, text.split("\n"))))
+    return "\n".join(map(redactor.text, text.split("\n")))
 
 
 async def _lines(
     call: LiveCall, place: int, visit: Visit
 ) -> AsyncGenerator[bytes, None]:
     """Yield the output after a place as events; secrets are found in whole lines."""
-    redactor, rest = visit.sources.redactor, b""
+    redactor, terminal, rest = visit.sources.redactor, Terminal(), b""
     while True:
         ended = call.ended.is_set()
         missing, pieces = call.output.read(place)
@@ -177,7 +178,8 @@ async def _lines(
         if not cut and len(rest) > _LINE_BYTES:
             cut = len(rest)
         if cut:
-            yield _event("line", _text([("", rest[:cut])], redactor))
+            text = _text(rest[:cut], redactor)
+            yield _event("line", [*terminal.pieces(text)])
             rest = rest[cut:]
         if ended:
             yield _event("end", call.status or "")
@@ -186,5 +188,5 @@ async def _lines(
             await call.output.changed()
 
 
-def _event(kind: str, text: str) -> bytes:
-    return f"event: {kind}\ndata: {json.dumps(text)}\n\n".encode()
+def _event(kind: str, data: str | list[tuple[str, str]]) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps(data)}\n\n".encode()

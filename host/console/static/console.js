@@ -235,9 +235,16 @@ document.addEventListener("keydown", (event) => {
   KEYS[event.key](document.querySelector("details.call[open]"));
 });
 
+// Output in the colours of a terminal.
+function coloured([names, text]) {
+  if (!names) return text;
+  const piece = Object.assign(document.createElement("span"), { className: names });
+  piece.append(text);
+  return piece;
+}
 for (const each of document.querySelectorAll("[data-lines]")) {
   const lines = new EventSource(each.dataset.lines);
-  lines.addEventListener("line", (event) => each.append(JSON.parse(event.data)));
+  lines.addEventListener("line", (event) => each.append(...JSON.parse(event.data).map(coloured)));
   lines.addEventListener("end", () => lines.close());
 }
 guardAll(document);

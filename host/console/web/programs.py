@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,36 +100,56 @@ def _token(kind: Any, text: str) -> Markup:
 
 
 def terminal(text: str) -> Markup:
-    """Return output in the colours of a terminal.
+    """Return output in the colours of a terminal, as `Terminal` says."""
+    return marked(Terminal().pieces(text))
+
+
+def marked(pieces: Iterable[tuple[str, str]]) -> Markup:
+    """Return the pieces of a terminal as markup."""
+    return Markup().join(
+        _SPAN.format(names, text) if names else Markup.escape(text)
+        for names, text in pieces
+    )
+
+
+class Terminal:
+    """Colours of output, which go on from one text to the next.
 
     Only the colour of letters and bold are followed, so nothing can be hidden; every
     other escape sequence is written out.
     """
-    return Markup().join(_coloured(text))
 
+    def __init__(self) -> None:
+        self._colour = ""
+        self._bold = False
 
-def _coloured(text: str) -> Iterator[Markup]:
-    colour, bold, at = "", False, 0
-    for found in [*_COLOUR.finditer(text), None]:
-        piece = escaped(text[at : None if found is None else found.start()])
-        names = " ".join(filter(None, (colour, "bold" if bold else "")))
-        if piece:
-            yield _SPAN.format(names, piece) if names else Markup.escape(piece)
-        if found is None:
-            return
-        at = found.end()
-        for code in found[1].split(";"):
+    def pieces(self, text: str) -> Iterator[tuple[str, str]]:
+        """Yield a text in pieces of one colour: the names of its classes, and it."""
+        at = 0
+        for found in _COLOUR.finditer(text):
+            yield from self._piece(text[at : found.start()])
+            at = found.end()
+            self._follow(found[1])
+        yield from self._piece(text[at:])
+
+    def _piece(self, text: str) -> Iterator[tuple[str, str]]:
+        if text:
+            names = filter(None, (self._colour, "bold" if self._bold else ""))
+            yield " ".join(names), escaped(text)
+
+    def _follow(self, codes: str) -> None:
+        for code in codes.split(";"):
             match code.lstrip("0"):
                 case "":
-                    colour, bold = "", False
+                    self._colour, self._bold = "", False
                 case "1" | "22" as weight:
-                    bold = weight == "1"
+                    self._bold = weight == "1"
                 case "39":
-                    colour = ""
+                    self._colour = ""
                 case "38" | "48":
-                    break  # a colour out of 256 or of any; its numbers follow
+                    return  # a colour out of 256 or of any; its numbers follow
                 case number if _BASIC.fullmatch(number):
-                    colour = f"ansi-{number[1]}"
+                    self._colour = f"ansi-{number[1]}"
 
 
 def failure(traceback: str) -> Failure:

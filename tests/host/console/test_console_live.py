@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -25,11 +26,15 @@ def say(text):
     sys.stdout.flush()
 say("begun")
 tools.gate(number=0)
+say("\\x1b[32m50%\\r\\x1b[32m100%\\x1b[0m")
 for text in {texts!r}:
     say(text)
 say("all said")
 tools.gate(number=1)
 """
+
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +81,16 @@ def test_a_run_is_followed_as_text_and_ended(
     page.reads("gate")
     page.click("#live a")
     page.reads("begun")
-    before = page.script("return document.querySelectorAll('*').length")
+    others = "return document.querySelectorAll(':not([data-lines] span)').length"
+    before = page.script(others)
     service.portal.call(gates[0].set)
     page.reads("all said")
     shown = page.script("return document.querySelector('[data-lines]').textContent")
 
-    assert shown == "\n".join(["begun", *map(escaped, texts), "all said", ""])
-    assert page.script("return document.querySelectorAll('*').length") == before
+    said = ["begun", "100%", *(escaped(COLOURS.sub("", each)) for each in texts)]
+    assert shown == "\n".join([*said, "all said", ""])
+    assert page.script(others) == before
+    assert page.script("return document.querySelector('.ansi-2').textContent") == "100%"
     assert page.script("return window.hacked") is None
     page.press("End the call")
     page.reads("No call runs")
