@@ -13,7 +13,8 @@ from toolcell.guard.spi import ApprovalRecord
 
 from ..accounts.people import Role
 from ..web.visit import NotDoneError, Visit, read_arguments
-from .shown import difference, show_request
+from .differences import differences
+from .shown import show_request
 
 GRANTS = (600, 3_600, 28_800, 86_400)
 """Seconds that grants may last."""
@@ -58,7 +59,7 @@ async def edit(visit: Visit) -> Response:
     request = (await _waiting(visit)).request
     edited = read_arguments(visit.form.get("arguments", ""))
     shown = await show_request(visit.sources, request, edited=edited)
-    changes = difference(request.call.arguments, edited)
+    changes = differences(request.call.arguments, edited)
     return visit.render("edited.html", shown=shown, changes=changes, now=time())
 
 

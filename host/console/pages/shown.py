@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import unified_diff
 from typing import Any
 
 from pydantic import JsonValue
@@ -21,10 +20,6 @@ MAX_LIST_CHARACTERS = 4_000
 """Characters of arguments in the list of all requests. When it is reached they are on
 the request's own page alone, and so are its buttons."""
 
-
-MAX_COMPARED_LINES = 400
-"""Lines of two objects that are compared. When it is reached all lines between the
-first and the last difference are shown."""
 
 _MARK = re.compile(r"\[hidden: [^\[\]]{1,80}\]")
 
@@ -187,30 +182,3 @@ def cut(text: str, marks: Collection[str]) -> Sequence[tuple[str, bool]]:
             pieces += [(text[at : found.start()], False), (found[0], True)]
             at = found.end()
     return [*pieces, (text[at:], False)]
-
-
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the lines that differ between two objects, as a unified difference.
-
-    Of more than `MAX_COMPARED_LINES` all between the first and the last that differ are
-    in it, since finding the smallest difference takes quadratic time.
-    """
-    old, new = (as_json(each).splitlines() for each in (before, after))
-    if len(old) + len(new) <= MAX_COMPARED_LINES:
-        found = unified_diff(old, new, "asked for", "edited", n=2, lineterm="")
-        return "\n".join(found)
-    start = _alike(old, new)
-    end = min(_alike(old[::-1], new[::-1]), len(old) - start, len(new) - start)
-    gone, come = old[start : len(old) - end], new[start : len(new) - end]
-    if not gone and not come:
-        return ""
-    place = f"@@ -{start + 1},{len(gone)} +{start + 1},{len(come)} @@"
-    changed = [*(f"-{each}" for each in gone), *(f"+{each}" for each in come)]
-    return "\n".join(["--- asked for", "+++ edited", place, *changed])
-
-
-def _alike(old: Sequence[str], new: Sequence[str]) -> int:
-    """Return the number of lines at the start that are the same."""
-    pairs = enumerate(zip(old, new, strict=False))
-    shorter = min(len(old), len(new))
-    return next((at for at, (left, right) in pairs if left != right), shorter)

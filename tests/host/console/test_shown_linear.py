@@ -8,7 +8,8 @@ import pytest
 
 from toolcell.core import ToolCall
 from toolcell.guard import ApprovalRequest, ShownRequest
-from toolcell.host.console.pages.shown import cut, difference
+from toolcell.host.console.pages.differences import Change, differences
+from toolcell.host.console.pages.shown import cut
 
 pytestmark = pytest.mark.promise("R1")
 
@@ -51,27 +52,38 @@ def test_a_mark_that_the_agent_wrote_itself_is_none() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "shown"),
     [
-        ([1, 2], [1, 3], "-    2\n+    3"),
+        (
+            [1, 2],
+            [1, 3],
+            [
+                Change(2, '   "x": [\n     1,', '   "x": [\n     1,'),
+                Change(4, "-    2", "+    3"),
+                Change(5, "   ]\n }", "   ]\n }"),
+            ],
+        ),
         (
             list(range(8_000)),
             [0, 5, *range(2, 8_000)],
-            "@@ -4,1 +4,1 @@\n-    1,\n+    5,",
+            [Change(4, "-    1,", "+    5,")],
         ),
-        (list(range(8_000)), [*range(8_000), 0], "-    7999\n+    7999,\n+    0"),
-        (list(range(8_000)), list(range(8_000)), ""),
+        (
+            list(range(8_000)),
+            [*range(8_000), 0],
+            [Change(8_002, "-    7999", "+    7999,\n+    0")],
+        ),
+        (list(range(8_000)), list(range(8_000)), []),
     ],
     ids=["few", "many", "one more", "none"],
 )
-def test_a_difference_is_shown(before: list[int], after: list[int], shown: str) -> None:
-    found = difference({"x": before}, {"x": after})
-
-    assert shown in found
-    assert bool(found) is bool(shown)
+def test_a_difference_is_shown(
+    before: list[int], after: list[int], shown: list[Change]
+) -> None:
+    assert differences({"x": before}, {"x": after}) == shown
 
 
 def test_a_difference_of_all_lines_costs_little() -> None:
     start = time.thread_time()
-    found = difference({"x": [0, 1] * 20_000}, {"x": [1, 1, 0] * 10_000})
+    [found] = differences({"x": [0, 1] * 20_000}, {"x": [1, 1, 0] * 10_000})
 
-    assert found.startswith("--- asked for\n+++ edited\n@@ -")
+    assert found.line == 3
     assert time.thread_time() - start < 2

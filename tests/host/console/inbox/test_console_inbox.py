@@ -17,6 +17,7 @@ from toolcell.host.console.pages.shown import show_request
 from toolcell.host.runtime.sources import sources_of
 
 from ....support.console.browser import Browser, browser
+from ....support.console.layout import on_screen
 from ....support.console.person import Client
 from ....support.console.served import SECRET, Service, served
 
@@ -60,6 +61,12 @@ def test_an_edit_is_decided_anew(service: Service, anna: Browser) -> None:
         assert told in anna.text
         assert not call.done()
     assert "-  &" not in anna.text and '+  "sum": 20' in anna.text
+    places = "return ['gone', 'come'].map((name) => document.querySelector("
+    places += "`.changes .${name}`).getBoundingClientRect().top)"
+    for width, is_beside in ((1280, True), (360, False)):
+        with on_screen(anna, width):
+            gone, come = anna.script(places)
+        assert (gone == come) is is_beside
     anna.press("Approve with these arguments")
     anna.reads("approved this call with other arguments")
 
