@@ -23,6 +23,7 @@ if typing.TYPE_CHECKING:
     from .config.settings import Enforcer, IsolationLevel, is_weaker
     from .machine.own_folders import folder_prefix, sweep_folders
     from .network.gate import NETWORK_ACTS, NetworkAct, RequestGate
+    from .network.held_body import HeldBody
     from .network.request_facts import facts_of_url
     from .network.run_clock import answer_for, pause_deadline
     from .network.types import OnConnection, Resolver
@@ -67,6 +68,7 @@ __all__ = [
     "FileInfo",
     "FileWatch",
     "Freshness",
+    "HeldBody",
     "ImageInfo",
     "Isolation",
     "IsolationLevel",
@@ -132,6 +134,7 @@ __getattr__ = _lazy_face(
         ".config.settings": "Enforcer IsolationLevel is_weaker",
         ".machine.own_folders": "folder_prefix sweep_folders",
         ".network.gate": "NETWORK_ACTS NetworkAct RequestGate",
+        ".network.held_body": "HeldBody",
         ".network.request_facts": "facts_of_url",
         ".network.run_clock": "answer_for pause_deadline",
         ".network.types": "OnConnection Resolver",

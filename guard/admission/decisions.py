@@ -6,7 +6,7 @@ import logging
 import traceback
 from typing import NamedTuple
 
-from toolcell.core import StoreUnavailableError
+from toolcell.core import GuardDeniedError, StoreUnavailableError
 
 from ..approvals.types import ApprovalOutcome
 from ..stores.base import ReservationOutcome
@@ -74,6 +74,10 @@ def refusal_for(error: Exception, version: str) -> Decision:
         return error.decision
     if isinstance(error, MissingFacts):
         return deny("facts_missing", str(error), version)
+    if isinstance(error, GuardDeniedError):
+        # Of the caller, who could not complete the call.
+        found = deny(error.details["reason"], error.message, version)
+        return found._replace(retry_after=error.details.get("retry_after"))
     if isinstance(error, StoreUnavailableError):
         return deny("store_unavailable", error.message, version)
     # The error's text is left out: it may hold arguments of the call.

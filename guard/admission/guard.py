@@ -33,7 +33,14 @@ from .decisions import (
     refusal_for,
 )
 from .forecasts import Forecasts
-from .hold import CallRecords, GuardListener, Hold, LoopEntry, WhileWaiting
+from .hold import (
+    CallRecords,
+    Complete,
+    GuardListener,
+    Hold,
+    LoopEntry,
+    WhileWaiting,
+)
 from .ledger import FailureMode, Ledger
 from .loop_detector import LoopDetector
 from .permit import Permit
@@ -185,6 +192,7 @@ class ActionGuard:
         *,
         while_waiting: WhileWaiting | None = None,
         preview: Preview | None = None,
+        complete: Complete | None = None,
     ) -> Permit:
         """Return the permit of a call; entering it decides and reserves.
 
@@ -196,11 +204,14 @@ class ActionGuard:
                 call waits for a person, so that the caller can stop its clocks.
             preview: Returns what the call would do, in the tool's own words, if people
                 are to be asked.
+            complete: Returns the call with further arguments, if people are to be
+                asked; it is judged again with these. GuardDeniedError from it refuses
+                the call.
         """
         hold = Hold(call, facts)
         if while_waiting is not None:
             hold.while_waiting = while_waiting
-        hold.preview = preview
+        hold.preview, hold.complete = preview, complete
         return Permit(self, hold)
 
     async def charge(
@@ -292,11 +303,14 @@ class ActionGuard:
                 policies = self._policies
                 tool_policy = policies.tool_policy(hold.call)
                 ruling = await tool_policy.ruling_on(hold.call, hold.facts)
-                if ruling.verdict == "ask":
-                    await self._enter_asked(hold, policies, ruling)
-                else:
+                if ruling.verdict != "ask":
                     await self._reserve(hold, policies, tool_policy, ruling, None)
-                return
+                    return
+                if hold.complete is None:
+                    await self._enter_asked(hold, policies, ruling)
+                    return
+                complete, hold.complete = hold.complete, None
+                hold.call = asked = await complete(asked)
             except ApprovalTaken:
                 hold.call = asked
             except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -54,6 +54,11 @@ def hold_id(number: int) -> str:
 
 WhileWaiting = Callable[[], AbstractAsyncContextManager[object]]
 """Returns a context manager that is entered while a call waits for a person."""
+
+
+Complete = Callable[[ToolCall], Awaitable[ToolCall]]
+"""Returns a call with arguments that only people are asked about, before they are. It
+may raise GuardDeniedError with a `reason` in its details."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +113,9 @@ class Hold:
     while_waiting: WhileWaiting = nullcontext
     preview: Preview | None = None
     """Returns what the call would do, in the tool's own words."""
+
+    complete: Complete | None = None
+    """Returns the call with all that people are asked about; None: it is complete."""
 
     asks_until: float | None = None
     """The end of the time to wait for people, by the event loop's clock."""

@@ -13,6 +13,7 @@ from toolcell.core import ToolcellError
 from toolcell.core.task_groups import unwrapped_single_error
 
 from .gate import NetworkAct, RequestGate
+from .http_request import CONTINUE, HTTPRequest
 from .run_clock import Pausable, answer_for
 from .types import MISPLACED, REFUSAL, ProgramEnd, RefusedError
 
@@ -22,7 +23,6 @@ INTERIM_SECONDS = 3.0
 """Seconds between interim responses to a client whose request waits for a person; some
 give up after 5 without a byte."""
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_GATE = "this network is guarded, and the program was started without a guard"
 
 
@@ -73,7 +73,7 @@ class _Wait:
     async def _reassure(self) -> None:
         while True:
             await anyio.sleep(INTERIM_SECONDS)
-            await self._stream.send(_CONTINUE)
+            await self._stream.send(CONTINUE)
 
 
 @asynccontextmanager
@@ -83,8 +83,7 @@ async def admitted(
     clock: Pausable,
     stream: ProgramEnd,
     withdraw: Callable[[], object],
-    *,
-    interim: bool = False,
+    http: HTTPRequest | None,
 ) -> AsyncIterator[None]:
     """Have an act admitted; the body does it.
 
@@ -94,15 +93,18 @@ async def admitted(
         clock: The clock of its run, or command.
         stream: The connection on which it asks.
         withdraw: Called when it goes away while a person looks.
-        interim: True if an HTTP client that waits gets interim answers.
+        http: The request that it asks for, if it is one that can be read.
 
     Raises:
         RefusedError: On entering: it is not admitted.
     """
     if gate is None:
         raise RefusedError(_NO_GATE, headers={REFUSAL: "no_guard"})
+    interim = http is not None and http.takes_interim
     answer_for(_Wait(clock, stream, withdraw, interim=interim))
     async with AsyncExitStack() as stack:
+        if http is not None:
+            stack.callback(http.let_go)
         try:
             await stack.enter_async_context(gate.admit(act))
         except ToolcellError as error:

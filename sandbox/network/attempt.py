@@ -8,6 +8,7 @@ from typing import Literal
 import anyio
 from pydantic import JsonValue
 
+from ..cell.wire.contract import WINDOW_BYTES
 from ..results.result import Connection
 from .http_request import ResponseHead
 from .stream import CellStream
@@ -56,6 +57,16 @@ class Attempt:
         """Cancel the connection; `why` is its reason unless it has one."""
         self.reason = self.reason or str(why)[:_MAX_REASON]
         self.scope.cancel()
+
+    def withdraw(self) -> None:
+        """Stop it, as its program went away before it was admitted, or sent too much.
+
+        So much unread that its end would not be noticed is not held.
+        """
+        why = "the program went away"
+        if self.stream.is_full:
+            why = f"the program sent {WINDOW_BYTES // 1024} KiB more than was read"
+        self.stop(f"{why} before it was admitted")
 
     def outcome(self) -> dict[str, JsonValue]:
         """Return what became of it, for the gate that admitted it."""

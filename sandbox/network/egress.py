@@ -341,13 +341,17 @@ class Egress:
         is_guarded = self._network.mode == "guarded"
         name: ActName = "net.connect"
         facts: dict[str, JsonValue] = {"host": attempt.host, "port": attempt.port}
+        end, hold = program or attempt.stream, None
         if http is not None and is_guarded:
             name, facts = http.act, http.exactly()
+            if facts["content_length"] != 0:
+                hold = partial(http.hold, end)
         act = NetworkAct(
             name=name,
             arguments=facts,
             stop=partial(attempt.stop, "a person stopped it"),
             outcome=outcome or attempt.outcome,
+            hold_body=hold,
         )
         gate = self._gate if is_guarded else None
         if http is not None and self._credentials is not None:
@@ -361,10 +365,7 @@ class Egress:
             yield
             return
         attempt.is_guarded = True
-        withdraw = partial(attempt.stop, "the program went away before it was admitted")
-        interim = http is not None and http.takes_interim
-        clock, stream = self._clock, program or attempt.stream
-        async with admitted(gate, act, clock, stream, withdraw, interim=interim):
+        async with admitted(gate, act, self._clock, end, attempt.withdraw, http):
             yield
 
     def _require_allowed(self, attempt: Attempt) -> None:

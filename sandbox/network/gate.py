@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from pydantic import JsonValue
+
+from .held_body import HeldBody
 
 ActName = Literal["net.connect", "http.request", "http.upgrade"]
 NETWORK_ACTS: tuple[str, ...] = get_args(ActName)
@@ -31,6 +33,10 @@ class NetworkAct:
     outcome: Callable[[], Mapping[str, JsonValue]]
     """Returns what has become of it: `verdict` and `reason` of its connection,
     `bytes_in`, `bytes_out`, and the `status` of an HTTP response."""
+
+    hold_body: Callable[[], Awaitable[HeldBody]] | None = None
+    """Reads the body of a request into memory, before it is admitted; what was read is
+    what is sent. It raises GuardDeniedError if it cannot. None: it has none."""
 
 
 class RequestGate(Protocol):

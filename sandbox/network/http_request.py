@@ -13,19 +13,24 @@ from typing import Literal
 import h11
 from pydantic import JsonValue
 
+from toolcell.core import CellLostError, GuardDeniedError
+
 from ..config.host_rules import DEFAULT_PORTS, read_authority, write_authority
 from ..credentials.agents import AgentCredentials, MisplacedError
 from ..credentials.masking import Mask
 from .gate import ActName
+from .held_body import HeldBody
 from .types import (
     HTTP_PORT,
     MISPLACED,
     REFUSAL,
     ByteStream,
+    ProgramEnd,
     RefusedError,
 )
 
 MAX_HEAD_BYTES = 65_536
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(.*)", re.DOTALL)
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _LINE_END = re.compile(rb"\r?\n")
@@ -69,6 +74,7 @@ class HTTPRequest:
         self._target = target
         self._scheme = scheme
         self._credentials: AgentCredentials | None = None
+        self._held: HeldBody | None = None
         self.used: tuple[str, ...] = ()
         """The names of the credentials that its head for the server has."""
 
@@ -89,8 +95,7 @@ class HTTPRequest:
                 headers={REFUSAL: "not_served"},
             )
         self._credentials = credentials
-        with _misplaced_is_refused():
-            self.head()
+        self.head()
 
     def mask(self) -> Mask:
         """Return what writes over credentials in its answer."""
@@ -137,15 +142,25 @@ class HTTPRequest:
         return asks_for_web_socket(self._request)
 
     def head(self) -> h11.Request:
-        """Return its head for the server, without the fate of the connection."""
+        """Return its head for the server, without the fate of the connection.
+
+        Raises:
+            RefusedError: A credential cannot be written into it.
+        """
         head = h11.Request(
             method=self._request.method,
             target=self._target,
             headers=_headers(self._request, *self._place, self._scheme),
         )
+        if self._held is not None:
+            # Its body was asked for, and has come.
+            headers = head.headers.raw_items()
+            kept = [each for each in headers if each[0].lower() != b"expect"]
+            head = h11.Request(method=head.method, target=head.target, headers=kept)
         if self._credentials is not None:
             place = self._place if self._scheme == "https" else None
-            head, self.used = self._credentials.placed(head, place)
+            with _unplaced_is_refused():
+                head, self.used = self._credentials.placed(head, place)
         return head
 
     async def make(
@@ -183,33 +198,91 @@ class HTTPRequest:
         Raises:
             RefusedError: The body does not match its head, or has a placeholder.
         """
-        event: object = head
-        check = self._credentials.body_check() if self._credentials else _pass
+        check = self._body_check()
         try:
-            while not isinstance(event, h11.EndOfMessage):
-                if event is h11.NEED_DATA:
-                    self._connection.receive_data(await source.receive())
-                elif isinstance(event, h11.Request | h11.Data):
-                    if isinstance(event, h11.Data):
-                        with _misplaced_is_refused():
-                            check(event.data)
-                    await send(out.send(event) or b"")
-                else:
-                    raise RefusedError("the request ended too early")
-                event = self._connection.next_event()
+            await send(out.send(head) or b"")
+            if self._held is not None:
+                for piece in self._held.pieces:
+                    await send(out.send(h11.Data(data=piece)) or b"")
+                self._held.close()
+            else:
+                while (next_one := await self._next_piece(source)) is not None:
+                    check(next_one)
+                    await send(out.send(h11.Data(data=next_one)) or b"")
             # Trailers were not judged.
             await send(out.send(h11.EndOfMessage()) or b"")
         except h11.ProtocolError:
-            # Its messages quote what came.
-            raise RefusedError("its body is not as its head says") from None
+            raise _unlike_its_head() from None
+
+    async def hold(self, source: ProgramEnd) -> HeldBody:
+        """Read all of its body into memory, from where `send` takes it.
+
+        Args:
+            source: Delivers the body.
+
+        Raises:
+            GuardDeniedError: It does not fit, or come whole, or has a placeholder.
+        """
+        self._held = body = HeldBody()
+        check, reason = self._body_check(), "bad_call"
+        declared = dict(self._request.headers).get(b"content-length", b"0")
+        body.check_size(int(declared))
+        try:
+            if self._connection.they_are_waiting_for_100_continue:
+                await source.send(CONTINUE)
+            while (piece := await self._next_piece(source)) is not None:
+                check(piece)
+                body.add(piece)
+        except RefusedError as error:
+            why, reason = str(error), error.headers.get(REFUSAL, reason)
+        except (OSError, CellLostError):
+            why = "its body did not come whole"
+        else:
+            return body
+        raise GuardDeniedError(why, details={"reason": reason})
+
+    def let_go(self) -> None:
+        """Let the body go that `hold` has read."""
+        if self._held is not None:
+            self._held.close()
+
+    def _body_check(self) -> Callable[[bytes], None]:
+        """Return what is called with each piece of its body. It raises RefusedError."""
+        if self._credentials is None:
+            return _pass
+        find = self._credentials.body_check()
+
+        def check(piece: bytes) -> None:
+            with _unplaced_is_refused():
+                find(piece)
+
+        return check
+
+    async def _next_piece(self, source: ByteStream) -> bytes | None:
+        """Return the next bytes of its body; None at the end. Raises RefusedError."""
+        try:
+            while (event := self._connection.next_event()) is h11.NEED_DATA:
+                self._connection.receive_data(await source.receive())
+        except h11.ProtocolError:
+            raise _unlike_its_head() from None
+        if isinstance(event, h11.EndOfMessage):
+            return None
+        if not isinstance(event, h11.Data):
+            raise RefusedError("the request ended too early")
+        return bytes(event.data)
 
 
 @contextmanager
-def _misplaced_is_refused() -> Iterator[None]:
+def _unplaced_is_refused() -> Iterator[None]:
     try:
         yield
     except MisplacedError as error:
         raise RefusedError(str(error), headers={REFUSAL: MISPLACED}) from None
+
+
+def _unlike_its_head() -> RefusedError:
+    # Messages of h11 quote what came.
+    return RefusedError("its body is not as its head says")
 
 
 def _pass(data: bytes) -> None:

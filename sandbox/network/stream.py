@@ -77,6 +77,11 @@ class CellStream:
         """True once the program closed the connection, or it was broken off here."""
         return bool(self._broken)
 
+    @property
+    def is_full(self) -> bool:
+        """True if the program has sent as much as it may before any of it is read."""
+        return self._kept >= WINDOW_BYTES
+
     async def receive(self) -> bytes:
         """Return the next bytes of the program; empty at the end.
 
@@ -102,7 +107,7 @@ class CellStream:
 
         So has one that sent 512 KiB more than was read: its end would not be noticed.
         """
-        while not (self._broken or self._last_came or self._kept >= WINDOW_BYTES):
+        while not (self._broken or self._last_came or self.is_full):
             await self._change()
 
     async def room(self) -> int:

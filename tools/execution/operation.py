@@ -6,7 +6,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from toolcell.core import GuardDeniedError, ToolCall, ToolcellError, ToolStatus
 from toolcell.guard import CallFacts, Permit
 from toolcell.guard.spi import Reason
 from toolcell.sandbox import ExecutionResult
-from toolcell.sandbox.spi import NetworkAct
+from toolcell.sandbox.spi import HeldBody, NetworkAct
 
 from ..hooks.watcher import NO_WATCH
 from .attempt import Attempt, kind_of, pause_deadlines
@@ -33,6 +33,7 @@ _BY_TIME = ("wall_ms", "cpu_ms")
 _HOLD_SECONDS = 3_600.0
 _MAX_HOLD_SECONDS = 604_800.0
 _NO_RUN = RunContext()
+HoldBody = Callable[[], Awaitable[HeldBody]]
 _log = logging.getLogger(__name__)
 
 
@@ -66,6 +67,7 @@ class Operations:
         parent_id: str | None = None,
         tags: Collection[str] = (),
         names_only: Collection[str] = (),
+        hold_body: HoldBody | None = None,
     ) -> AsyncIterator[Operation]:
         """Admit an act, and settle it when the body ends.
 
@@ -78,6 +80,7 @@ class Operations:
             parent_id: The call that it is part of.
             tags: Tags that rules know.
             names_only: Arguments, such as variables, whose values are written nowhere.
+            hold_body: Reads the body that is sent with it, if people are to be asked.
 
         Raises:
             GuardDeniedError: On entering: it is refused.
@@ -91,6 +94,7 @@ class Operations:
             parent_id=parent_id,
         )
         operation = Operation(self._components, call, run, cost, names_only)
+        operation.hold_body = hold_body
         try:
             async with AsyncExitStack() as stack:
                 await operation.enter(tags, stack)
@@ -150,6 +154,11 @@ class Operation:
         self._status: ToolStatus = "ok"
         self._error: BaseException | None = None
         self._content: JsonValue = None
+        self._asked_for = call.arguments
+        self._body: HeldBody | None = None
+        self.hold_body: HoldBody | None = None
+        """Reads the body that is sent with it, if people are to be asked."""
+
         self.is_settled = False
         """True once it was charged."""
 
@@ -189,7 +198,12 @@ class Operation:
         else:
             attempt.verdict = "denied"
             facts = self._facts(tags)
-            permit = guard.admit(self._call, facts, while_waiting=self._while_waiting)
+            permit = guard.admit(
+                *(self._call, facts),
+                while_waiting=self._while_waiting,
+                preview=self._preview if self.hold_body else None,
+                complete=self._with_body if self.hold_body else None,
+            )
             with anyio.CancelScope() as scope:
                 watch.stop = scope.cancel
                 await stack.enter_async_context(permit)
@@ -209,6 +223,21 @@ class Operation:
         async with pause_deadlines(self._components.approval_seconds(self._run)):
             yield
         self._watch.enter("running")
+
+    async def _with_body(self, call: ToolCall) -> ToolCall:
+        """Return the act with the arguments that say which body is sent with it.
+
+        People approve that one, and an approval for it is for no other.
+        """
+        assert self.hold_body is not None
+        self._body = await self.hold_body()
+        self._asked_for = {**call.arguments, **self._body.facts}
+        self._call = call.validated(call.name, self._asked_for)
+        self._shown = self._attempt.call = self._as_shown(self._call)
+        return self._call
+
+    async def _preview(self) -> str:
+        return "" if self._body is None else self._body.shown
 
     def _facts(self, tags: Collection[str]) -> CallFacts:
         run, seconds = self._run, self._cost.get("wall_ms", 0) / 1000
@@ -230,7 +259,7 @@ class Operation:
             self._attempt.edited = self._shown.arguments
         self._call = admitted
 
-    def refuse_edits(self, asked: Mapping[str, Any]) -> None:
+    def refuse_edits(self) -> None:
         """Refuse it if a person changed it: it can be done as it was asked for only.
 
         Its record has what was asked for, and names what was changed.
@@ -238,6 +267,7 @@ class Operation:
         Raises:
             GuardDeniedError: A person changed it.
         """
+        asked = self._asked_for
         names = asked.keys() | self.arguments.keys()
         edited: list[JsonValue] = [
             name
@@ -387,8 +417,9 @@ class RequestGuard:
             parent_id=self._parent_id,
             # A program cannot ask again later, so no request of it is parked.
             run=replace(self._run, park_approvals=False, via="code"),
+            hold_body=act.hold_body,
         ) as operation:
-            operation.refuse_edits(act.arguments)
+            operation.refuse_edits()
             operation.stop_with(act.stop)
             try:
                 yield

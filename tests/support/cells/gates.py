@@ -16,6 +16,8 @@ class Gate:
     """Admits the acts that `allow` is true for, and remembers all."""
 
     max_pause_seconds = 60.0
+    holds = False
+    """True if it reads bodies before it answers."""
 
     def __init__(self, allow: Callable[[NetworkAct], bool] = lambda act: True) -> None:
         self.allow = allow
@@ -23,6 +25,7 @@ class Gate:
         self.outcomes: list[dict[str, Any]] = []
         self.cancelled = 0
         self.misplaced_at: list[Any] = []
+        self.bodies: list[dict[str, Any]] = []
 
     async def look(self) -> None:
         """Take the time that a person takes."""
@@ -31,6 +34,9 @@ class Gate:
     async def admit(self, act: NetworkAct) -> AsyncIterator[None]:
         facts = act.arguments
         self.asked.append((act.name, facts.get("path", facts["port"])))
+        if self.holds and act.hold_body is not None:
+            body = await act.hold_body()
+            self.bodies.append({**body.facts, "shown": body.shown})
         try:
             await self.look()
         except anyio.get_cancelled_exc_class():

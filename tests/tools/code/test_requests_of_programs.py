@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from toolcell.guard import (
     Reject,
 )
 from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager
+from toolcell.sandbox.network import held_body
 from toolcell.tools import (
     CodeExecutor,
     ConcurrentExecutor,
@@ -198,6 +200,68 @@ async def test_a_person_decides_about_a_request(
     assert found == [200, [403, "approval_denied"]]
     assert [each["content_length"] for each in shown] == [2, 2]
     assert [hit.split()[2] for hit in site.hits] == ["/yes"]
+
+
+@pytest.mark.promise("boundary-9")
+async def test_a_person_sees_the_body_that_is_sent(
+    manager: SandboxManager, site: Site
+) -> None:
+    shown: list[ApprovalRequest] = []
+
+    async def person(request: ApprovalRequest) -> Approve:
+        shown.append(request)
+        return Approve(approver="p")
+
+    ask = {"tools": ["http.request"], "when": {"method": {"equals": "POST"}}}
+    seen = world(manager, site, Approvals(handler=person), allow=RUNS, ask=[ask])
+    code = """
+body = b"pay anna\\n" * 400_000
+urllib.request.urlopen(urllib.request.Request(base + "/pay", body)).read().decode()
+"""
+    digest = hashlib.sha256(b"pay anna\n" * 400_000).hexdigest()
+
+    assert await seen.python(code) == digest
+    [request] = shown
+    told = "Body, as the program wrote it: 3,600,000 bytes, of which 4,096 are shown"
+    assert request.preview.startswith(f"{told} as text:\npay anna\npay anna\n")
+    assert request.call.arguments["body_sha256"] == digest
+    [record] = seen.requests()
+    assert record.arguments["body_sha256"] == digest
+
+
+@pytest.mark.promise("boundary-9")
+async def test_an_approval_is_for_one_body_and_for_no_other(
+    manager: SandboxManager, site: Site
+) -> None:
+    approvals = Approvals(answered_elsewhere=True, wait_seconds=0.3)
+    seen = world(manager, site, approvals, allow=RUNS, ask=["http.request"])
+    away = [403, "approval_unavailable"]
+
+    assert await seen.python('ask("POST", "/pay", b"1 to anna")') == away
+    [request] = await approvals.pending()
+    await approvals.answer(request.id, Approve(approver="p"))
+    bodies = 'b"9 to anna", b"1 to anna"'
+    script = seen.program(f'for body in ({bodies}): print(ask("POST", "/pay", body))')
+    shell = await seen.call("run_shell", command=f"python3 - <<'END'\n{script}\nEND")
+    assert shell["stdout"].splitlines() == [str(away), "200"]
+    assert len(site.hits) == 1
+
+
+@pytest.mark.promise("boundary-9")
+async def test_no_one_is_asked_about_a_body_that_does_not_fit(
+    manager: SandboxManager, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_body, "MAX_BODY_BYTES", 1_000)
+    approvals = Approvals(answered_elsewhere=True)
+    seen = world(manager, site, approvals, allow=RUNS, ask=["http.request"])
+
+    assert await seen.python('ask("POST", "/pay", bytes(1_001))') == [
+        *(403, "approval_unavailable")
+    ]
+    assert await approvals.pending() == []
+    [record] = seen.requests()
+    assert (record.status, record.reason) == ("denied", "approval_unavailable")
+    assert site.hits == []
 
 
 @pytest.mark.promise("boundary-4")

@@ -1,0 +1,106 @@
+"""Bodies of requests that wait in memory for a person: what is approved is sent."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import threading
+from typing import ClassVar
+
+from pydantic import JsonValue
+
+from toolcell.core import GuardDeniedError
+
+MAX_BODY_BYTES = 16 * 2**20
+"""Bytes of one body. A request with a larger one is refused."""
+
+MAX_HELD_BYTES = 64 * 2**20
+"""Bytes of all bodies that this process holds. One that does not fit is refused, and
+may come again."""
+
+SHOWN_BYTES = 4_096
+"""Bytes of a body that people see as text; of others they see a quarter in
+hexadecimal digits."""
+
+RETRY_SECONDS = 30
+"""Seconds after which one that did not fit may come again."""
+
+
+class HeldBody:
+    """One body, in the pieces in which it came."""
+
+    _lock: ClassVar = threading.Lock()
+    _held: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self._digest = hashlib.sha256()
+        self._first = b""
+        self._size = 0
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece.
+
+        Raises:
+            GuardDeniedError: It does not fit.
+        """
+        self.check_size(self._size + len(piece))
+        with self._lock:
+            if HeldBody._held + len(piece) > MAX_HELD_BYTES:
+                raise _no_room()
+            HeldBody._held += len(piece)
+        self.pieces.append(piece)
+        self._size += len(piece)
+        self._digest.update(piece)
+        self._first += piece[: max(SHOWN_BYTES - len(self._first), 0)]
+
+    @staticmethod
+    def check_size(size: int) -> None:
+        """Raise GuardDeniedError if a body of so many bytes is too large."""
+        if size > MAX_BODY_BYTES:
+            raise GuardDeniedError(
+                f"a person has to approve it, and its body has more than "
+                f"{MAX_BODY_BYTES:,} bytes, which is the most that is held for that",
+                hint="send less at once",
+                details={"reason": "approval_unavailable"},
+            )
+
+    def close(self) -> None:
+        """Let its pieces go."""
+        with self._lock:
+            HeldBody._held -= sum(map(len, self.pieces))
+            self.pieces = []
+
+    @property
+    def facts(self) -> dict[str, JsonValue]:
+        """The arguments of its act that say what it is."""
+        return {"content_length": self._size, "body_sha256": self._digest.hexdigest()}
+
+    @property
+    def shown(self) -> str:
+        """Its beginning, for the person who is asked."""
+        first, text, way = self._first, _readable(self._first), "as text"
+        if text is None:
+            first = first[: SHOWN_BYTES // 4]
+            text, way = first.hex(" ", 4), "in hexadecimal digits"
+        told = f"{self._size:,} bytes, of which {len(first):,} are shown {way}"
+        return f"Body, as the program wrote it: {told}:\n{text}"
+
+
+def _readable(data: bytes) -> str | None:
+    """Return the text of bytes that end anywhere; None if they are not plain text."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError:
+        return None
+    plain = all(each.isprintable() or each in "\t\r\n" for each in text)
+    return text if plain else None
+
+
+def _no_room() -> GuardDeniedError:
+    return GuardDeniedError(
+        f"a person has to approve it, and the {MAX_HELD_BYTES:,} bytes in which bodies "
+        "wait for that are full",
+        hint="send it again later",
+        details={"reason": "approval_unavailable", "retry_after": RETRY_SECONDS},
+    )

@@ -1,0 +1,214 @@
+"""Bodies that wait for a person: bounded, shown, and sent as they were shown."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.sandbox import Limits, Network, SandboxManager, Session
+from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
+from toolcell.sandbox.network import held_body
+from toolcell.sandbox.network.attempt import Attempt
+from toolcell.sandbox.network.held_body import HeldBody
+from toolcell.sandbox.network.stream import CellStream
+
+from ...conftest import BackendRow
+from ...support.cells.gates import Gate
+from ...support.cells.web_server import (
+    NAME,
+    Site,
+    resolve_here,
+    serving,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("boundary-9")]
+
+SIZE = 2_000_000
+BODY = b"0123456789" * (SIZE // 10)
+SEND = """
+import os, socket, ssl, sys, urllib.error, urllib.request
+url, size = sys.argv[1], int(sys.argv[2])
+body = b"0123456789" * (size // 10)
+def post(body, **headers):
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    request = urllib.request.Request(url + "/pay", body, named)
+    try:
+        return urllib.request.urlopen(request).read().decode()
+    except urllib.error.HTTPError as error:
+        named = error.headers
+        return f"{error.code} {named['X-Toolcell-Refusal']} {named['Retry-After']}"
+def by_hand(expects):
+    to = url.partition("//")[2]
+    host, _, door = os.environ["http_proxy"][7:].partition(":")
+    way = socket.create_connection((host, int(door)), timeout=60)
+    target = f"{url}/pay"
+    if url.startswith("https"):
+        way.sendall(f"CONNECT {to} HTTP/1.1\\r\\nHost: {to}\\r\\n\\r\\n".encode())
+        said = b""
+        while b"\\r\\n\\r\\n" not in said:
+            said += way.recv(1)
+        name = to.partition(":")[0]
+        way = ssl.create_default_context().wrap_socket(way, server_hostname=name)
+        target = "/pay"
+    head = f"POST {target} HTTP/1.1|Host: {to}|Content-Length: {size}|{expects}|"
+    way.sendall(head.replace("|", "\\r\\n").encode())
+    return way
+"""
+
+
+@pytest.fixture(scope="module", params=["http", "https"])
+def site(request: pytest.FixtureRequest, certificate: Path) -> Iterator[Site]:
+    with serving(certificate if request.param == "https" else None) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def manager(
+    backend: BackendRow, site: Site, certificate: Path
+) -> AsyncIterator[SandboxManager]:
+    inspected = (f"{NAME}:{site.port}",) if site.certificate else ()
+    network = Network(
+        mode="guarded",
+        hosts=tuple(site.rules),
+        inspect=inspected,
+        server_ca=str(certificate) if inspected else None,
+    )
+    config = backend.config(network=network, limits=Limits(wall_seconds=60))
+    async with SandboxManager(config, resolver=resolve_here) as manager:
+        yield manager
+
+
+@pytest.fixture
+async def cell(manager: SandboxManager, site: Site) -> AsyncIterator[Session]:
+    site.hits.clear()
+    async with manager.session() as session:
+        yield session
+
+
+async def said(cell: Session, code: str, site: Site, gate: Gate) -> list[str]:
+    argv = ["python3", "-c", SEND + code, site.url, str(SIZE)]
+    result = await (await cell.exec(argv, gate=gate)).wait()
+    assert result.status == "ok", result.stderr
+    assert HeldBody._held == 0
+    return result.stdout.splitlines()
+
+
+def holding() -> Gate:
+    gate = Gate()
+    gate.holds = True
+    return gate
+
+
+async def test_a_large_body_is_held_and_sent_as_it_came(
+    cell: Session, site: Site
+) -> None:
+    gate = holding()
+    code = """
+way = by_hand("Expect: 100-continue|")
+print(way.recv(100).split()[1].decode())
+way.sendall(body)
+said = b""
+while b"\\r\\n\\r\\n" not in said or len(said.rpartition(b"\\r\\n\\r\\n")[2]) < 64:
+    said += way.recv(65536)
+print(said.count(b"HTTP/1.1"), said.rpartition(b"\\r\\n\\r\\n")[2].decode())
+print(post(body))
+"""
+    digest = hashlib.sha256(BODY).hexdigest()
+
+    assert await said(cell, code, site, gate) == ["100", f"1 {digest}", digest]
+    assert [each["body_sha256"] for each in gate.bodies] == [digest] * 2
+    assert [each["content_length"] for each in gate.bodies] == [SIZE] * 2
+    assert len(site.hits) == 2
+
+
+async def test_a_body_without_a_length_is_counted(cell: Session, site: Site) -> None:
+    gate = Gate(lambda act: False)
+    gate.holds = True
+    code = "print(post(iter([b'abc', b'', b'def'])))"
+
+    assert await said(cell, code, site, gate) == ["403 not_allowed 7"]
+    assert gate.bodies == [
+        {
+            "content_length": 6,
+            "body_sha256": hashlib.sha256(b"abcdef").hexdigest(),
+            "shown": "Body, as the program wrote it: 6 bytes, of which 6 are shown as "
+            "text:\nabcdef",
+        }
+    ]
+    assert site.hits == []
+
+
+async def test_a_body_that_does_not_fit_is_refused_with_the_reason(
+    cell: Session, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_body, "MAX_BODY_BYTES", SIZE - 1)
+    monkeypatch.setattr(held_body, "MAX_HELD_BYTES", SIZE // 2)
+    gate = holding()
+    code = """
+print(post(body))
+print(post(iter([body])))
+print(post(body[1:]))
+print(post(b""))
+"""
+    full = f"403 approval_unavailable {held_body.RETRY_SECONDS}"
+    nothing = hashlib.sha256(b"").hexdigest()
+    assert await said(cell, code, site, gate) == [
+        "403 approval_unavailable None",
+        full,
+        full,
+        nothing,
+    ]
+    assert len(site.hits) == 1
+
+
+async def test_a_body_that_breaks_off_is_not_sent(cell: Session, site: Site) -> None:
+    gate = holding()
+    code = """
+way = by_hand("")
+way.sendall(body[:1000])
+way.close()
+print(post(b"after"))
+"""
+    assert await said(cell, code, site, gate) == [hashlib.sha256(b"after").hexdigest()]
+    assert len(site.hits) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"a\tb\r\n", "5 bytes, of which 5 are shown as text:\na\tb\r\n"),
+        (b"\x1b[2J", "4 bytes, of which 4 are shown in hexadecimal digits:\n1b5b324a"),
+        ("\u202ea".encode(), "of which 4 are shown in hexadecimal digits:\n"),
+        (b"\xff" * 5_000, "5,000 bytes, of which 1,024 are shown in hexadecimal"),
+        ("\u00e9".encode() * 4_000, "8,000 bytes, of which 4,096 are shown as text"),
+        (b"x" + "\u00e9".encode() * 4_000, "8,001 bytes, of which 4,096 are shown as"),
+    ],
+)
+def test_people_see_the_beginning_of_a_body(data: bytes, shown: str) -> None:
+    body = HeldBody()
+    for start in range(0, len(data), 100):
+        body.add(data[start : start + 100])
+
+    assert shown in body.shown
+    assert body.facts["content_length"] == len(data)
+    body.close()
+    body.close()
+    assert HeldBody._held == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "told"), [(100, "went away before"), (WINDOW_BYTES, "sent 512 KiB more")]
+)
+async def test_a_withdrawn_request_says_why(size: int, told: str) -> None:
+    async def send_frame(header: Any, payload: Any = b"") -> None:
+        """Send nothing."""
+
+    attempt = Attempt(CellStream(1, send_frame))
+    attempt.stream.take("net_data", {}, bytes(size))
+    attempt.withdraw()
+
+    assert told in attempt.reason
