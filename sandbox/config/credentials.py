@@ -33,8 +33,8 @@ class Credential(SettingsModel):
     """Its name in records."""
 
     value: SecretReference
-    """The place of the value: `env:NAME` or `file:/path`, read when the sandbox opens.
-    It is 20 to 4,096 letters, digits or `._~+/=:-`."""
+    """The place of the value: `env:NAME` or `file:/path`, which is read again
+    when it changes. It is 20 to 4,096 letters, digits or `._~+/=:-`."""
 
     hosts: Annotated[tuple[str, ...], Field(min_length=1, max_length=100)]
     """Rules as in `Network.inspect`, which has to name each of them."""

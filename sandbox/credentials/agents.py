@@ -17,16 +17,12 @@ from urllib.parse import quote, unquote
 
 import h11
 
-from toolcell.core import ConfigError
-from toolcell.core.secrets import read_secret
-
 from ..config.credentials import Credential
 from ..config.host_rules import HostRules
 from .masking import Finder, Mask, spellings
+from .values import Value, check_apart
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-_VALUE = re.compile(r"[A-Za-z0-9._~+/=:-]{20,4096}")
-_MIN_RANDOM = 16
 _BASIC = re.compile(rb"(?i:basic) +([A-Za-z0-9+/=]+) *")
 # Pieces, and compressed answers, cannot be searched for a value.
 _NOT_SENT = (b"accept-encoding", b"range", b"if-range")
@@ -43,12 +39,26 @@ class MisplacedError(Exception):
         )
 
 
+class UnreadableError(Exception):
+    """The value of a credential cannot be used as it is now.
+
+    Args:
+        name: The credential.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the value of the credential {name} cannot be read at present: whoever "
+            "runs this host has to mend it, as its log says"
+        )
+
+
 class _Owned(NamedTuple):
     """A credential as the programs of one agent have it."""
 
     rule: Credential
     hosts: HostRules
-    value: str
+    value: Value
     placeholder: str
 
 
@@ -63,8 +73,9 @@ class Credentials:
     """
 
     def __init__(self, rules: Iterable[Credential]) -> None:
-        self._rules = [(rule, HostRules(rule.hosts), _value(rule)) for rule in rules]
-        _check_apart([(rule.name, value) for rule, _, value in self._rules])
+        self._rules = [(rule, HostRules(rule.hosts), Value(rule)) for rule in rules]
+        self._values = [value for _, _, value in self._rules]
+        check_apart((each.name, each.now) for each in self._values)
         self._agents: dict[str | None, AgentCredentials | None] = {}
 
     def of(self, agent_id: str | None) -> AgentCredentials | None:
@@ -73,11 +84,12 @@ class Credentials:
         key = agent_id if known else None
         if key not in self._agents:
             owned = [
-                _Owned(rule, hosts, value, _placeholder(rule, value))
+                _Owned(rule, hosts, value, _placeholder(rule, value.now))
                 for rule, hosts, value in self._rules
                 if rule.is_of(key)
             ]
-            self._agents[key] = AgentCredentials(owned) if owned else None
+            found = AgentCredentials(owned, self._values) if owned else None
+            self._agents[key] = found
         return self._agents[key]
 
 
@@ -86,18 +98,37 @@ class AgentCredentials:
 
     Args:
         owned: They, with their placeholders.
+        values: The values of all credentials of the sandbox.
     """
 
-    def __init__(self, owned: list[_Owned]) -> None:
+    def __init__(self, owned: list[_Owned], values: list[Value]) -> None:
         self._owned = owned
+        self._values = values
         self._placeholders = tuple(
             text for each in owned for text in spellings(each.placeholder)
         )
-        self._shown = {
-            text: (each.placeholder.encode() * 6)[: len(text)]
-            for each in owned
-            for text in spellings(each.value)
-        }
+        self._seen: list[tuple[str, str]] = []
+        self._shown: dict[bytes, bytes] = {}
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Read the values again whose files have changed.
+
+        Answers that are on their way are searched for the new ones from then on.
+        """
+        for each in self._owned:
+            each.value.refresh(self._values)
+        seen = [(each.value.now, each.value.before) for each in self._owned]
+        if seen == self._seen:
+            return
+        self._seen = seen
+        self._shown.clear()
+        for each in self._owned:
+            for value in (each.value.now, each.value.before):
+                for text in spellings(value) if value else ():
+                    size = len(text)
+                    filled = each.placeholder.encode() * (size // 20 + 1)
+                    self._shown[text] = filled[:size]
 
     @property
     def variables(self) -> dict[str, str]:
@@ -116,7 +147,9 @@ class AgentCredentials:
 
         Raises:
             MisplacedError: A placeholder is where no value may go.
+            UnreadableError: A value that it needs cannot be used.
         """
+        self._refresh()
         target, headers = head.target, list(head.headers.raw_items())
         used: list[str] = []
         for each in self._owned:
@@ -126,16 +159,14 @@ class AgentCredentials:
             target = _in_query(each, target)
             headers = [(name, _in_header(each, name, data)) for name, data in headers]
             if (target, headers) != before:
+                if each.value.problem:
+                    raise UnreadableError(each.rule.name)
                 used.append(each.rule.name)
         rest = [head.method, target, *(part for header in headers for part in header)]
         rest += [_decoded(data) for _, data in headers]
         if any(text in part for part in rest for text in self._placeholders):
             raise MisplacedError
-        kept = [
-            (name, data)
-            for name, data in headers
-            if place is None or name.lower() not in _NOT_SENT
-        ]
+        kept = [each for each in headers if each[0].lower() not in _NOT_SENT]
         made = h11.Request(method=head.method, target=target, headers=kept)
         return made, tuple(used)
 
@@ -154,39 +185,6 @@ class AgentCredentials:
         return Mask(self._shown)
 
 
-def _value(rule: Credential) -> str:
-    try:
-        value = read_secret(rule.value).get_secret_value()
-    except ConfigError as error:
-        raise ConfigError(
-            f"the credential {rule.name}: {error.message}", hint=error.hint
-        ) from None
-    if not _VALUE.fullmatch(value) or len(value) < len(rule.prefix) + _MIN_RANDOM:
-        raise ConfigError(
-            f"the credential {rule.name}: {rule.value} is not 20 to 4,096 characters "
-            "that are letters, digits or . _ ~ + / = : -, and at least "
-            f"{_MIN_RANDOM} more than its prefix",
-            hint="answers are searched for it: a shorter one is found by chance, and "
-            "others have too many spellings",
-        )
-    return value
-
-
-def _check_apart(values: list[tuple[str, str]]) -> None:
-    """Refuse a value that is a part of another: one's mask would show the other's rest.
-
-    Raises:
-        ConfigError: There is one.
-    """
-    for name, value in values:
-        for other, text in values:
-            if value != text and value in text:
-                raise ConfigError(
-                    f"the credential {name}: its value is a part of that of {other}",
-                    hint="give each of them its own value",
-                )
-
-
 def _placeholder(rule: Credential, value: str) -> str:
     """Return a placeholder as long as the value, so that lengths of answers stay."""
     size = len(value) - len(rule.prefix)
@@ -200,7 +198,7 @@ def _in_header(each: _Owned, name: bytes, data: bytes) -> bytes:
     if "basic" in where and title == "authorization":
         data = _in_basic(each, data)
     if f"header:{title}" in where:
-        data = data.replace(each.placeholder.encode(), each.value.encode())
+        data = data.replace(each.placeholder.encode(), each.value.now.encode())
     return data
 
 
@@ -210,7 +208,7 @@ def _in_basic(each: _Owned, data: bytes) -> bytes:
     if not pair:
         return data
     user, colon, password = pair.partition(b":")
-    own, value = each.placeholder.encode(), each.value.encode()
+    own, value = each.placeholder.encode(), each.value.now.encode()
     made = [value if part == own else part for part in (user, password)]
     if made == [user, password]:
         return data
@@ -225,7 +223,7 @@ def _in_query(each: _Owned, target: bytes) -> bytes:
         for part in query.decode("ascii").split("&"):
             name, equals, text = part.partition("=")
             is_it = unquote(name) in names and unquote(text) == each.placeholder
-            yield name + equals + quote(each.value, safe="") if is_it else part
+            yield name + equals + quote(each.value.now, safe="") if is_it else part
 
     return path + mark + "&".join(parts()).encode() if names else target
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Mapping
 from urllib.parse import quote
 
 
@@ -63,12 +64,11 @@ class Mask:
     how much of a guess is right.
 
     Args:
-        texts: What to write over, and what to write; equal in length.
+        texts: What to write over, and what to write; equal in length. It may change.
     """
 
-    def __init__(self, texts: dict[bytes, bytes]) -> None:
+    def __init__(self, texts: Mapping[bytes, bytes]) -> None:
         self._texts = texts
-        self._keeps = max(map(len, texts), default=1) - 1
         self._held = b""
 
     @property
@@ -79,7 +79,8 @@ class Mask:
     def next(self, data: bytes) -> bytes:
         """Return the bytes that may be shown once `data` has come."""
         data = self.whole(self._held + data)
-        shown = max(len(data) - self._keeps, 0)
+        keeps = max(map(len, self._texts), default=1) - 1
+        shown = max(len(data) - keeps, 0)
         self._held = data[shown:]
         return data[:shown]
 

@@ -448,7 +448,7 @@ class Egress:
             if isinstance(preamble, HTTPRequest):
                 is_new = preamble is not proxy_request.http
                 async with self.judged(attempt, preamble) if is_new else nullcontext():
-                    attempt.response = ResponseHead()
+                    attempt.response = ResponseHead(preamble.mask())
                     await preamble.make(stream, send)
                     # One request, one connection: the next was not checked.
                     while await stream.receive():

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from ..credentials.masking import Mask
 from .attempt import Attempt
-from .http_request import HTTPRequest
+from .http_request import UNSEARCHABLE, HTTPRequest
 
 
 class Exchange:
@@ -18,6 +18,9 @@ class Exchange:
         self._request = request
         self._began = attempt.bytes_in, attempt.bytes_out
         self.status: int | None = None
+        self.is_reached = False
+        """True once the server has proved its name."""
+
         self.is_sent = False
         """True once the server was sent all of the request."""
         self.mask = Mask({})
@@ -28,7 +31,7 @@ class Exchange:
         told.pop("status", None)
         if self.status is not None:
             told["status"] = self.status
-        if self._request.used:
+        if self._request.used and self.is_reached:
             told["used"] = list(self._request.used)
         came, went = self._began
         told["bytes_in"] = self._attempt.bytes_in - came
@@ -48,10 +51,7 @@ class Exchange:
             for name, value in answer.headers
         )
         if is_coded or answer.status_code == 206:
-            raise NoAnswerError(
-                "the server's answer is compressed, or a piece, and cannot be searched "
-                "for credentials"
-            )
+            raise NoAnswerError(UNSEARCHABLE)
         whole = self.mask.whole
         headers = answer.headers.raw_items()
         return h11.Response(

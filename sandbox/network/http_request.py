@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from toolcell.core import CellLostError, GuardDeniedError
 
 from ..config.host_rules import DEFAULT_PORTS, read_authority, write_authority
-from ..credentials.agents import AgentCredentials, MisplacedError
+from ..credentials.agents import AgentCredentials, MisplacedError, UnreadableError
 from ..credentials.masking import Mask
 from .gate import ActName
 from .held_body import HeldBody
@@ -30,12 +30,17 @@ from .types import (
 )
 
 MAX_HEAD_BYTES = 65_536
+UNSEARCHABLE = (
+    "the server's answer is compressed, or a piece, and cannot be searched for "
+    "credentials"
+)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(.*)", re.DOTALL)
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _LINE_END = re.compile(rb"\r?\n")
 _NO_INTERIM = re.compile(rb"node\b|undici\b")
 _INTERIM = (b"HTTP/1.1 1", b"HTTP/1.0 1")
+_CODED = re.compile(rb"(?im)^content-encoding[ \t]*:(?![ \t]*(identity)?\r?$)")
 _STATUS = re.compile(rb"HTTP/1\.[01] +([0-9]{3})\b")
 _OF_A_CONNECTION = (b"connection", b"keep-alive", b"proxy-connection")
 _HOP_BY_HOP = frozenset(
@@ -278,6 +283,9 @@ def _unplaced_is_refused() -> Iterator[None]:
         yield
     except MisplacedError as error:
         raise RefusedError(str(error), headers={REFUSAL: MISPLACED}) from None
+    except UnreadableError as error:
+        headers = {REFUSAL: "credential_unreadable"}
+        raise RefusedError(str(error), headers=headers) from None
 
 
 def _unlike_its_head() -> RefusedError:
@@ -328,18 +336,26 @@ class ResponseHead:
 
     Whoever closes a connection says so (RFC 9112, 9.6); a client's pool would use it
     again otherwise. The server's own word was about its connection to the proxy.
+
+    Args:
+        mask: Writes over credentials in it, and in the body.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
         self._held = b""
         self._passed = False
         self.status: int | None = None
         """The status code, once it has come."""
 
     def pass_on(self, data: bytes | memoryview) -> bytes | memoryview:
-        """Return the bytes for the program that these ones of the server allow."""
+        """Return the bytes for the program that these ones of the server allow.
+
+        Raises:
+            OSError: The body cannot be searched for credentials.
+        """
         if self._passed:
-            return data
+            return self._mask.next(bytes(data)) if self._mask.hides else data
         self._held += bytes(data)
         ready = b""
         while not self._passed and (end := _END_OF_HEAD.search(self._held)):
@@ -347,16 +363,18 @@ class ResponseHead:
             self._passed = not head.startswith(_INTERIM)
             if self._passed:
                 self.status = _status_of(head)
-            ready += _closing(head) if self._passed else head
+                if self._mask.hides and (self.status == 206 or _CODED.search(head)):
+                    raise OSError(UNSEARCHABLE)
+            ready += self._mask.whole(_closing(head) if self._passed else head)
         if self._passed or len(self._held) > MAX_HEAD_BYTES:
             self._passed = True
-            ready, self._held = ready + self._held, b""
+            ready, self._held = ready + self._mask.next(self._held), b""
         return ready
 
     def end(self) -> bytes:
         """Return what is left when the server has ended."""
-        left, self._held = self._held, b""
-        return left
+        left, self._held = self._mask.next(self._held), b""
+        return left + self._mask.end()
 
 
 def _status_of(head: bytes) -> int | None:

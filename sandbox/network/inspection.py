@@ -252,7 +252,7 @@ class InspectedConnection:
     ) -> bool:
         """Send an admitted request, and its answer back; see `_serve_next`."""
         server = await self._reach()
-        exchange.mask = request.mask()
+        exchange.is_reached, exchange.mask = True, request.mask()
         out = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         with unwrapped_single_error():
             await self._both_ways(exchange, request, reader, out, server)

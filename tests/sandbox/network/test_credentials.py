@@ -7,11 +7,12 @@ import html
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+import h11
 import pytest
 
 from toolcell.core import AuditError, ConfigError
@@ -23,6 +24,7 @@ from toolcell.sandbox.spi import NetworkAct
 
 from ...conftest import BackendRow
 from ...support.cells.gates import Gate
+from ...support.cells.mirror import Mirror, mirroring
 from ...support.cells.web_server import NAME, resolve_here
 
 pytestmark = pytest.mark.anyio
@@ -31,13 +33,20 @@ VALUE = f"ghp_{secrets.token_hex(4)}/of+the=host{secrets.token_hex(4)}"
 OTHER = "other.example.test"
 
 
+@pytest.fixture(scope="module")
+def plain() -> Iterator[type[Mirror]]:
+    with mirroring(None, VALUE) as handler:
+        yield handler
+
+
 def configured(
-    backend: BackendRow, port: int, certificate: Path, value: str
+    backend: BackendRow, port: int, certificate: Path, value: str, plain: int
 ) -> SandboxConfig:
     hosts = [f"{NAME}:{port}", f"{OTHER}:{port}"]
+    open_hosts = f"{OTHER}:{plain}", f"127.0.0.1:{port}", f"127.0.0.1:{plain}"
     network = Network(
         mode="guarded",
-        hosts=(*hosts, f"127.0.0.1:{port}"),
+        hosts=(*hosts, *open_hosts),
         inspect=tuple(hosts),
         server_ca=str(certificate),
     )
@@ -59,12 +68,14 @@ def configured(
 async def manager(
     backend: BackendRow,
     mirror: Any,
+    plain: Any,
     certificate: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[SandboxManager]:
     file = tmp_path_factory.mktemp("secret") / "token"
     file.write_text(VALUE + "\n")
-    config = configured(backend, mirror.port, certificate, f"file:{file}")
+    value = f"file:{file}"
+    config = configured(backend, mirror.port, certificate, value, plain.port)
     async with SandboxManager(config, resolver=resolve_here) as manager:
         yield manager
 
@@ -204,6 +215,89 @@ print(send("/piece")[0], send("/gzip")[0])
 
 
 @pytest.mark.promise("boundary-6")
+async def test_an_answer_in_the_clear_shows_the_placeholder(
+    cell: Session, mirror: Any, plain: Any
+) -> None:
+    code = f"""
+url = "http://{OTHER}:{plain.port}/"
+headers = {{"Range": "bytes=0-3", "Accept-Encoding": "gzip"}}
+request = urllib.request.Request(url + "value", None, headers)
+print(urllib.request.urlopen(request).read() == token.encode())
+for path in ("gzip", "piece"):
+    try:
+        urllib.request.urlopen(url + path)
+    except OSError as error:
+        print("broken off")
+"""
+    plain.heads.clear()
+    assert await said(cell, code, mirror, Gate()) == ["True", *["broken off"] * 2]
+    assert not {"Range", "gzip"} & {*plain.heads[0].replace(":", "").split()}
+
+
+@pytest.mark.promise("boundary-6")
+async def test_a_value_that_changed_is_used_for_the_next_request(
+    backend: BackendRow,
+    mirror: Any,
+    plain: Any,
+    certificate: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file, fresh = tmp_path / "token", f"ghp_{secrets.token_hex(30)}"
+    file.write_text(VALUE)
+    value = f"file:{file}"
+    config = configured(backend, mirror.port, certificate, value, plain.port)
+    ask = """
+status, told, body = send("/plain", Authorization="Bearer " + token)
+hidden = send("/value")[2] == token.encode()
+print(status, token in told or told, hidden)
+"""
+    mirror.heads.clear()
+    async with (
+        SandboxManager(config, resolver=resolve_here) as manager,
+        manager.session(agent_id="builder") as cell,
+    ):
+        found = []
+        for each in (VALUE, fresh, "short", None, fresh):
+            file.unlink(missing_ok=True)
+            if each is not None:
+                file.write_text(each)
+            found += await said(cell, ask, mirror, Gate())
+
+    lost = "403 credential_unreadable True"
+    assert found == ["200 True True"] * 2 + [lost] * 2 + ["200 True True"]
+    sent = [head for head in mirror.heads if "/plain" in head]
+    assert [f"Bearer {VALUE}\n" in head for head in sent] == [True, False, False]
+    assert [f"Bearer {fresh}\n" in head for head in sent] == [False, True, True]
+    assert caplog.text.count("the credential github: ") == 2
+    assert fresh not in caplog.text
+
+
+@pytest.mark.promise("boundary-6")
+def test_answers_on_their_way_are_searched_for_a_new_value(tmp_path: Path) -> None:
+    file, old, new = tmp_path / "token", b"old-" * 10, b"new-" * 20
+    file.write_bytes(old)
+    rule = Credential(
+        name="one",
+        value=f"file:{file}",
+        hosts=("a.test:443",),
+        agents=("a",),
+        variable="ONE",
+    )
+    programs = Credentials([rule]).of("a")
+    assert programs is not None
+    mask = programs.mask()
+
+    file.write_bytes(new)
+    head = h11.Request(method="GET", target="/", headers=[("Host", "b.test")])
+    programs.placed(head, None)
+    for value in (old, new):
+        hidden = mask.whole(b"<" + value + b">")
+        assert value not in hidden
+        assert len(hidden) == len(value) + 2
+
+
+@pytest.mark.promise("boundary-6")
 def test_what_is_kept_back_says_nothing_of_a_value() -> None:
     def sizes(guess: str) -> list[int]:
         mask = Mask({text: b"*" * len(text) for text in spellings(VALUE)})
@@ -268,6 +362,10 @@ os.environ.get("GITHUB_TOKEN", "none")
         ({"hosts": ["a.test:80"]}, "HTTPS alone"),
         ({"hosts": ["b.test:443"]}, "`network.inspect` does not name"),
         ({"where": ["json:/token"]}, "not served"),
+        ({"where": ["form:client_secret"]}, "not served"),
+        ({"inject": "Bearer {value}"}, "inject"),
+        ({"kind": "aws-sigv4"}, "kind"),
+        ({"value": str}, "value"),
         ({"where": ["header:Host"]}, "not served"),
         ({"variable": "https_proxy"}, "leads programs to the proxy"),
         ({"variable": "NODE_USE_ENV_PROXY"}, "leads programs to the proxy"),

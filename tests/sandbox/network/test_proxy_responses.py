@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolcell.sandbox import Network, SandboxManager
+from toolcell.sandbox.credentials.masking import Mask
 from toolcell.sandbox.network.http_request import ResponseHead
 
 from ...conftest import BackendRow
@@ -30,9 +31,38 @@ RESPONSES = {
 def test_a_response_says_that_its_connection_closes(said: bytes, heard: bytes) -> None:
     """A client's pool would use the connection again, and find it closed."""
     for size in (1, 7, 1 << 16):
-        head = ResponseHead()
+        head = ResponseHead(Mask({}))
         pieces = [said[i : i + size] for i in range(0, len(said), size)]
         assert b"".join(map(head.pass_on, pieces)) + head.end() == heard
+
+
+@pytest.mark.promise("boundary-6")
+def test_a_plain_response_shows_no_value() -> None:
+    value, shown = b"v" * 30, b"p" * 30
+    said = b"HTTP/1.1 200 OK %s\r\nA: %s\r\n\r\n1%s2" % ((value,) * 3)
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+    for size in (1, 7, 1 << 16):
+        head = ResponseHead(Mask({value: shown}))
+        assert head.pass_on(interim) == interim, "a client waits for it"
+        pieces = [said[i : i + size] for i in range(0, len(said), size)]
+        heard = b"".join(map(head.pass_on, pieces)) + head.end()
+        assert heard.count(shown) == 3
+        assert value not in heard
+
+
+@pytest.mark.promise("boundary-6")
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 206 P\r\nA: 1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-Encoding:gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\nContent-Encoding: identity, br\n\n",
+    ],
+)
+def test_a_plain_response_that_cannot_be_searched_breaks_off(head: bytes) -> None:
+    assert ResponseHead(Mask({})).pass_on(head)
+    with pytest.raises(OSError, match="cannot be searched"):
+        ResponseHead(Mask({b"v": b"p"})).pass_on(head)
 
 
 OWN_SERVER = """

@@ -1,4 +1,4 @@
-"""A server over TLS that keeps the requests that come, and shows what they sent."""
+"""A server that keeps the requests that come, and shows what they sent."""
 
 from __future__ import annotations
 
@@ -99,11 +99,17 @@ def credential_of(file: Path, host: str, **more: Any) -> Any:
 
 
 @contextmanager
-def mirroring(certificate: Path, value: str) -> Iterator[type[Mirror]]:
-    """Serve on a free port of 127.0.0.1; `/value` shows the value."""
+def mirroring(certificate: Path | None, value: str) -> Iterator[type[Mirror]]:
+    """Serve on a free port of 127.0.0.1; `/value` shows the value.
+
+    Args:
+        certificate: Of `self_signed`; None serves without TLS.
+        value: What `/value` shows.
+    """
     handler: Any = type("Bound", (Mirror,), {"heads": [], "value": value})
     server = Server(("127.0.0.1", 0), handler)
     handler.port = server.server_port
-    secure(server, certificate)
+    if certificate is not None:
+        secure(server, certificate)
     with running(server):
         yield handler
