@@ -35,6 +35,10 @@ def test_credentials_are_listed_without_their_values(tmp_path: Path) -> None:
     listed = json.loads(runner.invoke(app, [*command, "--json"]).stdout)
 
     assert table.exit_code == 0
-    assert "example\tEXAMPLE_TOKEN\tapi.example.org:443\tbuilder" in table.stdout
+    assert (
+        "example\tEXAMPLE_TOKEN\tapi.example.org:443\tbuilder\tnot recorded"
+        in table.stdout
+    )
     assert listed[0]["agents"] == ["builder"]
     assert "value" not in listed[0]
+    assert listed[0]["last_use"] is None

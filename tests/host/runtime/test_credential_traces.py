@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from typer.testing import CliRunner
 
 from toolcell.guard import verify_audit
 from toolcell.host import Host, HostConfig
+from toolcell.host.cli.commands import make_app
 from toolcell.sandbox.credentials.masking import spellings
 from toolcell.sandbox.network.look_ups import LookUps
 
@@ -106,6 +108,10 @@ async def test_no_record_log_span_or_file_has_a_value(
         assert not any(spelling in text for text in texts)
     placeholder = content["stdout"].split()[0].encode()
     assert found_below(folder, spellings(VALUE)) == set()
+    command = ["credentials", "list", "--json", "--config", str(path)]
+    listed = CliRunner().invoke(make_app(["credentials"]), command).stdout
+    last = max(each.started_at for each in records if "used" in str(each.result))
+    assert json.loads(listed)[0]["last_use"] == last.isoformat(timespec="seconds")
     assert "audit.jsonl" in found_below(folder, [placeholder])
     reasons = [each.reason for each in records if each.status == "denied"]
     assert sorted(map(str, reasons)) == [
