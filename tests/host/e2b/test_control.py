@@ -106,6 +106,8 @@ async def test_lists_are_filtered_and_have_pages(tmp_path: Path) -> None:
         ({"timeout": "soon"}, 400, "timeout"),
         ({"mcp": {"x": {}}}, 501, "mcp"),
         ({"volumeMounts": [{}]}, 501, "volumeMounts"),
+        ({"iam": {"enabled": True}}, 501, "iam"),
+        ({"secrets": {"A": "b"}}, 501, "secrets"),
         ({"network": {"allowOut": ["example.org"]}}, 400, "example.org"),
         ({"network": {"denyOut": ["10.0.0.0/8"]}}, 501, "denyOut"),
         ({"network": {"rules": {"example.org": [{}]}}}, 501, "rules"),
