@@ -359,7 +359,7 @@ class Cell:
         result = build_result(report, program.language, program.limits, self.traits)
         self.clean = self.settled and not program.egress and is_clean(report, result)
         if program.egress is not None:
-            from ..network.names import with_name_warnings
+            from ..results.name_warnings import with_name_warnings
 
             return with_name_warnings(result, program.egress.listeners)
         return result

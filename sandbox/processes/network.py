@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..cell.wire.frames import Frame
-from ..network.names import with_name_warnings
 from ..network.run_clock import RunClock
+from ..results.name_warnings import with_name_warnings
 from ..results.result import ExecutionResult
 from .side_channel import SideChannel
 

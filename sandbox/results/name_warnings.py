@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..results.result import ExecutionResult
+    from .result import ExecutionResult
 
 _WEB_PORTS = (80, 443)
 
