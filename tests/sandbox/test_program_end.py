@@ -149,11 +149,17 @@ async def test_what_a_program_spoils_costs_neither_value_nor_state(
 async def test_a_session_without_its_channel_says_why_it_ended(
     sandbox: Sandbox,
 ) -> None:
+    """And writes nothing into the file that a program has in its place."""
+    code = "import os\nos.close(3)\n"
+    another = "os.open('own', os.O_WRONLY | os.O_CREAT)\n"
     async with sandbox.session() as session:
-        result = await session.run("import os\nos.close(3)")
+        for more in ("", another):
+            result = await session.run(code + more)
 
-    assert (result.status, result.exit_code, result.state) == ("exit", 70, "lost")
-    assert result.stderr == "toolcell: the interpreter ended by OSError\n"
+            ended = (result.status, result.exit_code, result.state)
+            assert ended == ("exit", 70, "lost")
+            assert result.stderr == "toolcell: the interpreter ended by OSError\n"
+        assert await session.read_file("own") == b""
 
 
 @pytest.mark.promise("FP27")

@@ -279,6 +279,8 @@ def _live(request: dict[str, Any] | None) -> int:
             ending.flush()
             streams.end()
             line = _encode({**outcome.report, "exit_code": outcome.exit_code})
+        if not _has_channel():
+            raise OSError("the program has another file where the channel was")
         _write_all(RESULT_FD, line)
         request, first = None, _await_program()
 
@@ -387,11 +389,15 @@ def _run_python(request: dict[str, Any]) -> int:
 def _report(report: dict[str, Any]) -> None:
     """Send the report, unless the program has closed the socket or has a file there."""
     try:
-        if stat.S_ISSOCK(os.fstat(RESULT_FD).st_mode):
+        if _has_channel():
             _write_all(RESULT_FD, _encode(report))
     except Exception:
         # Its exit code says how it ended.
         return
+
+
+def _has_channel() -> bool:
+    return stat.S_ISSOCK(os.fstat(RESULT_FD).st_mode)
 
 
 def _restricted(
