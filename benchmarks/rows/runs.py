@@ -15,6 +15,7 @@ from baselines import installed, programs
 from baselines.programs import HELLO, PYTHON
 from harness import processes
 from harness.measure import (
+    BURST,
     SLOW_BURST,
     Contender,
     Row,
@@ -50,6 +51,7 @@ _PROGRAMS_PER_CELL = 1000
 _REUSED_ROUNDS = 9
 _START_SHARE, _START_MS = 1.3, 4
 _OWN_USER_MS, _SHARED_USER_MS = 1.5, 3
+_END_MS = 0.3
 _PAUSE_SECONDS = 0.05
 _SUM_OF_SQUARES = """\
 import time
@@ -187,6 +189,33 @@ async def confined_fork(options: Options) -> list[Row]:
         compare="absolute",
         gate=_OWN_USER_MS if own_user else _SHARED_USER_MS,
     )
+    return [*against(work, samples, [None], "share"), bound]
+
+
+async def program_end(options: Options) -> list[Row]:
+    """CPU time of the end of a program that opened nothing; `os._exit` has none."""
+    work = "end of a program that opened nothing"
+    async with SandboxManager(_subprocess_config()) as sandbox:
+        async with sandbox.session() as opened:
+
+            async def run(code: str, status: str) -> float:
+                result = await opened.run(code, fresh=True)
+                if result.status != status:
+                    raise WrongResult(f"{code!r} became {result!r}")
+                return result.usage.cpu_ms
+
+            contenders = [
+                Contender(name=name, run=partial(run, code, status), burst=1)
+                for name, code, status in (
+                    ("session.run(fresh=True)", "import os\npass", "ok"),
+                    ("by os._exit", "import os\nos._exit(0)", "exit"),
+                )
+            ]
+            whole = await take_turns(contenders, BURST * options.runs)
+    samples = [sample.by_own_clock() for sample in whole]
+    more = [each - samples[1].p50 for each in samples[0].values]
+    added = Sample(name="less one that ends by os._exit", values=more)
+    bound = Row(work=f"{work}, less", ours=added, compare="absolute", gate=_END_MS)
     return [*against(work, samples, [None], "share"), bound]
 
 
@@ -369,6 +398,7 @@ ROWS: dict[str, RowMaker] = {
     "subprocess-reused": partial(reused, "kernel", 3.2),
     "confined-prepared": confined_prepared,
     "confined-fork": confined_fork,
+    "program-end": program_end,
     "confined-reused": partial(reused, "confined", 2),
     "docker-reused": partial(reused_containers, "runc", 200, 25),
     "runsc-reused": partial(reused_containers, "runsc", 40, 5),
