@@ -91,10 +91,22 @@ async def by_run(case: Case) -> End:
 
 
 async def by_session(case: Case) -> End:
-    result = await case.session.run(case.code, fresh=True)
+    return end_in_session(case, await case.session.run(case.code, fresh=True))
+
+
+def end_in_session(case: Case, result: ExecutionResult) -> End:
     files = {each.name: each.size for each in result.artifacts}
     own = {name: size for name, size in files.items() if name.startswith(case.name)}
     return end_of(result, own)
+
+
+async def by_living_session(case: Case) -> End:
+    """Its interpreter lives on, with all that the program left."""
+    context = await case.session.context()
+    try:
+        return end_in_session(case, await context.run(case.code))
+    finally:
+        await context.aclose()
 
 
 async def by_exec(case: Case) -> End:
@@ -152,6 +164,23 @@ class Door(NamedTuple):
 # As docs/languages.md says.
 UTF_8 = {"sees 18": "cells are in UTF-8 mode"}
 OWN_FILE = {"sees 1": "the files of a session's runs are numbered"}
+LIVES_ON = dict.fromkeys(
+    (
+        *(f"ends {number}" for number in (0, 1, 2, 3, 4, 6, 7)),
+        *(f"files {number}" for number in (0, 2, 3, 4, 6, 11, 14, 16, 17)),
+        *("hooks 2", "output 18", "output 19", "raises 23", "raises 24"),
+        *("spoils 4", "spoils 12", "spoils 17"),
+    ),
+    "buffers, threads, exit handlers and tracers go on with the interpreter",
+)
+IS_CELL = {
+    "raises 4": "the cell of a notebook may be indented",
+    "raises 21": "the cell of a notebook may wait",
+}
+OWN_CHANNEL = {
+    "files 15": "the session's own descriptors are closed, too, so it ends",
+    "spoils 9": "the session's own descriptors are closed, too, so it ends",
+}
 NO_BYTECODE = {"sees 6": "python3 writes no bytecode"}
 FOR_MODELS = {
     "dies 0": "the status tells of a signal, and there is no exit code",
@@ -163,6 +192,11 @@ FOR_MODELS = {
 DOORS = {
     "run": Door(by_run, different=UTF_8),
     "session": Door(by_session, has_input=False, different={**UTF_8, **OWN_FILE}),
+    "living session": Door(
+        by_living_session,
+        has_input=False,
+        different={**UTF_8, **OWN_FILE, **LIVES_ON, **IS_CELL, **OWN_CHANNEL},
+    ),
     "exec": Door(by_exec, different={**UTF_8, **NO_BYTECODE}),
     "CodeExecutor": Door(by_code_executor, has_input=False, different=UTF_8),
     "run_python": Door(

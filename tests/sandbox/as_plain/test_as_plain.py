@@ -76,7 +76,9 @@ async def test_a_run_is_as_plain(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("door", ["session", "exec", "CodeExecutor", "run_python"])
+@pytest.mark.parametrize(
+    "door", ["session", "living session", "exec", "CodeExecutor", "run_python"]
+)
 async def test_other_doors_are_as_plain(
     backend: BackendRow, sandbox: Sandbox, tmp_path: Path, door: str, kind: str
 ) -> None:
