@@ -107,13 +107,14 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     mark_slow(item)
-    if _backend_of(item) is CONFINED and not _is_usual_attack(item):
+    if _backend_of(item) is CONFINED and not _is_usual(item):
         item.add_marker("slow")
 
 
-def _is_usual_attack(item: pytest.Item) -> bool:
-    """Say whether a test is an attack that no row with namespaces tries here."""
-    if not _name(item).startswith("security/"):
+def _is_usual(item: pytest.Item) -> bool:
+    """Say whether a test is for each change where no row has namespaces."""
+    is_attack = _name(item).startswith("security/")
+    if not is_attack and not item.get_closest_marker("smoke"):
         return False
     given = getattr(item.config, "workerinput", {})
     return (given.get("level") or level_here()) == "confined"
