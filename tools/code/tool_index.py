@@ -23,6 +23,7 @@ _SEARCH = "SELECT name FROM tools WHERE tools MATCH ? ORDER BY rank, rowid"
 class ToolIndex:
     """The words of names, descriptions and arguments of tools, in SQLite's FTS5.
 
+    Where SQLite was built without it, tools are ordered by how many words they have.
     Any number of threads may search at once.
 
     Args:
@@ -31,8 +32,13 @@ class ToolIndex:
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._turn = threading.Lock()
+        self._words: dict[str, set[str]] | None = None
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
-        self._database.execute(_SCHEMA)
+        try:
+            self._database.execute(_SCHEMA)
+        except sqlite3.OperationalError:
+            self._words = {tool.name: set(_words_of(tool)) for tool in tools}
+            return
         rows = ((tool.name, " ".join(_words_of(tool))) for tool in tools)
         self._database.executemany(_INSERT, rows)
 
@@ -44,10 +50,17 @@ class ToolIndex:
         words = _words(query)[:MAX_WORDS]
         if not words:
             return []
+        if self._words is not None:
+            return _counted(self._words, set(words))
         # Quoted: FTS5 would read AND, NOT, `-` and `:` as its own language.
         match = " OR ".join(f'"{word}"' for word in words)
         with self._turn:
             return [name for (name,) in self._database.execute(_SEARCH, (match,))]
+
+
+def _counted(tools: Mapping[str, set[str]], asked: set[str]) -> list[str]:
+    counts = {name: len(asked & words) for name, words in tools.items()}
+    return sorted(filter(counts.get, counts), key=lambda name: -counts[name])
 
 
 def _words_of(tool: Tool) -> Iterator[str]:

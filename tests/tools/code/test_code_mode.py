@@ -22,6 +22,7 @@ from toolcell.tools import (
     tool,
 )
 from toolcell.tools.builtin import code_mode_tools
+from toolcell.tools.code import tool_index
 from toolcell.tools.code.catalogue import MAX_FULL_CHARACTERS, ToolCatalogue
 from toolcell.tools.code.tool_index import ToolIndex
 
@@ -207,10 +208,45 @@ def test_names_are_found_by_their_words() -> None:
     assert index.search("🔥 '' \x00") == []
 
 
-async def test_code_mode_costs_a_twentieth_of_a_thousand_tools(
-    sandbox: SandboxManager,
+def test_without_fts5_tools_are_ordered_by_how_many_words_they_have(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The gate of 5 % of what the whole list says, an answer of ten tools included."""
+    absent = "CREATE VIRTUAL TABLE tools USING no_such_module (name, words)"
+    monkeypatch.setattr(tool_index, "_SCHEMA", absent)
+    index = ToolIndex([price, refund, secret_refund])
+
+    assert index.search("secret money")[0] == "secret_refund"
+    assert index.search("getPrice") == ["shop.getPrice"]
+    assert index.search("🔥") == index.search("nothing like it") == []
+    assert ToolIndex([]).search("money") == []
+
+
+KEYWORDS = {
+    "game guide search": "GameGuideAPI_search_guide",
+    "artwork auction price": "art_auction_fetch_artwork_price",
+    "body mass index": "calculate_bmi",
+    "polynomial derivative": "calculate_derivative",
+    "greatest common divisor": "calculate_gcd",
+    "wire resistance": "calculate_resistance",
+    "confidence interval mean": "confidence_interval_calculate",
+    "create histogram": "create_histogram",
+    "database backup": "database_create_backup",
+    "turtle population": "ecology_get_turtle_population",
+    "quarterly dividend share": "finance_calculate_quarterly_dividend_per_share",
+    "book flight": "flight_book",
+    "grocery order delivery": "grocery_delivery_order",
+    "president by year": "history_api_get_president_by_year",
+    "house price forecast": "house_price_forecast",
+    "lawyer search expertise": "lawyer_search",
+    "museum opening hours": "museum_get_hours",
+    "poker winner cards": "poker_game_winner",
+    "recipe dietary ingredients": "recipe_search",
+    "sales growth rate": "sales_growth_calculate",
+}
+"""Twenty tasks as a model asks for them, and the tool that does each."""
+
+
+def thousand_tools() -> ToolRegistry:
     registry = ToolRegistry()
     for number, about in enumerate(records("bfcl/tools.jsonl")[:1000]):
         words = re.sub(r"[^A-Za-z0-9_]", "_", about["name"])[:50]
@@ -222,6 +258,25 @@ async def test_code_mode_costs_a_twentieth_of_a_thousand_tools(
                 parameters=about["inputSchema"],
             )
         )
+    return registry
+
+
+def test_keywords_find_their_tool_among_the_first_ten_of_a_thousand() -> None:
+    index = ToolIndex(thousand_tools().snapshot())
+    found = {query: index.search(query)[:10] for query in KEYWORDS}
+    bare = {
+        query: [name.partition("_")[2] for name in names]
+        for query, names in found.items()
+    }
+
+    assert [query for query in KEYWORDS if KEYWORDS[query] not in bare[query]] == []
+
+
+async def test_code_mode_costs_a_twentieth_of_a_thousand_tools(
+    sandbox: SandboxManager,
+) -> None:
+    """The gate of 5 % of what the whole list says, an answer of ten tools included."""
+    registry = thousand_tools()
     code = CodeExecutor(sandbox, registry, guard=None)
     three = code_mode_tools(sandbox, executor=code)
     catalogue = ToolCatalogue(code)
