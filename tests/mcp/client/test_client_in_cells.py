@@ -53,6 +53,7 @@ async def value(toolset: MCPToolset, agent_id: str | None, expression: str) -> A
     [
         (["no-such"], ["no-such: No such file", "in `packages` or `npm` of its cell"]),
         (["bunx", "x"], ["`npm` of its cell and its command"]),
+        (["env", "deno"], ["exit code 127", "the interpreter that it names"]),
         (["/etc/passwd"], ["/etc/passwd: Permission denied", "make it executable"]),
         (["uvx", "x"], ["uvx: No such file", "`packages` of its cell and its command"]),
         (["python3", "-c", "import mcp"], ["exit code 1", "No module named 'mcp'"]),

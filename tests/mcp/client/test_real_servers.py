@@ -163,3 +163,47 @@ async def test_filesystem(backend: BackendRow) -> None:
     )
 
     assert "for servers" in text
+
+
+BOOK = {"path": "/work/book.xlsx"}
+OTHERS: list[tuple[list[str], list[str], dict[str, Any], dict[str, str], str]] = [
+    (
+        ["mcp-server-calculator"],
+        ["mcp-server-calculator"],
+        {"calculate": {"expression": "6 * 7"}},
+        {},
+        "42",
+    ),
+    (
+        ["mcp-shell-server"],
+        ["mcp-shell-server"],
+        {"shell_execute": {"command": ["echo", "tea"], "directory": "/work"}},
+        {"ALLOW_COMMANDS": "echo"},
+        "tea",
+    ),
+    (
+        ["excel-mcp-server"],
+        ["excel-mcp-server", "stdio"],
+        {"create_workbook": BOOK, "describe_workbook": BOOK},
+        {},
+        "Sheet",
+    ),
+]
+
+
+@ON_SUBPROCESS
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("packages", "argv", "wanted", "env", "told"),
+    OTHERS,
+    ids=[argv[0] for _, argv, *_ in OTHERS],
+)
+async def test_others(
+    backend: BackendRow,
+    packages: list[str],
+    argv: list[str],
+    wanted: dict[str, Any],
+    env: dict[str, str],
+    told: str,
+) -> None:
+    assert told in await answer(backend, packages, argv, wanted, env=env)

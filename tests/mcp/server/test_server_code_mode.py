@@ -9,13 +9,19 @@ import pytest
 
 from toolcell.tools import tool
 
-from ...support.mcp.served_hosts import CONFIG, MODES, client_of, said, served
+from ...support.mcp.by_hand import INITIALIZED, receive, send, server
+from ...support.mcp.served_hosts import (
+    CONFIG,
+    INITIALIZE,
+    MODES,
+    client_of,
+    said,
+    served,
+    written,
+)
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.promise("door-7"),
-    pytest.mark.parametrize("mode", MODES),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("door-7")]
+ON_BOTH = pytest.mark.parametrize("mode", MODES)
 
 CODE_MODE = CONFIG.replace(
     'agent_id = "a"\napproval',
@@ -42,6 +48,7 @@ async def hidden(number: int) -> int:
     return 2 * number
 
 
+@ON_BOTH
 async def test_a_client_finds_and_runs(tmp_path: Path, mode: Any) -> None:
     async with (
         served(tmp_path, direct, double, hidden, text=CODE_MODE) as server,
@@ -63,6 +70,7 @@ async def test_a_client_finds_and_runs(tmp_path: Path, mode: Any) -> None:
     assert around.is_error and "only a program" in str(said(around))
 
 
+@ON_BOTH
 async def test_without_it_nothing_is_different(tmp_path: Path, mode: Any) -> None:
     async with (
         served(tmp_path, direct, double) as server,
@@ -71,3 +79,13 @@ async def test_without_it_nothing_is_different(tmp_path: Path, mode: Any) -> Non
         listed = {each.name for each in (await client.list_tools()).tools}
 
     assert listed == {"calculate", "get_today_date", "own_direct"}
+
+
+def test_an_option_of_serve_is_enough(tmp_path: Path) -> None:
+    rules = CONFIG.replace("allow = [", 'allow = ["@code_mode", ')
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    with server(written(tmp_path, rules), "--code-mode") as process:
+        send(process, INITIALIZE, INITIALIZED, listing)
+        answers = [receive(process), receive(process)]
+
+    assert {each["name"] for each in answers[1]["result"]["tools"]} == THREE
