@@ -6,6 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+"""The PATH of programs that get nothing of this process's environment."""
+
 MAX_LINKS = 40
 """Links that one path may lead over, as on Linux. When it is reached a path with
 another one is refused."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from shutil import which
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from toolcell.core import ConfigError
 from toolcell.core.addresses import is_loopback_or_https
+from toolcell.core.paths import SYSTEM_PATH
 from toolcell.core.secrets import SecretReference
 from toolcell.sandbox import Limits, Mount, Network
 from toolcell.sandbox.spi import NpmRequirement, Requirement
@@ -23,6 +28,7 @@ _Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
 _OF_COMMAND = {"args", "cell", "env", "folder", "secret_env", "where"}
 _OF_SERVER = ("connections", "network_bytes")
 _Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+_OPTION = re.compile(r"\A-[^/]*(?=/)")
 
 
 class MCPCellConfig(Model):
@@ -162,14 +168,25 @@ class MCPServerConfig(Model):
 
     @property
     def host_files(self) -> list[Path]:
-        """The folder and the program of a server that runs on the host, as paths."""
+        """The folder, the program, and what may be a path in the arguments and the
+        environment of a server that runs on the host."""
         if self.where == "cell" or self.command is None:
             return []
-        named = "/" in self.command
-        files = [Path(self.folder or "", self.command)] if named else []
+        folder, program = self.folder or Path(), self.command
+        if "/" not in program:
+            program = which(program, path=self.env.get("PATH", SYSTEM_PATH)) or ""
+        texts = [*self.args, *self.env.values()]
+        named = [program, *chain.from_iterable(map(_paths_in, texts))]
+        files = [folder / each for each in named if each]
         return [self.folder, *files] if self.folder else files
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """The references of all secrets in it."""
         return (*self.secret_env.values(), *self.secrets_of_url)
+
+
+def _paths_in(text: str) -> Iterator[str]:
+    """Yield what may be paths: of `-I/a`, `--file=a`, `file:///a` and `/a:/b`, too."""
+    for part in {text, *re.split("[=:,;]", text)}:
+        yield _OPTION.sub("", part)

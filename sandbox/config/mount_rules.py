@@ -269,7 +269,8 @@ def _followed(paths: Iterable[str]) -> Iterator[str]:
 def _forbidden_trees() -> Iterator[str]:
     yield from _SYSTEM
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    yield os.path.join(cache, "toolcell")
+    # Root's packages are in the second one if its home is closed to others.
+    yield from (os.path.join(each, "toolcell") for each in (cache, "/var/cache"))
     yield from map(str, own_folders.all_folders())
     engine = os.environ.get("DOCKER_HOST", "")
     if engine.startswith(_UNIX):

@@ -1,8 +1,10 @@
 """Settings of a sandbox: limits, network, mounts, isolation."""
 
+import sys
 from collections.abc import Collection
 from os.path import dirname, exists, join, realpath
 from pathlib import Path
+from shutil import which
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -449,16 +451,17 @@ class SandboxConfig(SettingsModel):
 
     @model_validator(mode="after")
     def _keeps_interpreters(self) -> "SandboxConfig":
-        binds = [mount.bind for mount in self.mounts]
-        if why := mounts.why_not_kept(binds, self.interpreters):
+        binds = [mount.bind for mount in self.mounts if not mount.read_only]
+        if binds and (why := mounts.why_not_kept(binds, self.interpreters)):
             raise ValueError(why)
         return self
 
     @property
     def interpreters(self) -> list[Path]:
-        """The named programs that run in cells, and the folders of the Python."""
-        named = [Path(path) for path in (self.python, self.node) if path is not None]
-        return [*named, *interpreter_folders(self.python)]
+        """The programs that run in cells, and the folders of the Python."""
+        python = self.python or sys.executable
+        named = [Path(path) for path in (python, self.node or which("node")) if path]
+        return [*named, *interpreter_folders(python or None)]
 
     @property
     def wants_packages(self) -> bool:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import ByteReceiveStream, Process
 
+from toolcell.core.paths import SYSTEM_PATH
+
 from .command import MCPCommand
 from .last_words import LastWords
 from .pipes import EXIT_SECONDS, MessagePipes
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
 _REAPER = Path(__file__).with_name("process_reaper.py")
-_BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+_BASE_ENVIRONMENT = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8"}
 
 
 @asynccontextmanager

@@ -138,6 +138,7 @@ def test_no_cell_shows_the_value_of_a_credential(tmp_path: Path) -> None:
 
 
 ON_HOST = '{ a = { where = "host", folder = "FOLDER", command = "RUN" } }'
+WITH = '{ a = { where = "host", folder = "lib", command = "python3", MORE } }'
 API = '{ a = { document = "data/x", server = "https://a.example" } }'
 
 
@@ -156,6 +157,12 @@ API = '{ a = { document = "data/x", server = "https://a.example" } }'
         {"TOOLS__MCP": ON_HOST.replace("FOLDER", "data/x").replace("RUN", "notes")},
         {"TOOLS__MCP": ON_HOST.replace("FOLDER", "lib").replace("RUN", "../data/x")},
         {"TOOLS__MCP": '{ a = { where = "host", command = "{folder}/data/x" } }'},
+        {"TOOLS__MCP": WITH.replace("MORE", 'args = ["{folder}/data/x"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", 'args = ["-m", "--file={folder}/data/x"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", 'args = ["-I{folder}/data/x"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", 'args = ["file://{folder}/data/x"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", 'args = ["../data/x"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", 'env = { A = "/x:{folder}/data/x" }')},
     ],
 )
 def test_no_cell_changes_what_a_host_reads(

@@ -272,6 +272,7 @@ def test_our_own_state_is_refused(
 
     assert "to programs" in refused(source=str(tmp_path))
     assert "to programs" in refused(source=str(tmp_path / "toolcell"))
+    assert "/var/cache/toolcell to programs" in refused(source="/var/cache")
 
 
 @pytest.mark.promise("E-23", "P-30")

@@ -74,3 +74,23 @@ def test_programs_write_beside_an_interpreter(
     software: Path, program: str | Path, source: str
 ) -> None:
     assert configured(software, "python", program, source, read_only=False).mounts
+
+
+def test_no_program_changes_an_interpreter_that_nobody_named(
+    software: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attack: a program leads the host's own Python, or the node of PATH, elsewhere."""
+    (software / "elsewhere/python3").symlink_to(Path(sys.executable).resolve())
+    (software / "node/node").chmod(0o755)
+    (software / "bin").mkdir()
+    (software / "bin/python3").symlink_to("../elsewhere/python3")
+    (software / "bin/node").symlink_to("../node/node")
+    monkeypatch.setattr(sys, "executable", str(software / "bin/python3"))
+    monkeypatch.setenv("PATH", str(software / "bin"))
+
+    for source in ("elsewhere", "node", "bin"):
+        mount = Mount(source=str(software / source), target="/data", read_only=False)
+        with pytest.raises(ConfigError, match=f"would let programs change {software}"):
+            SandboxConfig(mounts=(mount,))
+    data = Mount(source=str(software / "links"), target="/data", read_only=False)
+    assert SandboxConfig(mounts=(data,)).mounts
