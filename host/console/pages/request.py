@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import time
 from typing import Any
 
 from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
+from toolcell.core.large_values import beside_loop
 from toolcell.guard import ApprovalRequest, Approve, Grant, Reject
 from toolcell.guard.spi import ApprovalRecord
 
@@ -58,9 +60,14 @@ async def edit(visit: Visit) -> Response:
     """Show what would be decided about the call with other arguments."""
     request = (await _waiting(visit)).request
     edited = read_arguments(visit.form.get("arguments", ""))
+    owner = request.call.agent_id or ""
     shown = await show_request(visit.sources, request, edited=edited)
-    changes = differences(request.call.arguments, edited)
-    return visit.render("edited.html", shown=shown, changes=changes, now=time())
+    changes = await beside_loop(
+        owner, partial(differences, request.call.arguments, edited)
+    )
+    return await visit.render_large(
+        "edited.html", owner, shown=shown, changes=changes, now=time()
+    )
 
 
 async def approve_edited(visit: Visit) -> Response:
@@ -88,8 +95,9 @@ async def _page(
     visit: Visit, record: ApprovalRecord, *, opened: bool = False
 ) -> Response:
     now = time()
-    return visit.render(
+    return await visit.render_large(
         "request.html",
+        record.request.call.agent_id or "",
         shown=await show_request(visit.sources, record.request, opened=opened),
         record=record,
         marks=visit.console.vouching.marks(record.request.id),

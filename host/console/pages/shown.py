@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import JsonValue
 
 from toolcell.core import ToolcellError
+from toolcell.core.large_values import read_large
 from toolcell.guard import ApprovalRequest, Decision, ShownRequest
 
 from ...operator.explanations import explain
@@ -17,9 +19,10 @@ from ...runtime.sources import Sources
 from ..web.templating import as_json, excerpt
 
 MAX_LIST_CHARACTERS = 4_000
-"""Characters of arguments in the list of all requests. When it is reached they are on
-the request's own page alone, and so are its buttons."""
+"""Characters of arguments in the list of all requests, to which each argument adds 100.
+When it is reached they are on the request's own page alone, and so are its buttons."""
 
+_ARGUMENT = 100
 
 _MARK = re.compile(r"\[hidden: [^\[\]]{1,80}\]")
 
@@ -35,15 +38,8 @@ class ShownArgument:
     pieces: Sequence[tuple[str, bool]]
     """Its text in pieces; True marks what stands for a hidden part."""
 
-    @property
-    def text(self) -> str:
-        """Its text, with the marks of hidden parts."""
-        return "".join(text for text, _ in self.pieces)
-
-    @property
-    def characters(self) -> int:
-        """The length of its text."""
-        return sum(len(text) for text, _ in self.pieces)
+    text: str
+    """Its text, with the marks of hidden parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +70,14 @@ class RequestPage:
     cost: Mapping[str, Any]
     """The most that the call may cost, by unit, as its tool declares."""
 
-    @property
-    def is_long(self) -> bool:
-        """True if it is too long for a list."""
-        total = sum(each.characters for each in self.arguments) + len(self.preview)
-        return total > MAX_LIST_CHARACTERS
+    is_long: bool
+    """True if it is too long for a list."""
 
-    @property
-    def excerpt(self) -> str:
-        """The begin of its arguments, which tells it from others."""
-        return excerpt({each.name: each.text for each in self.arguments})
+    excerpt: str
+    """The begin of its arguments, which tells it from others."""
 
-    @property
-    def is_plain(self) -> bool:
-        """True if every character of the arguments is of ASCII."""
-        texts = (text for each in self.arguments for text, _ in each.pieces)
-        return all(map(str.isascii, texts))
+    is_plain: bool
+    """True if every character of the arguments is of ASCII."""
 
 
 async def show_request(
@@ -99,7 +87,7 @@ async def show_request(
     opened: bool = False,
     edited: dict[str, JsonValue] | None = None,
 ) -> RequestPage:
-    """Return a request as a page shows it.
+    """Return a request as a page shows it; a large one is read beside the event loop.
 
     Args:
         sources: The host.
@@ -110,20 +98,35 @@ async def show_request(
     shown = await ShownRequest.read(
         request, sources.approvals.redactor, opened=opened, edited=edited
     )
+    now = await _now(sources, request, edited)
+    read = partial(_page, shown, *now)
+    return await read_large(request.call.agent_id or "", shown.arguments, read)
+
+
+def _page(
+    shown: ShownRequest,
+    decision: Decision | None,
+    problem: str,
+    cost: Mapping[str, Any],
+) -> RequestPage:
     hidden = [str(each) for each in shown.hidden]
     marks = frozenset(hidden)
-    decision, problem, cost = await _now(sources, request, edited)
+    arguments = [_argument(*each, marks) for each in shown.arguments.items()]
+    length = sum(_ARGUMENT + len(each.name) + len(each.text) for each in arguments)
     return RequestPage(
-        request=request,
-        arguments=[_argument(*each, marks) for each in shown.arguments.items()],
+        request=shown.request,
+        arguments=arguments,
         as_json=as_json(shown.arguments, ascii_only=True),
         hidden=hidden,
-        opened=opened,
+        opened=shown.opened,
         digest=shown.digest,
         preview=shown.preview,
         decision=decision,
         problem=problem,
         cost=cost,
+        is_long=length + len(shown.preview) > MAX_LIST_CHARACTERS,
+        excerpt=excerpt({each.name: each.text for each in arguments}),
+        is_plain=all(each.text.isascii() for each in arguments),
     )
 
 
@@ -155,11 +158,14 @@ async def _now(
 
 def _argument(name: str, value: JsonValue, marks: Collection[str]) -> ShownArgument:
     kind = _KINDS[type(value)]
-    if isinstance(value, str):
-        lines = value.count("\n") + 1
-        kind = f"text, {lines} lines" if lines > 1 else kind
-        return ShownArgument(name, kind if value else "empty text", cut(value, marks))
-    return ShownArgument(name, kind, cut(as_json(value), marks))
+    if not isinstance(value, str):
+        text = as_json(value)
+        return ShownArgument(name, kind, cut(text, marks), text)
+    lines = value.count("\n") + 1
+    kind = f"text, {lines} lines" if lines > 1 else kind
+    return ShownArgument(
+        name, kind if value else "empty text", cut(value, marks), value
+    )
 
 
 _KINDS = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -18,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcell.core import StoreUnavailableError
+from toolcell.core.large_values import LARGE, beside_loop
 
 from ...http.bodies import BodyError, whole
 from ...http.connections import OpenRequests
@@ -25,6 +27,10 @@ from ..accounts.sessions import Session, Sessions
 
 MAX_FIELDS = 1_000
 """Fields of a form. When it is reached the request is answered 413."""
+
+MAX_STRANGERS_BYTES = 65_536
+"""Bytes of a form that comes without a session, such as a proof of a passkey. When it
+is reached the request is answered 413."""
 
 FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
 _FORM = "application/x-www-form-urlencoded"
@@ -105,15 +111,17 @@ class Gate:
 
     async def _admit(self, scope: Scope, receive: Receive) -> Response | None:
         """Put `admitted` into the scope; return the answer to what is refused."""
-        headers = Headers(scope=scope)
+        cookie = Headers(scope=scope).get("cookie", "")
+        secret = cookie_parser(cookie).get(self._cookie, "")
         form = Form()
-        if scope["method"] == "POST":
-            read = await _read_form(Request(scope, receive), self._max_body_bytes)
-            if isinstance(read, Response):
-                return read
-            form = read
-        secret = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
         try:
+            if scope["method"] == "POST":
+                sender = self._sessions.find(secret)
+                read = await self._read_form(Request(scope, receive), sender)
+                if isinstance(read, Response):
+                    return read
+                form = read
+            # It may have ended while the form came.
             session = self._sessions.find(secret)
             if session is not None and not _is_background(scope):
                 self._sessions.note_use(session)
@@ -126,6 +134,25 @@ class Gate:
                 return PlainTextResponse("the form is of another session", 403)
         scope["admitted"] = Admitted(session, form)
         return None
+
+    async def _read_form(
+        self, request: Request, sender: Session | None
+    ) -> Form | Response:
+        media_type = request.headers.get("content-type", "").partition(";")[0]
+        if media_type.strip().lower() != _FORM:
+            return PlainTextResponse("a form has to be url-encoded", 415)
+        most = self._max_body_bytes
+        if sender is None:
+            most = min(most, MAX_STRANGERS_BYTES)
+        try:
+            body = await whole(request, most)
+            if sender is None or len(body) < LARGE:
+                return _parsed(body)
+            return await beside_loop(sender.person.id, partial(_parsed, body))
+        except BodyError as error:
+            return PlainTextResponse(error.message, error.status)
+        except ValueError:
+            return PlainTextResponse("the form cannot be read", 400)
 
 
 def cookie_name(origin: str) -> str:
@@ -160,21 +187,13 @@ def _is_background(scope: Scope) -> bool:
     return Headers(scope=scope).get("sec-fetch-mode") != "navigate"
 
 
-async def _read_form(request: Request, max_bytes: int) -> Form | Response:
-    media_type = request.headers.get("content-type", "").partition(";")[0]
-    if media_type.strip().lower() != _FORM:
-        return PlainTextResponse("a form has to be url-encoded", 415)
-    try:
-        body = await whole(request, max_bytes)
-        fields = parse_qsl(
-            body.decode("ascii"),
-            keep_blank_values=True,
-            strict_parsing=bool(body),
-            errors="strict",
-            max_num_fields=MAX_FIELDS,
-        )
-    except BodyError as error:
-        return PlainTextResponse(error.message, error.status)
-    except ValueError:
-        return PlainTextResponse("the form cannot be read", 400)
+def _parsed(body: bytes) -> Form:
+    """Return the fields of a form. Raises ValueError: it cannot be read."""
+    fields = parse_qsl(
+        body.decode("ascii"),
+        keep_blank_values=True,
+        strict_parsing=bool(body),
+        errors="strict",
+        max_num_fields=MAX_FIELDS,
+    )
     return Form(fields)

@@ -20,6 +20,9 @@ MAX_COLOURED = 4_000
 """Characters of a program that is coloured. When it is reached it has line numbers
 alone. The worst text of so many takes 45 ms of the event loop, a usual one 12 ms."""
 
+MAX_NUMBERED = 20_000
+"""Lines of a text whose lines are numbered. When it is reached it is shown as it is."""
+
 # Pygments' lexer of bash takes exponential time for a quote that is never closed.
 _LANGUAGES = {
     "run_python": ("code", "python"),
@@ -67,6 +70,8 @@ def program(code: str, language: str = "", failed: int | None = None) -> Markup:
         language: A name that Pygments knows; empty: no colours.
         failed: The line to point at.
     """
+    if code.count("\n") > MAX_NUMBERED:
+        return Markup.escape(escaped(code))
     lines = _lines(escaped(code), language)
     numbered = (
         (_FAILED if number == failed else _NUMBER) + line

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from toolcell.core import InvalidInputError, StoreUnavailableError, ToolcellError
+from toolcell.core.large_values import beside_loop
 from toolcell.core.text.json_size import count_values
 from toolcell.core.text.strict_json import read_json
 
@@ -209,6 +210,18 @@ class Visit:
         """
         found = self.console.templates.get_template(template)
         return HTMLResponse(found.render(visit=self, **values), status)
+
+    async def render_large(
+        self, template: str, owner: str, **values: Any
+    ) -> HTMLResponse:
+        """Return a page that may be large; it is made beside the event loop.
+
+        Args:
+            template: As for `render`.
+            owner: The agent whose text it shows. Its pages are made one after another.
+            values: As for `render`.
+        """
+        return await beside_loop(owner, partial(self.render, template, **values))
 
     def go(self, path: str) -> Response:
         """Return the answer to an act that was done: the page to see next."""

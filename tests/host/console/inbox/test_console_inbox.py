@@ -217,6 +217,17 @@ def test_the_words_of_a_tool_count_in_digest_and_length(service: Service) -> Non
     assert (seen.is_long, other.is_long, long.is_long) == (False, False, True)
 
 
+@pytest.mark.promise("R1")
+def test_many_empty_arguments_are_long(service: Service) -> None:
+    request, _ = service.asked(to="many")
+    many = {f"n{number}": "" for number in range(50)}
+    wide = replace(request, call=request.call.model_copy(update={"arguments": many}))
+    found = service.portal.call(show_request, sources_of(service.host), wide)
+    service.deny(request)
+
+    assert found.is_long
+
+
 def test_an_approval_names_the_request_that_was_seen(service: Service) -> None:
     one, first = service.asked(to="one")
     other, second = service.asked(to="other")
