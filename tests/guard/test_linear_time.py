@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -69,23 +71,53 @@ def seconds(read: Callable[[str], Any], text: str) -> float:
     return time.thread_time() - start
 
 
+def filled(part: str, size: int) -> str:
+    return (part * size)[:size]
+
+
+def exponent_of(read: Callable[[str], Any], text: Callable[[int], str]) -> float:
+    """Return the exponent of the time by the size of a text, or 0 if it is quick."""
+    ends, starts = [seconds(read, text(SIZE))], [math.inf]
+    if ends[0] < 0.01:
+        return 0.0
+    exponent = math.inf
+    # Both sizes at one moment, and the best of several, on a busy machine.
+    for _ in range(ROUNDS):
+        ends += [seconds(read, text(SIZE)) for _ in range(2)]
+        starts += [seconds(read, text(SIZE // 16)) for _ in range(4)]
+        exponent = math.log2(min(ends) / min(starts)) / 4
+        if exponent < EXPONENT:
+            break
+    return exponent
+
+
 @pytest.mark.promise("R41", "R42", "R75")
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.promise("R66")
 def test_a_text_is_read_in_linear_time(name: str) -> None:
     read = READERS[name]
     for part in PARTS:
-        whole = (part * SIZE)[:SIZE]
-        slow = seconds(read, whole)
-        if slow < 0.01:
+        assert exponent_of(read, partial(filled, part)) < EXPONENT, part
+        assert seconds(read, filled(part, SIZE)) < 2, part
+
+
+SHAPES: dict[str, Callable[[str, str, int], str]] = {
+    "mixed": lambda one, two, size: filled(one + two, size),
+    "one after the other": lambda one, two, size: (
+        filled(one, size // 2) + filled(two, size // 2)
+    ),
+    "begun": lambda one, two, size: one + filled(two, size),
+}
+
+
+@pytest.mark.promise("R41", "R42")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", READERS)
+def test_two_parts_are_read_in_linear_time(name: str, shape: str) -> None:
+    read, made = READERS[name], SHAPES[shape]
+    for one, two in permutations(PARTS, 2):
+        # In quadratic time even this little takes long.
+        if seconds(read, made(one, two, SIZE // 8)) < 0.01:
             continue
-        # Both sizes at one moment, and the best of several, on a busy machine.
-        ends, starts = [slow], [math.inf]
-        for _ in range(ROUNDS):
-            ends += [seconds(read, whole) for _ in range(2)]
-            starts += [seconds(read, whole[: SIZE // 16]) for _ in range(4)]
-            exponent = math.log2(min(ends) / min(starts)) / 4
-            if exponent < EXPONENT:
-                break
-        assert exponent < EXPONENT, part
-        assert slow < 2, part
+        found = exponent_of(read, partial(made, one, two))
+        assert found < EXPONENT, (one, two)
