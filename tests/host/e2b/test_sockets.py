@@ -9,12 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from toolcell.host.http import connections
+from toolcell.host.http.tokens import open_tokens
 
 from .served_sandboxes import Sandbox, Service, resident_kb, served
 
@@ -188,3 +190,17 @@ async def test_a_killed_sandbox_closes_its_sockets(tmp_path: Path) -> None:
 
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.reason == "The sandbox was not found"
+
+
+@pytest.mark.promise("R67")
+async def test_a_socket_ends_with_its_token(tmp_path: Path) -> None:
+    assert connections.LOOK_SECONDS <= 0.5
+    async with (
+        with_server(tmp_path) as (service, sandbox),
+        opened(service, sandbox) as socket,
+    ):
+        assert await echoed(socket, "a") == "a"
+        with open_tokens(service.host.config) as tokens:
+            tokens.revoke(service.keys["a"][4:20])
+        with anyio.fail_after(60), pytest.raises(ConnectionClosed):
+            await socket.recv()
