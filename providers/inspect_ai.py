@@ -100,7 +100,9 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
     ) -> None:
         """End the session of a sample, with all that runs in it."""
         for environment in environments.values():
-            await environment.as_type(cls)._closing.aclose()
+            ended = environment.as_type(cls)
+            await ended._session.charge()
+            await ended._closing.aclose()
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:

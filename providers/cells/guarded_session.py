@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -11,8 +12,8 @@ from typing import Any, Literal
 import anyio
 import anyio.to_thread
 
-from toolcell.core import InvalidInputError, SandboxError
-from toolcell.guard import ActionGuard
+from toolcell.core import InvalidInputError, SandboxError, ToolCall, ToolcellError
+from toolcell.guard import ActionGuard, CallFacts
 from toolcell.sandbox import (
     ExecutionResult,
     HostCalls,
@@ -30,13 +31,18 @@ from toolcell.tools import (
     SequentialExecutor,
     ToolRegistry,
 )
+from toolcell.tools.spi import NO_COST
 
 OUTPUT_BYTES = 10 * 1024 * 1024
 """Bytes that a command of `default_config` may say on each stream."""
 
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at what a cell has used."""
+
 _DAY_SECONDS = 86_400.0
 _KILL_SECONDS = 5.0
 _TAGS = ("sandbox",)
+_log = logging.getLogger("toolcell.providers")
 
 
 def default_config(output_bytes: int = OUTPUT_BYTES) -> SandboxConfig:
@@ -111,6 +117,9 @@ class GuardedSession:
         self._charged_ms: float | None = None
         """CPU time of the cell that was charged so far; None: it is not known yet."""
 
+        self._calls = 0
+        """Calls that are open now."""
+
     @asynccontextmanager
     async def call(self, tool: str, **arguments: Any) -> AsyncIterator[Allowed]:
         """Admit a call, and settle it with what its body has charged.
@@ -135,6 +144,7 @@ class GuardedSession:
             allowed = Allowed(operation)
             if self._charged_ms is None:
                 self._charged_ms = await self._used_ms()
+            self._calls += 1
             try:
                 yield allowed
             except BaseException as error:
@@ -143,30 +153,76 @@ class GuardedSession:
                 with anyio.CancelScope(shield=True):
                     await self._settle(operation, allowed, cut_off=cut_off)
                 raise
-            await self._settle(operation, allowed)
+            else:
+                await self._settle(operation, allowed)
+            finally:
+                self._calls -= 1
+
+    @asynccontextmanager
+    async def metered(self) -> AsyncIterator[None]:
+        """Charge what processes use that no call waits for, each second and at the end.
+
+        While calls run it is theirs. When a budget is used up the block is cancelled:
+        its owner has to end the session.
+        """
+        if self._guard is None:
+            yield
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._meter, tasks.cancel_scope)
+            try:
+                yield
+            finally:
+                tasks.cancel_scope.cancel()
+                await self.charge()
+
+    async def _meter(self, scope: anyio.CancelScope) -> None:
+        while True:
+            await anyio.sleep(LOOK_SECONDS)
+            if not await self.charge():
+                scope.cancel()
+
+    async def charge(self) -> bool:
+        """Charge what was used since the last call; False: a budget is used up."""
+        if self._guard is None or self._calls:
+            return True
+        call = ToolCall(id="usage", name="exec", agent_id=self._agent_id)
+        facts = CallFacts(cost=NO_COST, tags=frozenset(_TAGS), run_id=self._run.run_id)
+        cost = dict(NO_COST)
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._add_background(cost)
+                if any(cost.values()):
+                    return await self._guard.charge(call, facts, cost)
+            except ToolcellError as error:
+                _log.warning(
+                    "a session of %s is not charged: %s", self._agent_id, error
+                )
+        return True
 
     async def _settle(
         self, operation: Operation, allowed: Allowed, *, cut_off: bool = False
     ) -> None:
-        is_measured = await self._add_background(allowed)
+        is_measured = await self._add_background(allowed.cost)
         if cut_off and not (is_measured or allowed.result):
             allowed.cost.clear()  # What was held for it is charged.
         await operation.settle(allowed.result, usage=allowed.cost)
 
-    async def _add_background(self, allowed: Allowed) -> bool:
-        """Charge a call what processes used that earlier calls have left behind.
+    async def _add_background(self, cost: dict[str, int]) -> bool:
+        """Add to a cost what processes used that earlier calls have left behind.
 
         Returns:
             True if the CPU time of all that ran in the cell is measured.
         """
         for process in [each for each in self._spawned if not each.running]:
             self._spawned.remove(process)
-            allowed.cost["bytes"] += (await process.wait()).usage.network_bytes
+            cost["bytes"] += (await process.wait()).usage.network_bytes
         used, charged = await self._used_ms(), self._charged_ms
         if used is None or charged is None:
             return False
-        allowed.cost["cpu_ms"] = math.ceil(max(used - charged, 0.0))
-        self._charged_ms = max(used, charged)
+        # What is less than a millisecond is left for the next time.
+        cost["cpu_ms"] = int(max(used - charged, 0.0))
+        self._charged_ms = charged + cost["cpu_ms"]
         return True
 
     async def _used_ms(self) -> float | None:
@@ -218,8 +274,8 @@ class GuardedSession:
     ) -> Process:
         """Start a command and return it; the guard is asked about its start alone.
 
-        What it uses is charged to the calls that come after it. Arguments and errors
-        are those of `exec` and of `Session.exec`.
+        What it uses is charged with the next call, by `metered`, and by `charge`.
+        Arguments and errors are those of `exec` and of `Session.exec`.
         """
         size = stdin if isinstance(stdin, bytes) else None
         async with self._call_exec(command, size, env, cwd) as (allowed, asked):

@@ -7,13 +7,14 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from toolcell.core import CellLostError
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.tools import Records
@@ -27,7 +28,8 @@ class ThreadSession:
     """A manager with one session in its own thread, until `close`.
 
     Frameworks call it from many threads, or from one event loop after another; a
-    manager belongs to one. It is closed when it is forgotten, and when Python ends.
+    manager belongs to one. It is closed when it is forgotten, when Python ends, and
+    when what processes use beside calls has used a budget of the agent up.
 
     Args:
         config: Its cell. None: `default_config()` of guarded_session.
@@ -57,6 +59,7 @@ class ThreadSession:
         )
         thread.start()
         self._portal, self.guarded = ready.result()
+        self._thread = thread
         self._end = weakref.finalize(self, _end, self._portal, thread)
 
     @property
@@ -67,13 +70,23 @@ class ThreadSession:
     def call(
         self, function: Callable[..., Awaitable[Result]], *args: Any, **options: Any
     ) -> Result:
-        """Call a function on the session's event loop, and wait in this thread."""
+        """Call a function on the session's event loop, and wait in this thread.
+
+        Raises:
+            CellLostError: The session has ended.
+        """
+        self._require_open()
         return self._portal.call(partial(function, *args, **options))
 
     async def acall(
         self, function: Callable[..., Awaitable[Result]], *args: Any, **options: Any
     ) -> Result:
-        """Call it from asyncio; cancelling the wait cancels the call."""
+        """Call it from asyncio; cancelling the wait cancels the call.
+
+        Raises:
+            CellLostError: The session has ended.
+        """
+        self._require_open()
         bound = partial(function, *args, **options)
         return await asyncio.wrap_future(self._portal.start_task_soon(bound))
 
@@ -84,6 +97,12 @@ class ThreadSession:
     def close(self) -> None:
         """End the session with all that runs in it; again: nothing."""
         self._end()
+
+    def _require_open(self) -> None:
+        if not self._thread.is_alive():
+            raise CellLostError(
+                "the session has ended: it was closed, or a budget is used up"
+            )
 
 
 async def _serve(
@@ -96,8 +115,11 @@ async def _serve(
             manager = await stack.enter_async_context(SandboxManager(config))
             session = await stack.enter_async_context(manager.session())
             portal = await stack.enter_async_context(BlockingPortal())
-            ready.set_result((portal, make(session)))
-            await portal.sleep_until_stopped()
+            guarded = make(session)
+            ready.set_result((portal, guarded))
+            async with guarded.metered():
+                await portal.sleep_until_stopped()
+            await portal.stop(cancel_remaining=True)
     except BaseException as error:
         if ready.done():
             raise
@@ -105,5 +127,7 @@ async def _serve(
 
 
 def _end(portal: BlockingPortal, thread: threading.Thread) -> None:
-    portal.call(partial(portal.stop, cancel_remaining=True))
+    # It ends by itself when a budget is used up.
+    with suppress(RuntimeError):
+        portal.call(partial(portal.stop, cancel_remaining=True))
     thread.join()

@@ -60,7 +60,8 @@ class SideChannel:
         self._tables: dict[str, FrameTable] = {}
         self._follows = False
         self.used = time.monotonic()
-        """The time of the last frame, either way, by `time.monotonic`."""
+        """The time of the last frame, either way, by `time.monotonic`. To measure a
+        cell is no use of it."""
 
     def add(self, family: str, table: FrameTable) -> None:
         """Hand frames whose types begin with `family` to a table."""
@@ -75,7 +76,7 @@ class SideChannel:
         self, header: dict[str, Any], payload: bytes | memoryview = b""
     ) -> None:
         """Send a frame to the cell. Raises CellLostError."""
-        self.used = time.monotonic()
+        self._note_use(header["type"])
         prefix = frame_prefix(encode_header(header), len(payload))
         try:
             await self._channel.send(prefix, payload)
@@ -103,9 +104,13 @@ class SideChannel:
         finally:
             self._follows = False
 
+    def _note_use(self, kind: str) -> None:
+        if not kind.startswith("usage"):
+            self.used = time.monotonic()
+
     def _take(self, frame: Frame) -> None:
-        self.used = time.monotonic()
         kind = frame.header["type"]
+        self._note_use(kind)
         try:
             if kind == "exec_lost":
                 # The supervisor answers as before.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
 
-from toolcell.core import CellLostError, GuardDeniedError
+from toolcell.core import CellLostError, GuardDeniedError, InvalidInputError
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
@@ -19,12 +20,14 @@ from toolcell.guard import (
     Budget,
 )
 from toolcell.guard.spi import ApprovalReply
+from toolcell.providers.cells import guarded_session
 from toolcell.providers.cells.guarded_session import GuardedSession, exit_code
 from toolcell.providers.cells.thread_session import ThreadSession
 from toolcell.sandbox import ExecutionResult, SandboxConfig, Usage
 from toolcell.tools.spi import MemoryRecords
 
 from ..conftest import SUBPROCESS
+from ..support.polling import PATIENCE
 
 Do = Callable[[GuardedSession], Awaitable[object]]
 REFUSED: dict[str, Do] = {
@@ -209,3 +212,94 @@ def test_a_command_that_is_cut_off_is_charged_what_it_used() -> None:
     [record] = records.query()
     assert 0 < charged < 600_000
     assert (record.status, record.usage["wall_ms"]) == ("cancelled", charged)
+
+
+STORM = """
+import os, time
+for number in range(4):
+    if os.fork() == 0:
+        while time.process_time() < 0.5: pass
+        with open(f"used-{number}", "w") as file: file.write(str(time.process_time()))
+        os.rename(f"used-{number}", f"done-{number}")
+        os._exit(0)
+"""
+
+
+def budgeted(limit: int) -> tuple[ActionGuard, ThreadSession]:
+    budget = Budget(unit="cpu_ms", limit=limit, window="day")
+    policy = AgentPolicy(agent_id="sandbox", allow=["exec"], budgets=[budget])
+    guard = ActionGuard([policy])
+    config: SandboxConfig = SUBPROCESS.config()
+    return guard, ThreadSession(config, guard=guard)
+
+
+async def used_ms(guard: ActionGuard) -> int:
+    [state] = await guard.limits("sandbox", "exec")
+    return int(state.used)
+
+
+@pytest.mark.promise("R26")
+def test_a_storm_that_a_command_left_is_charged_as_the_kernel_counts_it() -> None:
+    guard, session = budgeted(10**6)
+
+    async def oracle() -> float:
+        """Return what the kernel says of each of the processes, when all have ended."""
+        files = session.guarded.session
+        while True:
+            with suppress(InvalidInputError):
+                done = [await files.read_file(f"done-{number}") for number in range(4)]
+                return sum(map(float, done)) * 1_000
+            await anyio.sleep(0.1)
+
+    async def burn() -> tuple[int, float]:
+        begun = await session.guarded.exec(["python3", "-c", STORM])
+        with anyio.fail_after(PATIENCE):
+            # No further call is made.
+            while await used_ms(guard) < 0.95 * 2_000:
+                await anyio.sleep(0.1)
+            real = await oracle()
+            while await used_ms(guard) < 0.95 * real:
+                await anyio.sleep(0.1)
+        return await used_ms(guard), real + begun.usage.cpu_ms
+
+    try:
+        charged, real = session.call(burn)
+    finally:
+        session.close()
+
+    assert charged <= 1.05 * real + 50
+
+
+@pytest.mark.promise("R26")
+def test_what_runs_at_the_end_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded_session, "LOOK_SECONDS", 3_600)
+    guard, session = budgeted(10**6)
+
+    async def burn() -> float:
+        guarded = session.guarded
+        await guarded.exec("while :; do :; done & sleep 0.1")
+        with anyio.fail_after(PATIENCE):
+            while (used := (await guarded.session.usage()).cpu_ms) < 500:
+                await anyio.sleep(0.05)
+        return used
+
+    try:
+        used = session.call(burn)
+    finally:
+        session.close()
+
+    assert asyncio.run(used_ms(guard)) >= 0.95 * used
+
+
+@pytest.mark.promise("R26")
+def test_a_session_ends_with_the_budget_that_its_processes_use_up() -> None:
+    _, session = budgeted(500)
+    try:
+        session.call(session.guarded.exec, "while :; do :; done & sleep 0.1")
+        session._thread.join(PATIENCE)
+
+        assert not session.alive
+        with pytest.raises(CellLostError, match="a budget is used up"):
+            session.call(session.guarded.exec, "true")
+    finally:
+        session.close()
