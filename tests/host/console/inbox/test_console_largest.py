@@ -9,8 +9,8 @@ import pytest
 
 from toolcell.host.console.web.gate import MAX_STRANGERS_BYTES
 
-from ...support.console.served import Service
-from ...support.web.loop_steps import SECONDS, TRIES, steps
+from ....support.console.served import Service
+from ....support.web.loop_steps import SECONDS, TRIES, steps
 
 pytestmark = pytest.mark.promise("R1", "R3")
 
