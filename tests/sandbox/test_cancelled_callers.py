@@ -104,7 +104,7 @@ async def of_exec(session: SandboxSession, cancel: Cancel) -> None:
         await session.exec(["sleep", "600"])
 
 
-async def of_wait(session: SandboxSession, cancel: Cancel) -> object:
+async def of_wait(session: SandboxSession, cancel: Cancel) -> None:
     """Whoever waits for a command does not own it: it goes on."""
     command = await session.exec("echo up; exec sleep 600")
     async with aclosing(command.output()) as output:
@@ -112,7 +112,7 @@ async def of_wait(session: SandboxSession, cancel: Cancel) -> object:
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(later, cancel)
-            return await command.wait()
+            await command.wait()
     finally:
         assert command.running
         with anyio.CancelScope(shield=True):
