@@ -10,8 +10,8 @@ import pytest
 from toolcell.host import Host, HostConfig
 from toolcell.sandbox import SandboxConfig, SandboxManager
 
+from ...support.code_desk import Desk, config, opened
 from ...support.polling import until
-from .test_code_sessions import Desk, config, opened
 
 pytestmark = pytest.mark.anyio
 
