@@ -54,9 +54,9 @@ def restore(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a backup back, and list the tokens and people that count again.
+    """Bring a backup back; the host must not run.
 
-    The host must not run. The configuration names the places.
+    It lists the tokens and people that count again. The configuration names the places.
 
     A file that is there already is never replaced.
     """
