@@ -52,7 +52,19 @@ def shown_paths(python: str) -> list[str]:
 
 def hidden_paths() -> list[str]:
     """Return the folders below shown paths that cells do not see."""
-    return [path for path in PRIVATE if os.path.isdir(path) and os.listdir(path)]
+    # A folder that is a link may lead out of what is shown.
+    found = dict.fromkeys(map(os.path.realpath, PRIVATE))
+    return [path for path in found if path.startswith("/usr/") and _has_files(path)]
+
+
+def _has_files(folder: str) -> bool:
+    """Return True if there may be files in a folder."""
+    try:
+        return bool(os.listdir(folder))
+    except PermissionError:
+        return True
+    except OSError:
+        return False
 
 
 @functools.cache

@@ -127,6 +127,24 @@ def opens(path):
 """
 
 
+def test_a_folder_that_cannot_be_read_or_is_a_link_is_hidden_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path / "link"
+    outside.symlink_to("/usr/share/common-licenses")
+    paths = ("/usr/share/base-passwd", str(outside), str(tmp_path), "/usr/no-such")
+    monkeypatch.setattr(shown_paths, "PRIVATE", paths)
+    found = shown_paths.hidden_paths()
+    monkeypatch.setattr(os, "listdir", refuse)
+
+    assert found == ["/usr/share/base-passwd", "/usr/share/common-licenses"]
+    assert "/usr/share/base-passwd" in shown_paths.hidden_paths()
+
+
+def refuse(path: str) -> list[str]:
+    raise PermissionError(path)
+
+
 def test_what_is_hidden_is_no_part_of_what_is_shown(tmp_path: Path) -> None:
     for name in ("bin", "local/etc", "local/lib"):
         (tmp_path / name).mkdir(parents=True)
