@@ -12,6 +12,7 @@ connections and requests of guarded networks (`admission.py`).
 
 from __future__ import annotations
 
+import mmap
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext
@@ -468,8 +469,9 @@ class Egress:
 
     async def _download(self, attempt: Attempt, remote: socket.socket) -> None:
         stream = attempt.stream
-        # New memory for each piece would cost more than its bytes (page faults).
-        buffer = memoryview(bytearray(PIECE_BYTES))
+        # New memory for each piece would cost more than its bytes (page faults). Of a
+        # map only the pages are there that a piece has touched.
+        buffer = memoryview(mmap.mmap(-1, PIECE_BYTES))
         try:
             while True:
                 room = buffer[: await stream.room()]

@@ -27,6 +27,7 @@ MAX_STREAMS = 128
 # The deadline and the host are looked at in between.
 _EVENTS_AT_ONCE = 8
 _VIEWS_AT_ONCE = 16
+_SMALL_BYTES = 4096
 
 
 class RelayedStream:
@@ -68,6 +69,12 @@ class RelayedStream:
         return (select.EPOLLIN if reads else 0) | (
             select.EPOLLOUT if self.unsent else 0
         )
+
+    def keep(self, data: bytes) -> None:
+        """Buffer bytes for the program; small pieces as one, as each takes memory."""
+        if self.unsent and len(self.unsent[-1]) + len(data) <= _SMALL_BYTES:
+            data = bytes(self.unsent.pop()) + data
+        self.unsent.append(memoryview(data))
 
     def push(self) -> None:
         """Send buffered bytes to the program. Raises OSError if it is gone."""
@@ -174,7 +181,7 @@ class StreamRelay:
             return
         word = frame.header["type"].rpartition("_")[2]
         if word == "data":
-            stream.unsent.append(memoryview(frame.payload))
+            stream.keep(frame.payload)
         elif word == "credit":
             stream.credit += frame.header["bytes"]
         else:
