@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..definition.tool import Tool
@@ -69,7 +69,11 @@ class _Types:
     def __init__(self, owner: str, schema: Mapping[str, Any]) -> None:
         self.schema = schema
         self._owner = owner
-        self._definitions: Mapping[str, Any] = schema.get("$defs", {})
+        found = schema.get("$defs")
+        # Draft 7 has its definitions elsewhere: there this may be anything.
+        self._definitions: Mapping[str, Any] = (
+            found if isinstance(found, Mapping) else {}
+        )
         self._classes: dict[str, str] = {}
         self._made: dict[str, Mapping[str, Any]] = {}
         self._open: set[str] = set()
@@ -104,10 +108,10 @@ class _Types:
         if isinstance(reference, str):
             return self._named(reference.removeprefix("#/$defs/"))
         if "const" in schema or "enum" in schema:
-            values = schema.get("enum", [schema.get("const")])
+            values = _listed(schema, "enum") or [schema.get("const", ...)]
             plain = all(isinstance(each, str | int | None) for each in values)
             return f"Literal[{', '.join(map(repr, values))}]" if plain else "Any"
-        members = schema.get("anyOf") or schema.get("oneOf")
+        members = _listed(schema, "anyOf") or _listed(schema, "oneOf")
         if members:
             return self._union(members, name)
         kind = schema.get("type")
@@ -119,7 +123,7 @@ class _Types:
             return self._object(schema, name)
         return _PLAIN.get(str(kind), "Any")
 
-    def _union(self, members: list[Any], name: str) -> str:
+    def _union(self, members: Sequence[Any], name: str) -> str:
         texts = dict.fromkeys(self.text(each, name) for each in members)
         return "Any" if "Any" in texts else " | ".join(texts)
 
@@ -141,7 +145,7 @@ class _Types:
 
     def _class(self, schema: Mapping[str, Any], name: str) -> str:
         self._classes[name] = ""
-        required = schema.get("required", ())
+        required = _listed(schema, "required")
         lines = [
             f"    {field}: {self._field(about, f'{name}_{field}', field in required)}"
             for field, about in schema["properties"].items()
@@ -165,8 +169,13 @@ class _Types:
 
 
 def _has_fields(schema: Any) -> bool:
-    fields = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
-    return bool(fields) and all(map(_is_name, fields))
+    fields = schema.get("properties") if isinstance(schema, Mapping) else {}
+    return isinstance(fields, Mapping) and bool(fields) and all(map(_is_name, fields))
+
+
+def _listed(schema: Mapping[str, Any], keyword: str) -> Sequence[Any]:
+    values = schema.get(keyword)
+    return values if isinstance(values, list | tuple) else ()
 
 
 def _arguments(owner: str, parameters: Mapping[str, Any], types: _Types) -> str:

@@ -307,3 +307,35 @@ def test_a_schema_without_end_costs_its_own_types(schema: dict[str, Any]) -> Non
     written = [each for each in functions if isinstance(each, ast.FunctionDef)]
     assert {each.name for each in written} == {"odd", "add"}
     assert "x: Any=..." in {ast.unparse(each.args) for each in written}
+
+
+DRAFT_07 = "http://json-schema.org/draft-07/schema#"
+"""It has no `$defs`, so what is there need not be schemas."""
+
+ELSEWHERE = {
+    "$id": "http://a/b",
+    "$defs": {"0": {"type": "object"}},
+    "type": "object",
+    "properties": {"y": {"$ref": "#/$defs/0"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("defined", "field"),
+    [
+        ([{"type": "string"}], {"$ref": "#/$defs/0"}),
+        ({"#": {"enum": 3}}, {"$ref": "#"}),
+        ({"#": {"anyOf": 3}}, {"$ref": "#"}),
+        ({"0": {"enum": 3}}, ELSEWHERE),
+        ({"0": {"type": "object", "properties": ["x"]}}, ELSEWHERE),
+        ({"0": {"properties": {"a": {}}, "required": 3}}, ELSEWHERE),
+    ],
+)
+def test_definitions_that_are_no_schemas_are_described(
+    defined: Any, field: dict[str, Any]
+) -> None:
+    output = {"type": "object", "properties": {"x": field}, "$defs": defined}
+    made = mcp_tool(output_schema={"$schema": DRAFT_07, **output})
+
+    names = [getattr(each, "name", "") for each in stub_of(made, add).body]
+    assert {"git__log_returns", "git__log", "add"} <= set(names)
