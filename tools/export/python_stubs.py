@@ -16,6 +16,12 @@ MAX_SENTENCE = 160
 MAX_TYPES = 1_000
 """Types that are written of one schema. When it is reached the others are `Any`."""
 
+MAX_CHARACTERS = 65_536
+"""Length of the types of one schema. When it is reached the others are `Any`."""
+
+MAX_NAME = 200
+"""Characters of a class's name. An object whose name would be longer is a `dict`."""
+
 MAX_LEVELS = 20
 """Types inside each other. When it is reached what is inside is `Any`."""
 
@@ -78,6 +84,7 @@ class _Types:
         self._made: dict[str, Mapping[str, Any]] = {}
         self._open: set[str] = set()
         self._left = MAX_TYPES
+        self._characters = MAX_CHARACTERS
         self._levels = 0
 
     def classes(self) -> list[str]:
@@ -93,13 +100,15 @@ class _Types:
         """
         # Each of thirty definitions may name the next one twice.
         self._left -= 1
-        if self._left < 0 or self._levels >= MAX_LEVELS:
+        if self._left < 0 or self._characters <= 0 or self._levels >= MAX_LEVELS:
             return "Any"
         self._levels += 1
         try:
-            return self._text(schema, name)
+            text = self._text(schema, name)
         finally:
             self._levels -= 1
+        self._characters -= len(text)
+        return text
 
     def _text(self, schema: Any, name: str) -> str:
         if not isinstance(schema, Mapping):
@@ -128,7 +137,7 @@ class _Types:
         return "Any" if "Any" in texts else " | ".join(texts)
 
     def _object(self, schema: Mapping[str, Any], name: str) -> str:
-        if _has_fields(schema) and _is_name(name):
+        if _has_fields(schema) and _is_name(name) and len(name) <= MAX_NAME:
             made = self._made.setdefault(name, schema)
             # Two objects in one place cannot have one name.
             if made is schema:

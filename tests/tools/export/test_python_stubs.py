@@ -23,6 +23,7 @@ from toolcell.tools import (
     ToolRegistry,
     tool,
 )
+from toolcell.tools.export.python_stubs import MAX_CHARACTERS, MAX_NAME, stub
 from toolcell.tools.spi import MCPDefinition, MCPPins
 
 pytestmark = pytest.mark.anyio
@@ -339,3 +340,37 @@ def test_definitions_that_are_no_schemas_are_described(
 
     names = [getattr(each, "name", "") for each in stub_of(made, add).body]
     assert {"git__log_returns", "git__log", "add"} <= set(names)
+
+
+def chain(field: str, levels: int) -> dict[str, Any]:
+    """Return a schema of an object in an object, and so on."""
+    made: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        made = {"type": "object", "properties": {field: made}}
+    return made
+
+
+@pytest.mark.promise("R58")
+def test_a_name_does_not_grow_without_end() -> None:
+    made = mcp_tool(output_schema=chain("f" * 50, 12))
+    classes = [each for each in stub_of(made).body if isinstance(each, ast.ClassDef)]
+
+    assert 1 < len(classes) < 12
+    assert max(len(each.name) for each in classes) <= MAX_NAME
+    assert "dict[str, Any]" in ast.unparse(classes[-1])
+
+
+@pytest.mark.promise("R58")
+def test_a_text_that_is_written_often_is_not_without_end() -> None:
+    fields = {f"f{n}": {"$ref": "#/$defs/long"} for n in range(500)}
+    output = {
+        "type": "object",
+        "properties": {**fields, "last": chain("x", 2)},
+        "$defs": {"long": {"enum": ["x" * 10_000]}},
+    }
+    text = stub("log", mcp_tool(output_schema=output))
+
+    assert len(text) < MAX_CHARACTERS + 30_000
+    assert "    f0: NotRequired[Literal['xxx" in text
+    # Nothing is written that has no use.
+    assert text.endswith("    last: NotRequired[Any]\n\n" + text.split("\n\n")[-1])
