@@ -140,7 +140,7 @@ class _Types:
         if _has_fields(schema) and _is_name(name) and len(name) <= MAX_NAME:
             made = self._made.setdefault(name, schema)
             # Two objects in one place cannot have one name.
-            if made is schema:
+            if made == schema:
                 return name if name in self._classes else self._class(schema, name)
         if isinstance(schema.get("additionalProperties"), dict):
             return f"dict[str, {self.text(schema['additionalProperties'], name)}]"
@@ -150,7 +150,11 @@ class _Types:
         schema = self._definitions.get(definition, {})
         if not _has_fields(schema):
             return self._alias(definition, schema)
-        return self._object(schema, f"{self._owner}_{definition}")
+        name = f"{self._owner}_{definition}"
+        if isinstance(schema.get("type"), list):
+            # It may be something else, too, such as null.
+            return self.text(schema, name)
+        return self._object(schema, name)
 
     def _class(self, schema: Mapping[str, Any], name: str) -> str:
         self._classes[name] = ""

@@ -310,6 +310,41 @@ def test_a_schema_without_end_costs_its_own_types(schema: dict[str, Any]) -> Non
     assert "x: Any=..." in {ast.unparse(each.args) for each in written}
 
 
+def test_an_object_or_null_is_written_the_same_wherever_it_is_named() -> None:
+    properties = {"id": {"type": "string"}, "next": {"$ref": "#/$defs/node"}}
+    node = {"type": ["object", "null"], "properties": properties, "required": ["id"]}
+    names = ("a", "b", "c", "d")
+    places = zip(names, ("node", "node", "nodes", "nodes"), strict=True)
+    output = {
+        "type": "object",
+        "properties": {name: {"$ref": f"#/$defs/{kind}"} for name, kind in places},
+        "required": [*names],
+        "$defs": {
+            "node": node,
+            "nodes": {
+                "type": "array",
+                "items": {"type": ["object", "null"], "properties": {"x": True}},
+            },
+        },
+    }
+    text = stub("log", mcp_tool(output_schema=output))
+
+    assert text.startswith("""class log_returns(TypedDict):
+    a: log_returns_node | None
+    b: log_returns_node | None
+    c: list[log_returns_nodes | None]
+    d: list[log_returns_nodes | None]
+
+class log_returns_node(TypedDict):
+    id: str
+    next: NotRequired[log_returns_node | None]
+
+class log_returns_nodes(TypedDict):
+    x: NotRequired[Any]
+
+def log() -> log_returns:""")
+
+
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 """It has no `$defs`, so what is there need not be schemas."""
 
