@@ -106,11 +106,11 @@ class Programs:
 
     Args:
         config: The configuration of the host that the inspector starts.
+        modules: The `node_modules` that holds them.
     """
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path, modules: Path) -> None:
         self._config = str(config)
-        modules = node_folder()
         self._node = node(modules)
         self._bin = modules / ".bin"
         path = f"{Path(self._node).parent}:{os.environ.get('PATH', '')}"
@@ -175,12 +175,13 @@ def look(programs: Programs, count: Count, **where: str) -> None:
 
 
 def main() -> int:
+    try:
+        modules = node_folder()
+    except NotInstalledError as error:
+        print(error)
+        return EXIT_NOT_INSTALLED
     with configured() as config:
-        try:
-            programs = Programs(config)
-        except NotInstalledError as error:
-            print(error)
-            return EXIT_NOT_INSTALLED
+        programs = Programs(config, modules)
         count = Count()
         judge_server(programs, count, config)
     judge_client(programs, count)

@@ -6,11 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from ...conftest import missing
+from ...support.cells.npm_programs import NotInstalledError
+from . import runner
 from .runner import EXIT_NOT_INSTALLED, EXPECTED, HERE
 
 LONGEST = {"server": 9, "client": 2}
@@ -44,6 +47,19 @@ def test_official_clients_and_servers_agree_with_us() -> None:
     assert counted is not None
     assert int(counted[1]) > 30
     assert int(counted[2]) == sum(map(len, expected().values()))
+
+
+def test_without_npm_no_host_is_configured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_npm() -> Path:
+        raise NotInstalledError("npm is not installed")
+
+    monkeypatch.setattr(runner, "node_folder", no_npm)
+    monkeypatch.setattr(runner, "configured", lambda: pytest.fail("it is configured"))
+
+    assert runner.main() == EXIT_NOT_INSTALLED
+    assert capsys.readouterr().out == "npm is not installed\n"
 
 
 def expected() -> dict[str, list[str]]:
