@@ -170,7 +170,14 @@ def _use(store: ApprovalStore) -> None:
     now = time.time()
     request = _request(now)
     store.open(request, max_pending=100, record=_nothing)
-    store.answer(request.id, "approved", now=now, approver="anna", record=_nothing)
+    store.answer(
+        request.id,
+        "approved",
+        now=now,
+        approver="anna",
+        arguments=None,
+        record=_nothing,
+    )
     if not store.use(request.id, now, _nothing):
         raise WrongResult("an approval could not be used")
 

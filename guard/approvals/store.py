@@ -299,7 +299,7 @@ class ApprovalStore(ForkAware):
         now: float,
         approver: str,
         reason: str = "",
-        arguments: dict[str, JsonValue] | None = None,
+        arguments: dict[str, JsonValue] | None,
         grant: StandingGrant | None = None,
         record: Callable[[], object],
     ) -> bool:

@@ -140,6 +140,11 @@ def test_threads_with_loops_of_their_own_share_approvals(
     assert [answer.approved for answer in answers] == [True] * 3
 
 
+def test_an_answer_never_leaves_out_whether_arguments_were_edited() -> None:
+    with ApprovalStore() as store, pytest.raises(TypeError, match="'arguments'"):
+        store.answer("r", "approved", now=0.0, approver="anna", record=list)  # type: ignore[call-arg]
+
+
 def ask_and_use(store: ApprovalStore, number: int, now: float) -> None:
     request = replace(
         REQUEST,
@@ -149,7 +154,9 @@ def ask_and_use(store: ApprovalStore, number: int, now: float) -> None:
         expires_at=now + 60,
     )
     store.open(request, max_pending=1, record=list)
-    store.answer(request.id, "approved", now=now, approver="anna", record=list)
+    store.answer(
+        request.id, "approved", now=now, approver="anna", arguments=None, record=list
+    )
     assert store.use(request.id, now, list)
 
 
