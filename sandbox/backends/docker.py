@@ -115,7 +115,7 @@ class DockerBackend:
         Raises:
             SandboxUnavailableError: One of them is missing, or does not work.
         """
-        if self._config.mounts:
+        if self._config.mounts or self._config.npm:
             mount_rules.require_local(self._where())
         self._packages = PackageMounts(self._config)
         if not mount_rules.is_local(self._where()):

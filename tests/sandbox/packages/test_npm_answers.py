@@ -24,6 +24,7 @@ from toolcell.sandbox import (
     SandboxConfig,
     SandboxManager,
 )
+from toolcell.sandbox.backends.docker import DockerBackend
 from toolcell.sandbox.client.types import CellTraits
 from toolcell.sandbox.packages.npm_installer import (
     InstalledConfig,
@@ -143,6 +144,17 @@ async def test_nothing_is_installed_for_an_engine_elsewhere(
         async with manager:
             pass
     assert not (tmp_path / "store").exists()
+
+
+async def test_a_backend_refuses_packages_of_npm_for_an_engine_elsewhere() -> None:
+    # The doctor starts it without a manager, which refuses them itself.
+    config = SandboxConfig(docker_host="tcp://127.0.0.1:1", npm=("a@1.0.0",))
+    backend = DockerBackend(config)
+    try:
+        with pytest.raises(ConfigError, match="npm need an engine on this machine"):
+            await backend.start()
+    finally:
+        await backend.aclose()
 
 
 async def test_a_set_is_free_again_where_the_cell_ends_badly(tmp_path: Path) -> None:
