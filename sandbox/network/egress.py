@@ -469,21 +469,18 @@ class Egress:
 
     async def _download(self, attempt: Attempt, remote: socket.socket) -> None:
         stream = attempt.stream
-        # New memory for each piece would cost more than its bytes (page faults). Of a
-        # map only the pages are there that a piece has touched.
+        # Page faults of new memory cost more than bytes; a map has only touched pages.
         buffer = memoryview(mmap.mmap(-1, PIECE_BYTES))
         try:
             while True:
                 room = buffer[: await stream.room()]
-                data: bytes | memoryview
                 data = await egress_stream.receive_into(remote, room)
                 if not data:
                     break
                 if self.pay(len(data)):
                     attempt.bytes_in += len(data)
-                    if attempt.response is not None:
-                        data = attempt.response.pass_on(data)
-                    await stream.send(data)
+                    head = attempt.response
+                    await stream.send(data if head is None else head.pass_on(data))
             if attempt.response is not None:
                 await stream.send(attempt.response.end())
             await stream.end()
