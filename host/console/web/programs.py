@@ -157,6 +157,11 @@ class Terminal:
                     self._colour = f"ansi-{number[1]}"
 
 
+def without_colours(text: str) -> str:
+    """Return output without the codes that `Terminal` does not show."""
+    return _COLOUR.sub("", text)
+
+
 def failure(traceback: str) -> Failure:
     """Return what a traceback says to the author of the program."""
     found = _OWN.findall(traceback)

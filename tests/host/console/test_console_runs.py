@@ -101,6 +101,26 @@ def test_a_run_is_followed_and_ended(
     assert "tool.cancelled" in page
 
 
+def test_a_secret_with_colours_inside_is_hidden(
+    service: Service, viewer: Client
+) -> None:
+    token = "ghp_" + "a1B2" * 9
+    said = f"\x1b[31m{token[:9]}\x1b[32m{token[9:]}\x1b[0m \x1b[\x1b[1m31m"
+    call, future = begun(service, WAITS.replace("begun <b>bold</b>", repr(said)[1:-1]))
+    path = f"/runs/live/{call.number}"
+    lines = viewer.lines(f"{path}/stream?after=0")
+    assert next(lines) == "event: line"
+    event = json.loads(next(lines)[6:])
+    shown = viewer.page(path)
+    service.portal.call(_cancel, service, call)
+    future.result(60)
+    assert [each for each in lines if each][-1] == 'data: "cancelled"'
+
+    assert event == [["", "[redacted] \\u{1b}[31m\n"]]
+    assert "[redacted] \\u{1b}[31m" in shown
+    assert token not in shown
+
+
 def test_a_run_is_ended_though_it_cannot_be_recorded(tmp_path: Path) -> None:
     with served(tmp_path, CODE) as made, signed_in(made, "operator") as client:
         call, future = begun(made, WAITS)
