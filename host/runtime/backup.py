@@ -222,10 +222,18 @@ def _hash(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
+def read_manifest(folder: Path) -> Backup:
+    """Return the list of a backup. Raises ConfigError if there is none to read."""
+    try:
+        return Backup.model_validate_json((folder / MANIFEST).read_bytes())
+    except OSError as error:
+        raise _not_whole(folder, error) from None
+
+
 def _read(folder: Path) -> Backup:
     """Return the list of a backup whose files are what it says."""
+    backup = read_manifest(folder)
     try:
-        backup = Backup.model_validate_json((folder / MANIFEST).read_bytes())
         for file in backup.files:
             if _hash(folder / file.name) != file.sha256:
                 raise ConfigError(
@@ -233,11 +241,15 @@ def _read(folder: Path) -> Backup:
                     hint="take another backup",
                 )
     except OSError as error:
-        raise ConfigError(
-            f"{folder} is no whole backup: {error}",
-            hint="name a folder that `toolcell backup` made",
-        ) from None
+        raise _not_whole(folder, error) from None
     return backup
+
+
+def _not_whole(folder: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{folder} is no whole backup: {error}",
+        hint="name a folder that `toolcell backup` made",
+    )
 
 
 def _target(config: HostConfig, file: BackupFile) -> Path:

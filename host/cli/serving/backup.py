@@ -65,7 +65,10 @@ def restore(
     from . import revived
 
     settings = HostConfig.from_file(config)
-    revoked = frozenset[str]() if audit is None else revived.revoked_tokens(audit)
+    revoked = frozenset[str]()
+    if audit is not None:
+        made = backups.read_manifest(folder).made_at
+        revoked = revived.revoked_tokens(audit, made)
     restored = backups.restore(settings, folder)
     again = revived.revoke_again(settings, revoked)
     made_at = f"{restored.made_at:%Y-%m-%d %H:%M:%S} UTC"

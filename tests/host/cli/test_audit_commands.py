@@ -147,7 +147,52 @@ def test_revoked_tokens_stay_revoked_after_a_restore(
     assert restored["revoked"] == gone["id"]
 
 
-@pytest.mark.parametrize("text", [None, "dear diary\n", "{}\n"])
+@pytest.mark.promise("JC5")
+def test_a_log_without_its_rotated_files_is_refused(
+    command: Command, tmp_path: Path
+) -> None:
+    written(tmp_path, AUDITED)
+    command("tokens", "create", "--agent", "a")
+    grow(tmp_path / "audit.jsonl")
+    command("backup", str(tmp_path / "copy"))
+    before = len([*tmp_path.glob("audit.jsonl.*")])
+    [token] = command("tokens", "list", "--json").json
+    command("tokens", "revoke", token["id"])
+    grow(tmp_path / "audit.jsonl")
+    (tmp_path / "state").rename(tmp_path / "old")
+    for each in tmp_path.glob("audit.jsonl*"):
+        each.rename(each.with_name(each.name.replace("audit", "old")))
+    parts = sorted(tmp_path.glob("old.jsonl.*"))
+    aside = tmp_path / "aside"
+    aside.mkdir()
+
+    def restored(*without: Path) -> Any:
+        for each in without:
+            each.rename(aside / each.name)
+        done = command("restore", "copy", "--audit", "old.jsonl", "--json")
+        for each in without:
+            (aside / each.name).rename(each)
+        return done
+
+    for lost in (parts[: before + 1], parts[1:2]):
+        refused = restored(*lost)
+        assert (refused.code, "move the rotated files" in refused.err) == (2, True)
+        assert not (tmp_path / "state").exists()
+    # Files of before the backup are not needed.
+    assert before > 1
+    done = restored(*parts[: before - 1])
+    assert done.code == 0, done.err
+    assert done.json["revoked"] == [token["id"]]
+
+
+def grow(path: Path) -> None:
+    """Append records to a log until it was rotated several times."""
+    with AuditLog(path, rotate_bytes=4_096) as log:
+        for number in range(60):
+            log.append("note", number=number)
+
+
+@pytest.mark.parametrize("text", [None, "", "dear diary\n", "{}\n"])
 def test_a_log_that_may_hide_a_revoked_token_is_refused(
     command: Command, tmp_path: Path, text: str | None
 ) -> None:
