@@ -62,15 +62,20 @@ def parquet_rows(
 def _columns(rows: Any, at: int, fields: Collection[str]) -> dict[str, Any]:
     """Return the columns of a row; what is null in it, or in a field, is left out.
 
+    A value of another column that has no counterpart in Python becomes the reason.
+
     Raises:
-        InvalidInputError: A value has no counterpart in Python.
+        InvalidInputError: A value of a field has no counterpart in Python.
     """
     found = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         read = partial(_field, name) if name in fields else _own_value
         try:
             value = read(column[at])
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, NotImplementedError) as error:
+            if name not in fields:
+                found[name] = f"<cannot be read: {error}>"
+                continue
             raise InvalidInputError(
                 f"{name} cannot be read: {error}", hint="write it as text, or as JSON"
             ) from None

@@ -247,6 +247,29 @@ def test_a_value_that_python_has_not_costs_its_row(
     assert "inputs" in found[2]["error"]["message"]
 
 
+def test_an_own_column_that_cannot_be_read_costs_no_row(
+    arrow: Any, command: Command, tmp_path: Path
+) -> None:
+    late = arrow.array([2**53], arrow.timestamp("ms"))
+    ends = arrow.py_buffer(b"\0\0\0\0\1\0\0\0")
+    no_text = [None, ends, arrow.py_buffer(b"\xff")]
+    own = {
+        "late": arrow.StructArray.from_arrays([late], ["at"]),
+        "no_text": arrow.Array.from_buffers(arrow.string(), 1, no_text),
+        "no_zone": arrow.array([5], arrow.timestamp("us", tz="Mars/Phobos")),
+    }
+    write_parquet(arrow, tmp_path / "a.parquet", code=["6 * 7"], **own, level=[3])
+    done = command("map", "a.parquet", *RUN)
+    found = results(tmp_path / RESULTS)[1]
+
+    assert done.code == 0, done.err
+    assert found["result"]["value"] == 42
+    assert found["meta"].pop("level") == 3
+    assert {*found["meta"]} == {*own}
+    for value in found["meta"].values():
+        assert value.startswith("<cannot be read: ")
+
+
 def test_own_columns_of_every_type_are_in_the_results(
     arrow: Any, command: Command, tmp_path: Path
 ) -> None:
