@@ -33,7 +33,7 @@ from toolcell.sandbox import Job, JobResult, Limits
 
 from .batch_results import ResultsFile
 from .csv_programs import csv_rows, is_csv
-from .parquet_files import MAGIC, parquet_rows
+from .parquet_files import MAGIC, parquet_rows, row_count
 
 MAX_LINE_BYTES = 33_554_432
 """Bytes of a line of programs, 32 MiB. When it is reached the line is not run, and its
@@ -97,7 +97,7 @@ class ProgramsFile:
                         f"{path} is Parquet in gzip, which cannot be read in parts",
                         hint="unpack it; Parquet compresses its columns itself",
                     )
-                self.size = sum(1 for _ in self._rows())
+                self.size = self._count()
                 """Programs in it; blank lines are none."""
             except (OSError, EOFError, zlib.error) as error:
                 raise InvalidInputError(
@@ -110,6 +110,11 @@ class ProgramsFile:
 
     def __exit__(self, *_: object) -> None:
         self._opened.close()
+
+    def _count(self) -> int:
+        if self._is_parquet:
+            return row_count(self._path, self._file)
+        return sum(1 for _ in self._rows())
 
     def _rows(self) -> Iterator[tuple[int, Callable[[], dict[str, Any]]]]:
         """Yield the number of each line, and a function that reads its fields."""

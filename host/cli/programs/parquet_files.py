@@ -20,8 +20,8 @@ from .csv_programs import cell_value, check_columns
 MAGIC = b"PAR1"
 """The first bytes of each such file."""
 
-_ROWS = 256
-"""Rows that are read at once."""
+_ROWS = 32
+"""Rows that are read at once; each may have a picture."""
 
 _GROUP_CHARACTERS = 16_777_216
 """Characters that make a row group, and that are held meanwhile."""
@@ -49,14 +49,16 @@ def parquet_rows(
             of one name.
     """
     number = itertools.count(1)
-    with _reading(path) as parquet:
-        # Otherwise all of the file is read, and kept, at the first row.
-        table = parquet.ParquetFile(file, buffer_size=65_536, pre_buffer=False)
-        names = table.schema_arrow.names
-        check_columns(f"{path} has", names)
+    with _reading(path, file) as table:
         for rows in table.iter_batches(_ROWS, use_threads=False):
             for at in range(rows.num_rows):
                 yield next(number), partial(_columns, rows, at, fields)
+
+
+def row_count(path: Path, file: IO[bytes]) -> int:
+    """Return the number of rows, which is read and checked as by `parquet_rows`."""
+    with _reading(path, file) as table:
+        return int(table.metadata.num_rows)
 
 
 def _columns(rows: Any, at: int, fields: Collection[str]) -> dict[str, Any]:
@@ -150,12 +152,15 @@ def _groups(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[Any]:
-    """Give pyarrow's module of Parquet to a block that reads a file with it."""
+def _reading(path: Path, file: IO[bytes]) -> Iterator[Any]:
+    """Give a file of programs, as pyarrow opens it, to a block that reads it."""
     parquet = pyarrow_for(path)
     damaged = import_module("pyarrow").ArrowException
     try:
-        yield parquet
+        # Otherwise all of the file is read, and kept, at the first row.
+        table = parquet.ParquetFile(file, buffer_size=65_536, pre_buffer=False)
+        check_columns(f"{path} has", table.schema_arrow.names)
+        yield table
     except (damaged, OSError) as error:
         raise InvalidInputError(
             f"{path} is no whole Parquet file: {error}", hint="name a whole file"

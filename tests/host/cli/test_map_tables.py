@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from toolcell.core import ToolcellError
-from toolcell.host.cli.programs.parquet_files import parquet_rows
+from toolcell.host.cli.programs.parquet_files import parquet_rows, row_count
 from toolcell.host.cli.programs.result_tables import write_table
 
 from ...conftest import missing
@@ -200,10 +200,14 @@ def test_a_table_is_read_as_it_is_needed(arrow: Any, tmp_path: Path) -> None:
         use_dictionary=False,
     )
     with CountedReads(path) as file:
+        assert row_count(path, file) == 2048
+        counted = file.count
+    with CountedReads(path) as file:
         next(rows := parquet_rows(path, file, ["code"]))
         first = file.count
         rest = sum(1 for _ in rows)
 
+    assert counted < path.stat().st_size / 10
     assert first < path.stat().st_size / 2 < file.count
     assert rest == 2047
 
