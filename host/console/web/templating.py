@@ -110,7 +110,7 @@ def size(count: float) -> str:
     """Return a number of bytes as people write it, such as `2 MiB`."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1_024:
-            return f"{count:.3g} {unit}" if count < 1_000 else f"{count:.0f} {unit}"
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"
         count /= 1_024
     return f"{count:,.1f} TiB"
 

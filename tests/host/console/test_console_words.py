@@ -37,6 +37,9 @@ def test_sizes_have_the_unit_that_fits() -> None:
     assert [size(1_000), size(1_023 * 1_024), size(1_234)] == [
         *("1000 bytes", "1023 KiB", "1.21 KiB")
     ]
+    assert [size(count * 1_024) for count in (999.4, 999.5, 999.7)] == [
+        *("999 KiB", "1000 KiB", "1000 KiB")
+    ]
 
 
 @pytest.mark.promise("D8")
