@@ -26,6 +26,9 @@ class Change(NamedTuple):
     after: str
     """Lines of the two objects, each after `-` or `+`, or a blank if both have it."""
 
+    begins: bool
+    """True if it does not follow the change before: lines between may be left out."""
+
     @property
     def is_context(self) -> bool:
         """True if both objects have these lines."""
@@ -42,23 +45,25 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Cha
     if len(old) + len(new) <= MAX_COMPARED_LINES:
         groups = SequenceMatcher(None, old, new).get_grouped_opcodes(_AROUND)
         return [
-            _change(start, old[start:end], new[first:last])
+            _change(start, old[start:end], new[first:last], begins=not number)
             for group in groups
-            for _, start, end, first, last in group
+            for number, (_, start, end, first, last) in enumerate(group)
         ]
     start = _alike(old, new)
     end = min(_alike(old[::-1], new[::-1]), len(old) - start, len(new) - start)
     gone, come = old[start : len(old) - end], new[start : len(new) - end]
-    return [_change(start, gone, come)] if gone or come else []
+    return [_change(start, gone, come, begins=True)] if gone or come else []
 
 
-def _change(start: int, old: Sequence[str], new: Sequence[str]) -> Change:
+def _change(
+    start: int, old: Sequence[str], new: Sequence[str], *, begins: bool
+) -> Change:
     marks = (" ", " ") if old == new else ("-", "+")
-    texts = (
+    before, after = (
         "\n".join(f"{mark}{each}" for each in lines)
         for mark, lines in zip(marks, (old, new), strict=True)
     )
-    return Change(start + 1, *texts)
+    return Change(start + 1, before, after, begins)
 
 
 def _alike(old: Sequence[str], new: Sequence[str]) -> int:

@@ -105,3 +105,13 @@ def test_arguments_are_counted_before_they_are_read(service: Service) -> None:
         text = json.dumps({"to": "," * MAX_ARGUMENT_VALUES})
         carl.act(f"/approvals/{request.id}/edit", 200, arguments=text)
     service.deny(request)
+
+
+def test_changes_are_shown_with_their_line(service: Service) -> None:
+    request, _ = service.asked(to="a shop", sum=40)
+    edited = json.dumps({"to": "a shop", "sum": 20})
+    with signed_in(service, "approver") as carl:
+        shown = carl.act(f"/approvals/{request.id}/edit", 200, arguments=edited).text
+    service.deny(request)
+
+    assert shown.count('<p class="faint">Line 1</p>') == shown.count(">Line ") == 1

@@ -56,20 +56,20 @@ def test_a_mark_that_the_agent_wrote_itself_is_none() -> None:
             [1, 2],
             [1, 3],
             [
-                Change(2, '   "x": [\n     1,', '   "x": [\n     1,'),
-                Change(4, "-    2", "+    3"),
-                Change(5, "   ]\n }", "   ]\n }"),
+                Change(2, '   "x": [\n     1,', '   "x": [\n     1,', True),
+                Change(4, "-    2", "+    3", False),
+                Change(5, "   ]\n }", "   ]\n }", False),
             ],
         ),
         (
             list(range(8_000)),
             [0, 5, *range(2, 8_000)],
-            [Change(4, "-    1,", "+    5,")],
+            [Change(4, "-    1,", "+    5,", True)],
         ),
         (
             list(range(8_000)),
             [*range(8_000), 0],
-            [Change(8_002, "-    7999", "+    7999,\n+    0")],
+            [Change(8_002, "-    7999", "+    7999,\n+    0", True)],
         ),
         (list(range(8_000)), list(range(8_000)), []),
     ],
@@ -79,6 +79,14 @@ def test_a_difference_is_shown(
     before: list[int], after: list[int], shown: list[Change]
 ) -> None:
     assert differences({"x": before}, {"x": after}) == shown
+
+
+def test_each_group_of_changes_begins_with_its_line() -> None:
+    before = list(range(30))
+    found = differences({"x": before}, {"x": [-1, *before[1:20], -1, *before[21:]]})
+
+    assert [each.line for each in found if each.begins] == [1, 21]
+    assert len(found) == 6
 
 
 def test_a_difference_of_all_lines_costs_little() -> None:
