@@ -160,6 +160,8 @@ class ResultsFile:
                 raise ValueError
             record = json.loads(text)
             self._count(record)
+            if "line" in record and "options" not in record:
+                raise self._earlier()
             before = dict(record["options"])
         except (KeyError, TypeError, ValueError):
             raise self._foreign() from None
@@ -170,6 +172,12 @@ class ResultsFile:
         return InvalidInputError(
             f"{self._path} has lines that are no results of `toolcell map`",
             hint="name a new file, or one of the same programs",
+        )
+
+    def _earlier(self) -> InvalidInputError:
+        return InvalidInputError(
+            f"{self._path} has results of an earlier toolcell, without their options",
+            hint="name a new file",
         )
 
     def _other_options(self, before: dict[str, Any]) -> InvalidInputError:

@@ -260,6 +260,21 @@ def test_limits_of_cpu_and_output(command: Command, tmp_path: Path) -> None:
     assert (refused.code, "--output-bytes must be" in refused.err) == (2, True)
 
 
+@pytest.mark.parametrize("id_", ["a", None])
+def test_results_of_an_earlier_toolcell_are_named(
+    command: Command, tmp_path: Path, id_: str | None
+) -> None:
+    write(tmp_path, {"code": "1"})
+    result = {"id": id_, "line": 1, "status": "ok", "result": {"value": 1}}
+    (tmp_path / "results.jsonl").write_text(text := json.dumps(result) + "\n")
+    done = command(*ARGUMENTS, *SUBPROCESS)
+
+    assert done.code == 2
+    assert "results of an earlier toolcell" in done.err
+    assert "name a new file" in done.err
+    assert (tmp_path / "results.jsonl").read_text() == text
+
+
 @pytest.mark.promise("cluster-41")
 @pytest.mark.parametrize(
     "text", ['{"id": "a", "code": "1"}\n', "dear diary", '{"id": 1}\n', "[]\n", "\n"]
