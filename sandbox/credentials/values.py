@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 
 from toolcell.core import ConfigError
@@ -49,7 +50,7 @@ class Value:
             others: All values of the sandbox, of which none may be a part of it.
         """
         version = _version(self._rule.value)
-        if version == self._version:
+        if version == self._version and not self.problem:
             return False
         try:
             value = _read(self._rule)
@@ -90,16 +91,26 @@ def check_apart(values: Iterable[tuple[str, str]]) -> None:
 
 
 def _version(reference: str) -> tuple[int, ...]:
-    """Return what changes when a file does; empty for no file, and a missing one."""
+    """Return what changes when a file does; empty for others, and a missing one."""
     kind, _, path = reference.partition(":")
     try:
         found = os.stat(path) if kind == "file" else None
     except OSError:
         return ()
-    return (found.st_mtime_ns, found.st_size, found.st_ino) if found else ()
+    if found is None or not stat.S_ISREG(found.st_mode):
+        return ()
+    # The second is that of permissions, too.
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 def _read(rule: Credential) -> str:
+    kind, _, path = rule.value.partition(":")
+    if kind == "file" and os.path.exists(path) and not os.path.isfile(path):
+        # To open a pipe would wait for whoever writes into it.
+        raise ConfigError(
+            f"the credential {rule.name}: {rule.value} is no regular file",
+            hint="name a file that has the value alone",
+        )
     try:
         value = read_secret(rule.value).get_secret_value()
     except ConfigError as error:

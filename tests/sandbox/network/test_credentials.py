@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +19,11 @@ import pytest
 from toolcell.core import AuditError, ConfigError
 from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager, Session
 from toolcell.sandbox.config.credentials import Credential
-from toolcell.sandbox.credentials.agents import Credentials
+from toolcell.sandbox.credentials.agents import (
+    AgentCredentials,
+    Credentials,
+    UnreadableError,
+)
 from toolcell.sandbox.credentials.masking import Mask, spellings
 from toolcell.sandbox.spi import NetworkAct
 
@@ -277,15 +282,7 @@ print(status, token in told or told, hidden)
 def test_answers_on_their_way_are_searched_for_a_new_value(tmp_path: Path) -> None:
     file, old, new = tmp_path / "token", b"old-" * 10, b"new-" * 20
     file.write_bytes(old)
-    rule = Credential(
-        name="one",
-        value=f"file:{file}",
-        hosts=("a.test:443",),
-        agents=("a",),
-        variable="ONE",
-    )
-    programs = Credentials([rule]).of("a")
-    assert programs is not None
+    programs = programs_with(file)
     mask = programs.mask()
 
     file.write_bytes(new)
@@ -295,6 +292,69 @@ def test_answers_on_their_way_are_searched_for_a_new_value(tmp_path: Path) -> No
         hidden = mask.whole(b"<" + value + b">")
         assert value not in hidden
         assert len(hidden) == len(value) + 2
+
+
+def programs_with(file: Path) -> AgentCredentials:
+    rule = Credential(
+        name="one",
+        value=f"file:{file}",
+        hosts=("a.test:443",),
+        agents=("a",),
+        variable="ONE",
+    )
+    programs = Credentials([rule]).of("a")
+    assert programs is not None
+    return programs
+
+
+def sent_by(programs: AgentCredentials) -> str:
+    token = f"Bearer {programs.variables['ONE']}"
+    headers = [("Host", "a.test"), ("Authorization", token)]
+    head = h11.Request(method="GET", target="/", headers=headers)
+    made, _ = programs.placed(head, ("a.test", 443))
+    return dict(made.headers)[b"authorization"].decode()
+
+
+@pytest.mark.promise("boundary-6")
+def test_a_file_that_was_away_and_is_back_is_used(tmp_path: Path) -> None:
+    file, away = tmp_path / "token", tmp_path / "away"
+    file.write_text(VALUE)
+    programs = programs_with(file)
+
+    file.rename(away)
+    with pytest.raises(UnreadableError):
+        sent_by(programs)
+    away.rename(file)
+    assert sent_by(programs) == f"Bearer {VALUE}"
+
+
+@pytest.mark.promise("boundary-6")
+def test_a_change_is_noticed_that_leaves_size_and_time(tmp_path: Path) -> None:
+    file, fresh = tmp_path / "token", VALUE[::-1]
+    file.write_text(VALUE)
+    programs = programs_with(file)
+
+    was = file.stat()
+    file.write_text(fresh)
+    while file.stat().st_ctime_ns == was.st_ctime_ns:
+        os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+    os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert file.stat().st_mtime_ns == was.st_mtime_ns
+    assert sent_by(programs) == f"Bearer {fresh}"
+
+
+@pytest.mark.promise("boundary-6")
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(VALUE)
+    programs = programs_with(file)
+
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(UnreadableError):
+        sent_by(programs)
+    with pytest.raises(ConfigError, match=r"credential one: .* no regular file"):
+        programs_with(file)
 
 
 @pytest.mark.promise("boundary-6")
