@@ -25,15 +25,18 @@ hexadecimal digits."""
 RETRY_SECONDS = 30
 """Seconds after which one that did not fit may come again."""
 
+# Tiny pieces would take more room than is counted.
+_PIECE_BYTES = 65_536
+
 
 class HeldBody:
-    """One body, in the pieces in which it came."""
+    """One body, in pieces of some size."""
 
     _lock: ClassVar = threading.Lock()
     _held: ClassVar[int] = 0
 
     def __init__(self) -> None:
-        self.pieces: list[bytes] = []
+        self.pieces: list[bytearray] = []
         self._digest = hashlib.sha256()
         self._first = b""
         self._size = 0
@@ -49,7 +52,10 @@ class HeldBody:
             if HeldBody._held + len(piece) > MAX_HELD_BYTES:
                 raise _no_room()
             HeldBody._held += len(piece)
-        self.pieces.append(piece)
+        if self.pieces and len(self.pieces[-1]) < _PIECE_BYTES:
+            self.pieces[-1] += piece
+        else:
+            self.pieces.append(bytearray(piece))
         self._size += len(piece)
         self._digest.update(piece)
         self._first += piece[: max(SHOWN_BYTES - len(self._first), 0)]

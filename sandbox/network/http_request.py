@@ -208,7 +208,7 @@ class HTTPRequest:
             await send(out.send(head) or b"")
             if self._held is not None:
                 for piece in self._held.pieces:
-                    await send(out.send(h11.Data(data=piece)) or b"")
+                    await send(out.send(h11.Data(data=bytes(piece))) or b"")
                 self._held.close()
             else:
                 while (next_one := await self._next_piece(source)) is not None:

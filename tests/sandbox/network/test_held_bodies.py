@@ -200,6 +200,17 @@ def test_people_see_the_beginning_of_a_body(data: bytes, shown: str) -> None:
     assert HeldBody._held == 0
 
 
+def test_a_body_in_tiny_pieces_takes_the_room_that_is_counted() -> None:
+    body = HeldBody()
+    for _ in range(70_000):
+        body.add(b"ab")
+
+    assert b"".join(body.pieces) == b"ab" * 70_000
+    assert len(body.pieces) == 3
+    body.close()
+    assert HeldBody._held == 0
+
+
 @pytest.mark.parametrize(
     ("size", "told"), [(100, "went away before"), (WINDOW_BYTES, "sent 512 KiB more")]
 )
