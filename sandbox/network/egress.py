@@ -35,6 +35,7 @@ from . import stream as egress_stream
 from .admission import admitted, note_misplaced
 from .attempt import Attempt
 from .gate import ActName, NetworkAct, RequestGate
+from .held_body import Share
 from .http_request import HTTPRequest, ResponseHead
 from .proxy import ProxyRequest, http_answer, read_proxy_request
 from .run_clock import Pausable
@@ -93,8 +94,7 @@ class Egress:
         self.listeners = network.rules.listeners(addresses or {})
         """Address, port and host of each rule for one name."""
 
-        self._network = network
-        self._rules = network.rules
+        self._network, self._rules = network, network.rules
         self._gate = gate
         self._inspector = inspector
         self._credentials = credentials
@@ -107,8 +107,8 @@ class Egress:
         self._on_connection = on_connection
         self._send_frame: SendFrame | None = None
         self._clock: Pausable
-        self._opened = 0
-        self._reached = 0
+        self._opened = self._reached = 0
+        self._share = Share()
         self._attempts: dict[int, Attempt] = {}
         self._records: dict[int, Connection] = {}
         self._over = False
@@ -346,7 +346,7 @@ class Egress:
         if http is not None and is_guarded:
             name, facts = http.act, http.exactly()
             if facts["content_length"] != 0:
-                hold = partial(http.hold, end)
+                hold = partial(http.hold, end, self._share)
         act = NetworkAct(
             name=name,
             arguments=facts,

@@ -22,6 +22,13 @@ SHOWN_BYTES = 4_096
 """Bytes of a body that people see as text; of others they see a quarter in
 hexadecimal digits."""
 
+MAX_RUN_BYTES = MAX_HELD_BYTES // 4
+"""Bytes of the bodies that one run, or one command, holds. When it is reached its next
+one is refused, and may come again."""
+
+MAX_READ_SECONDS = 60.0
+"""Seconds in which a body has to come. When it is reached the request is refused."""
+
 RETRY_SECONDS = 30
 """Seconds after which one that did not fit may come again."""
 
@@ -29,13 +36,26 @@ RETRY_SECONDS = 30
 _PIECE_BYTES = 65_536
 
 
+class Share:
+    """The room in which one run, or one command, holds bodies."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        """Bytes that it holds."""
+
+
 class HeldBody:
-    """One body, in pieces of some size."""
+    """One body, in pieces of some size.
+
+    Args:
+        share: The room of its run.
+    """
 
     _lock: ClassVar = threading.Lock()
     _held: ClassVar[int] = 0
 
-    def __init__(self) -> None:
+    def __init__(self, share: Share) -> None:
+        self._share = share
         self.pieces: list[bytearray] = []
         self._digest = hashlib.sha256()
         self._first = b""
@@ -49,9 +69,12 @@ class HeldBody:
         """
         self.check_size(self._size + len(piece))
         with self._lock:
+            if self._share.held + len(piece) > MAX_RUN_BYTES:
+                raise _no_room(f"{MAX_RUN_BYTES:,} bytes of its run")
             if HeldBody._held + len(piece) > MAX_HELD_BYTES:
-                raise _no_room()
+                raise _no_room(f"{MAX_HELD_BYTES:,} bytes")
             HeldBody._held += len(piece)
+            self._share.held += len(piece)
         if self.pieces and len(self.pieces[-1]) < _PIECE_BYTES:
             self.pieces[-1] += piece
         else:
@@ -74,7 +97,9 @@ class HeldBody:
     def close(self) -> None:
         """Let its pieces go."""
         with self._lock:
-            HeldBody._held -= sum(map(len, self.pieces))
+            size = sum(map(len, self.pieces))
+            HeldBody._held -= size
+            self._share.held -= size
             self.pieces = []
 
     @property
@@ -103,10 +128,10 @@ def _readable(data: bytes) -> str | None:
     return text if plain else None
 
 
-def _no_room() -> GuardDeniedError:
+def _no_room(room: str) -> GuardDeniedError:
     return GuardDeniedError(
-        f"a person has to approve it, and the {MAX_HELD_BYTES:,} bytes in which bodies "
-        "wait for that are full",
+        f"a person has to approve it, and the {room} in which bodies wait for that "
+        "are full",
         hint="send it again later",
         details={"reason": "approval_unavailable", "retry_after": RETRY_SECONDS},
     )

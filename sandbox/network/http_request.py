@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+import anyio
 import h11
 from pydantic import JsonValue
 
@@ -19,7 +20,7 @@ from ..config.host_rules import DEFAULT_PORTS, read_authority, write_authority
 from ..credentials.agents import AgentCredentials, MisplacedError, UnreadableError
 from ..credentials.masking import Mask
 from .gate import ActName
-from .held_body import HeldBody
+from .held_body import MAX_READ_SECONDS, HeldBody, Share
 from .types import (
     HTTP_PORT,
     MISPLACED,
@@ -219,27 +220,32 @@ class HTTPRequest:
         except h11.ProtocolError:
             raise _unlike_its_head() from None
 
-    async def hold(self, source: ProgramEnd) -> HeldBody:
+    async def hold(self, source: ProgramEnd, share: Share) -> HeldBody:
         """Read all of its body into memory, from where `send` takes it.
 
         Args:
             source: Delivers the body.
+            share: The room of its run.
 
         Raises:
-            GuardDeniedError: It does not fit, or come whole, or has a placeholder.
+            GuardDeniedError: It does not fit, or come whole or in time, or has a
+                placeholder.
         """
-        self._held = body = HeldBody()
+        self._held = body = HeldBody(share)
         check, reason = self._body_check(), "bad_call"
         declared = dict(self._request.headers).get(b"content-length", b"0")
         body.check_size(int(declared))
         try:
-            if self._connection.they_are_waiting_for_100_continue:
-                await source.send(CONTINUE)
-            while (piece := await self._next_piece(source)) is not None:
-                check(piece)
-                body.add(piece)
+            with anyio.fail_after(MAX_READ_SECONDS):
+                if self._connection.they_are_waiting_for_100_continue:
+                    await source.send(CONTINUE)
+                while (piece := await self._next_piece(source)) is not None:
+                    check(piece)
+                    body.add(piece)
         except RefusedError as error:
             why, reason = str(error), error.headers.get(REFUSAL, reason)
+        except TimeoutError:
+            why = f"its body did not come within {MAX_READ_SECONDS:.0f} seconds"
         except (OSError, CellLostError):
             why = "its body did not come whole"
         else:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import anyio
 import pytest
 
 from toolcell.sandbox import Limits, Network, SandboxManager, Session
 from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
-from toolcell.sandbox.network import held_body
+from toolcell.sandbox.network import held_body, http_request
 from toolcell.sandbox.network.attempt import Attempt
-from toolcell.sandbox.network.held_body import HeldBody
+from toolcell.sandbox.network.egress import Egress
+from toolcell.sandbox.network.held_body import HeldBody, Share
+from toolcell.sandbox.network.http_request import HTTPRequest, new_reader, read_head
 from toolcell.sandbox.network.stream import CellStream
+from toolcell.sandbox.network.types import RefusedError
 
 from ...conftest import BackendRow
 from ...support.cells.gates import Gate
@@ -189,7 +194,7 @@ print(post(b"after"))
     ],
 )
 def test_people_see_the_beginning_of_a_body(data: bytes, shown: str) -> None:
-    body = HeldBody()
+    body = HeldBody(Share())
     for start in range(0, len(data), 100):
         body.add(data[start : start + 100])
 
@@ -201,13 +206,76 @@ def test_people_see_the_beginning_of_a_body(data: bytes, shown: str) -> None:
 
 
 def test_a_body_in_tiny_pieces_takes_the_room_that_is_counted() -> None:
-    body = HeldBody()
+    body = HeldBody(Share())
     for _ in range(70_000):
         body.add(b"ab")
 
     assert b"".join(body.pieces) == b"ab" * 70_000
     assert len(body.pieces) == 3
     body.close()
+    assert HeldBody._held == 0
+
+
+class Silent:
+    """A program that sends nothing, and stays."""
+
+    async def receive(self) -> bytes:
+        await anyio.sleep_forever()
+        return b""
+
+    async def send(self, data: bytes) -> None:
+        """Take it."""
+
+    async def ended(self) -> None:
+        await anyio.sleep_forever()
+
+
+def a_run() -> Egress:
+    nothing = cast("Any", None)
+    run = Egress(
+        Network(mode="guarded"),
+        Limits(),
+        resolve=nothing,
+        spawn=nothing,
+        gate=holding(),
+    )
+    run.begin(nothing, nothing)
+    return run
+
+
+async def posted(
+    run: Egress, size: int, body: bytes
+) -> AbstractAsyncContextManager[None]:
+    """Return the admission of a request of a run, of which some has come."""
+    reader, program = new_reader(), Silent()
+    told = f"POST /pay HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: {size}\r\n\r\n"
+    head = await read_head(reader, program, told.encode() + body)
+    attempt = Attempt(CellStream(1, cast("Any", None)), host=NAME, port=80)
+    request = HTTPRequest(reader, head, "/pay", NAME, 80)
+    return run.judged(attempt, request, program)
+
+
+async def test_a_run_holds_no_more_than_its_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(held_body, "MAX_RUN_BYTES", 10)
+    one, other = a_run(), a_run()
+    async with await posted(one, 6, b"abcdef"), await posted(other, 6, b"abcdef"):
+        with pytest.raises(RefusedError, match="10 bytes of its run") as refused:
+            await (await posted(one, 5, b"abcde")).__aenter__()
+        assert refused.value.headers["Retry-After"] == str(held_body.RETRY_SECONDS)
+    async with await posted(one, 10, b"0123456789"):
+        assert HeldBody._held == 10
+    assert HeldBody._held == 0
+
+
+async def test_a_body_has_to_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_request, "MAX_READ_SECONDS", 0)
+    with (
+        anyio.fail_after(30),
+        pytest.raises(RefusedError, match="did not come within"),
+    ):
+        await (await posted(a_run(), 6, b"abc")).__aenter__()
     assert HeldBody._held == 0
 
 
