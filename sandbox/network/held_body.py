@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import re
 import threading
 from typing import ClassVar
 
@@ -19,8 +20,7 @@ MAX_HELD_BYTES = 64 * 2**20
 may come again."""
 
 SHOWN_BYTES = 4_096
-"""Bytes of a body that people see as text; of others they see a quarter in
-hexadecimal digits."""
+"""Bytes of a body that people see."""
 
 MAX_RUN_BYTES = MAX_HELD_BYTES // 4
 """Bytes of the bodies that one run, or one command, holds. When it is reached its next
@@ -34,6 +34,7 @@ RETRY_SECONDS = 30
 
 # Tiny pieces would take more room than is counted.
 _PIECE_BYTES = 65_536
+_NOT_ASCII = re.compile(rb"[^\t\r\n -~]")
 
 
 class Share:
@@ -112,8 +113,9 @@ class HeldBody:
         """Its beginning, for the person who is asked."""
         first, text, way = self._first, _readable(self._first), "as text"
         if text is None:
-            first = first[: SHOWN_BYTES // 4]
-            text, way = first.hex(" ", 4), "in hexadecimal digits"
+            # Secrets are searched for in it: a letter before one would hide it.
+            text = _NOT_ASCII.sub(b".", first).decode()
+            way = "in ASCII, others as dots"
         told = f"{self._size:,} bytes, of which {len(first):,} are shown {way}"
         return f"Body, as the program wrote it: {told}:\n{text}"
 

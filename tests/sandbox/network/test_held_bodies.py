@@ -186,9 +186,12 @@ print(post(b"after"))
     ("data", "shown"),
     [
         (b"a\tb\r\n", "5 bytes, of which 5 are shown as text:\na\tb\r\n"),
-        (b"\x1b[2J", "4 bytes, of which 4 are shown in hexadecimal digits:\n1b5b324a"),
-        ("\u202ea".encode(), "of which 4 are shown in hexadecimal digits:\n"),
-        (b"\xff" * 5_000, "5,000 bytes, of which 1,024 are shown in hexadecimal"),
+        (
+            b"\x1b[2J\n",
+            "5 bytes, of which 5 are shown in ASCII, others as dots:\n.[2J\n",
+        ),
+        ("\u202ea".encode(), "of which 4 are shown in ASCII, others as dots:\n...a"),
+        (b"\xff" * 5_000, "5,000 bytes, of which 4,096 are shown in ASCII, others as"),
         ("\u00e9".encode() * 4_000, "8,000 bytes, of which 4,096 are shown as text"),
         (b"x" + "\u00e9".encode() * 4_000, "8,001 bytes, of which 4,096 are shown as"),
     ],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -17,6 +19,7 @@ from toolcell.guard import (
     ApprovalRequest,
     Approvals,
     Approve,
+    AuditLog,
     Reject,
 )
 from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager
@@ -227,6 +230,32 @@ urllib.request.urlopen(urllib.request.Request(base + "/pay", body)).read().decod
     assert request.call.arguments["body_sha256"] == digest
     [record] = seen.requests()
     assert record.arguments["body_sha256"] == digest
+
+
+@pytest.mark.promise("boundary-9")
+async def test_a_secret_is_redacted_in_bodies_that_are_no_text_too(
+    manager: SandboxManager, site: Site, tmp_path: Path
+) -> None:
+    async def person(request: ApprovalRequest) -> Approve:
+        return Approve(approver="p")
+
+    file, secret = tmp_path / "audit.jsonl", "ghp_" + "a1" * 18
+    with AuditLog(file) as log:
+        approvals = Approvals(handler=person, audit=log)
+        seen = world(manager, site, approvals, allow=RUNS, ask=["http.request"])
+        code = """
+[ask("POST", "/pay", each + b"ghp_" + b"a1" * 18) for each in (b"", b"\\0", b"\\xff")]
+"""
+        assert await seen.python(code) == [200] * 3
+
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    previews = [each["preview"] for each in records if "preview" in each]
+    assert [each.partition("\n")[2] for each in previews] == [
+        "[redacted]",
+        ".[redacted]",
+        ".[redacted]",
+    ]
+    assert secret not in file.read_text()
 
 
 @pytest.mark.promise("boundary-9")
