@@ -76,7 +76,8 @@ def refusal_for(error: Exception, version: str) -> Decision:
         return deny("facts_missing", str(error), version)
     if isinstance(error, GuardDeniedError):
         # Of the caller, who could not complete the call.
-        found = deny(error.details["reason"], error.message, version)
+        reason = error.details.get("reason", "bad_call")
+        found = deny(reason, error.message, version)
         return found._replace(retry_after=error.details.get("retry_after"))
     if isinstance(error, StoreUnavailableError):
         return deny("store_unavailable", error.message, version)

@@ -58,7 +58,7 @@ WhileWaiting = Callable[[], AbstractAsyncContextManager[object]]
 
 Complete = Callable[[ToolCall], Awaitable[ToolCall]]
 """Returns a call with arguments that only people are asked about, before they are. It
-may raise GuardDeniedError with a `reason` in its details."""
+may raise GuardDeniedError; `reason` in its details is `bad_call` by default."""
 
 
 @dataclass(slots=True, eq=False)

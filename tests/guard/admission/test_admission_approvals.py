@@ -64,6 +64,17 @@ def answering(*replies: Approve | Reject | None) -> tuple[Handler, list[str]]:
     return handler, asked
 
 
+async def test_a_call_that_cannot_be_completed_is_refused() -> None:
+    async def complete(call: ToolCall) -> ToolCall:
+        raise GuardDeniedError("its body broke off")
+
+    handler, asked = answering(ANNA)
+    guard = ActionGuard([policy()], approvals=Approvals(handler=handler))
+    with pytest.raises(GuardDeniedError, match="broke off") as refused:
+        await guard.admit(pay(), FACTS, complete=complete).__aenter__()
+    assert (refused.value.details["reason"], asked) == ("bad_call", [])
+
+
 async def test_a_call_runs_when_a_person_agreed() -> None:
     handler, asked = answering(ANNA)
     guard = ActionGuard([policy()], approvals=Approvals(handler=handler))
