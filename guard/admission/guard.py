@@ -306,7 +306,7 @@ class ActionGuard:
                 if ruling.verdict != "ask":
                     await self._reserve(hold, policies, tool_policy, ruling, None)
                     return
-                if hold.complete is None:
+                if hold.complete is None or self.approvals is None:
                     await self._enter_asked(hold, policies, ruling)
                     return
                 complete, hold.complete = hold.complete, None

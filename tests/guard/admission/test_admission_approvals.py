@@ -75,6 +75,19 @@ async def test_a_call_that_cannot_be_completed_is_refused() -> None:
     assert (refused.value.details["reason"], asked) == ("bad_call", [])
 
 
+async def test_a_call_is_not_completed_where_nobody_can_be_asked() -> None:
+    completed: list[ToolCall] = []
+
+    async def complete(call: ToolCall) -> ToolCall:
+        completed.append(call)
+        return call
+
+    guard = ActionGuard([policy()])
+    with pytest.raises(GuardDeniedError, match="nobody can be asked"):
+        await guard.admit(pay(), FACTS, complete=complete).__aenter__()
+    assert completed == []
+
+
 async def test_a_call_runs_when_a_person_agreed() -> None:
     handler, asked = answering(ANNA)
     guard = ActionGuard([policy()], approvals=Approvals(handler=handler))
