@@ -19,7 +19,7 @@ class Exchange:
         self._began = attempt.bytes_in, attempt.bytes_out
         self.status: int | None = None
         self.is_reached = False
-        """True once the server has proved its name."""
+        """True once the server has proved its name, and the head for it is made."""
 
         self.is_sent = False
         """True once the server was sent all of the request."""

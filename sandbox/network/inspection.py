@@ -252,7 +252,6 @@ class InspectedConnection:
     ) -> bool:
         """Send an admitted request, and its answer back; see `_serve_next`."""
         server = await self._reach()
-        exchange.is_reached, exchange.mask = True, request.mask()
         out = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         with unwrapped_single_error():
             await self._both_ways(exchange, request, reader, out, server)
@@ -277,7 +276,9 @@ class InspectedConnection:
         out: h11.Connection,
         server: TLSStream,
     ) -> None:
+        # It raises if a credential has broken while a person looked.
         head = request.head()
+        exchange.is_reached, exchange.mask = True, request.mask()
         if request.opens_web_socket:
             head = _upgrading(head)
         async with anyio.create_task_group() as tasks:

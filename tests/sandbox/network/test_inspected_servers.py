@@ -12,6 +12,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +22,8 @@ import pytest
 
 from toolcell.sandbox import Limits, Network
 from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
+from toolcell.sandbox.config.credentials import Credential
+from toolcell.sandbox.credentials.agents import Credentials
 from toolcell.sandbox.network import stream as sockets
 from toolcell.sandbox.network.attempt import Attempt
 from toolcell.sandbox.network.authority import CertificateAuthority
@@ -288,6 +291,39 @@ async def test_methods_that_are_no_requests_of_a_path_are_refused(
         assert said.startswith(b"HTTP/1.1 403 ")
         assert b"not_exact" in said
         assert (carrier.reached, attempt.verdict) == (0, "refused")
+
+
+@pytest.mark.promise("boundary-6")
+async def test_a_value_that_broke_while_a_person_looked_is_not_called_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, outcomes = tmp_path / "token", list[Any]()
+    file.write_text("t" * 40)
+    hosts, where = (f"{NAME}:443",), f"file:{file}"
+    rule = Credential(
+        name="one", value=where, hosts=hosts, agents=("a",), variable="TOKEN"
+    )
+    agent = Credentials([rule]).of("a")
+    assert agent is not None
+
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        assert await tls.receive() == b""
+
+    @asynccontextmanager
+    async def judged(_: Any, http: Any, __: Any, outcome: Any) -> AsyncIterator[None]:
+        http.use(agent)
+        file.unlink()
+        try:
+            yield
+        finally:
+            outcomes.append(outcome())
+
+    async with inspected(serve) as (tls, carrier, _):
+        monkeypatch.setattr(carrier, "judged", judged)
+        token = f"Authorization: Bearer {agent.variables['TOKEN']}\r\n\r\n"
+        await tls.send(request()[:-2] + token.encode())
+        assert b"credential_unreadable" in await all_of(tls)
+    assert "used" not in outcomes[0]
 
 
 @pytest.mark.promise("boundary-5")
