@@ -79,10 +79,12 @@ class Program:
         self._hello = anyio.Event()
         self.first = b""
 
-    async def _take(self, header: dict[str, Any], payload: bytes = b"") -> None:
+    async def _take(
+        self, header: dict[str, Any], payload: bytes | memoryview = b""
+    ) -> None:
         if header["type"] == "net_data":
             self.stream.take("net_credit", {"bytes": len(payload)}, b"")
-            await self.give.send(payload)
+            await self.give.send(bytes(payload))
         elif header["type"] in ("net_end", "net_close"):
             await self.give.send(b"")
 
