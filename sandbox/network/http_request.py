@@ -250,7 +250,7 @@ class HTTPRequest:
             why = "its body did not come whole"
         else:
             return body
-        raise GuardDeniedError(why, details={"reason": reason})
+        raise GuardDeniedError(why, hint=None, details={"reason": reason})
 
     def let_go(self) -> None:
         """Let the body go that `hold` has read."""
