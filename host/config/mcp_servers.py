@@ -29,6 +29,8 @@ _OF_COMMAND = {"args", "cell", "env", "folder", "secret_env", "where"}
 _OF_SERVER = ("connections", "network_bytes")
 _Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 _OPTION = re.compile(r"\A-[^/]*(?=/)")
+_CUTS = (r"[=:,;]", r"['\"`]", r"[\s=:,;'\"`@<>|&(){}\[\]]+")
+"""Where a path may begin or end: in lists, between quotes, in a command of a shell."""
 
 
 class MCPCellConfig(Model):
@@ -187,6 +189,10 @@ class MCPServerConfig(Model):
 
 
 def _paths_in(text: str) -> Iterator[str]:
-    """Yield what may be paths: of `-I/a`, `--file=a`, `file:///a` and `/a:/b`, too."""
-    for part in {text, *re.split("[=:,;]", text)}:
+    """Yield what may be paths: of `-Ia`, `--file=a`, `file:///a`, `/a:/b`, `@a`, the
+    text of a shell and JSON, too."""
+    for part in {text, *chain.from_iterable(re.split(cut, text) for cut in _CUTS)}:
+        yield part
         yield _OPTION.sub("", part)
+        if re.match("-[^-]", part):
+            yield part[2:]

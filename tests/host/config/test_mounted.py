@@ -162,6 +162,13 @@ API = '{ a = { document = "data/x", server = "https://a.example" } }'
         {"TOOLS__MCP": WITH.replace("MORE", 'args = ["-I{folder}/data/x"]')},
         {"TOOLS__MCP": WITH.replace("MORE", 'args = ["file://{folder}/data/x"]')},
         {"TOOLS__MCP": WITH.replace("MORE", 'args = ["../data/x"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", 'args = ["-I../data/x"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", 'args = ["@{folder}/data/x"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", 'args = ["-c", "exec {folder}/data/x"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", 'args = ["-c", "a>{folder}/data/x&"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", 'args = ["-c", "\'{folder}/data/x\'"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", 'args = ["--args", "/a {folder}/data/x"]')},
+        {"TOOLS__MCP": WITH.replace("MORE", "env = { A = '[\"{folder}/data/x\"]' }")},
         {"TOOLS__MCP": WITH.replace("MORE", 'env = { A = "/x:{folder}/data/x" }')},
     ],
 )
@@ -177,6 +184,18 @@ def test_no_cell_changes_what_a_host_reads(
     assert configured(tmp_path, "data", **variables).sandbox.mounts
     with pytest.raises(ConfigError, match=r"data would let programs change .*/data/x;"):
         configured(tmp_path, "+data", **variables)
+
+
+@pytest.mark.parametrize("text", ["PATH", "--file=PATH", "exec 'PATH' a"])
+def test_no_cell_changes_a_file_whose_path_has_a_space(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "my data").mkdir()
+    args = text.replace("PATH", f"{tmp_path}/my data/x")
+    servers = WITH.replace("MORE", f'args = ["{args}"]')
+
+    with pytest.raises(ConfigError, match=r"would let programs change .*/my data/x;"):
+        configured(tmp_path, "+my data", TOOLCELL__TOOLS__MCP=servers)
 
 
 @pytest.mark.parametrize("source", ["+data", "+data/bin", "+data/lib"])
