@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -75,8 +75,11 @@ class ThreadSession:
         Raises:
             CellLostError: The session has ended.
         """
-        self._require_open()
-        return self._portal.call(partial(function, *args, **options))
+        future = self._begin(partial(function, *args, **options))
+        try:
+            return future.result()
+        except CancelledError:
+            raise _lost() from None
 
     async def acall(
         self, function: Callable[..., Awaitable[Result]], *args: Any, **options: Any
@@ -86,9 +89,14 @@ class ThreadSession:
         Raises:
             CellLostError: The session has ended.
         """
-        self._require_open()
-        bound = partial(function, *args, **options)
-        return await asyncio.wrap_future(self._portal.start_task_soon(bound))
+        future = self._begin(partial(function, *args, **options))
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise _lost() from None
 
     def start(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Have a function run on the session's event loop until the session ends."""
@@ -98,11 +106,16 @@ class ThreadSession:
         """End the session with all that runs in it; again: nothing."""
         self._end()
 
-    def _require_open(self) -> None:
+    def _begin(self, function: Callable[[], Awaitable[Result]]) -> Future[Result]:
         if not self._thread.is_alive():
-            raise CellLostError(
-                "the session has ended: it was closed, or a budget is used up"
-            )
+            raise _lost()
+        try:
+            return self._portal.start_task_soon(function)
+        except RuntimeError:
+            if threading.current_thread() is self._thread:
+                raise
+            # It ends at this moment.
+            raise _lost() from None
 
 
 async def _serve(
@@ -126,8 +139,12 @@ async def _serve(
         ready.set_exception(error)
 
 
+def _lost() -> CellLostError:
+    return CellLostError("the session has ended: it was closed, or a budget is used up")
+
+
 def _end(portal: BlockingPortal, thread: threading.Thread) -> None:
     # It ends by itself when a budget is used up.
-    with suppress(RuntimeError):
+    with suppress(RuntimeError, CancelledError):
         portal.call(partial(portal.stop, cancel_remaining=True))
     thread.join()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from toolcell.core import CellLostError, GuardDeniedError, InvalidInputError
@@ -303,3 +305,51 @@ def test_a_session_ends_with_the_budget_that_its_processes_use_up() -> None:
             session.call(session.guarded.exec, "true")
     finally:
         session.close()
+
+
+@pytest.mark.promise("R26")
+@pytest.mark.parametrize("is_async", [False, True])
+def test_waits_under_way_are_lost_with_the_session(is_async: bool) -> None:
+    _, session = budgeted(500)
+
+    async def wait() -> None:
+        await session.acall(anyio.sleep_forever)
+
+    try:
+        session.call(session.guarded.exec, "while :; do :; done & sleep 0.1")
+        with pytest.raises(CellLostError, match="a budget is used up"):
+            if is_async:
+                asyncio.run(wait())
+            else:
+                session.call(anyio.sleep_forever)
+    finally:
+        session.close()
+
+
+def test_a_session_that_is_ending_is_lost() -> None:
+    session = ThreadSession(SUBPROCESS.config())
+    release = threading.Event()
+
+    async def hold() -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(release.wait)
+
+    try:
+        session.start(hold)
+        session.call(session._portal.stop)
+
+        with pytest.raises(CellLostError, match="the session has ended"):
+            session.call(anyio.sleep, 0)
+    finally:
+        release.set()
+        session.close()
+
+
+def test_a_wait_that_is_cancelled_is_not_lost(thread: ThreadSession) -> None:
+    async def wait() -> bool:
+        with anyio.move_on_after(0.01) as scope:
+            await thread.acall(anyio.sleep_forever)
+        return scope.cancelled_caught
+
+    assert asyncio.run(wait())
+    assert thread.alive
