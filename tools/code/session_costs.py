@@ -58,6 +58,7 @@ class SessionCosts:
         if self._guard is None or held.users:
             return True
         call = ToolCall(id="usage", name="run_python", agent_id=held.agent_id)
+        owed = 0
         with anyio.move_on_after(_LAST_SECONDS, shield=True):
             try:
                 owed = int(await _used_ms(held) - self._accounted_ms)
@@ -68,6 +69,8 @@ class SessionCosts:
                 cost = {**NO_COST, "cpu_ms": owed}
                 return await self._guard.charge(call, CallFacts(cost=NO_COST), cost)
             except ToolcellError as error:
+                # It is charged at the next look.
+                self._accounted_ms -= owed
                 _log.warning("a session of %s is not charged: %s", held.agent_id, error)
         return True
 
