@@ -117,6 +117,9 @@ class GuardedSession:
         self._charged_ms: float | None = None
         """CPU time of the cell that was charged so far; None: it is not known yet."""
 
+        self._owed_bytes = 0
+        """Bytes of processes that have ended, which the guard's store did not take."""
+
         self._calls = 0
         """Calls that are open now."""
 
@@ -195,6 +198,10 @@ class GuardedSession:
                 if any(cost.values()):
                     return await self._guard.charge(call, facts, cost)
             except ToolcellError as error:
+                # It is charged at the next look.
+                self._owed_bytes += cost["bytes"]
+                if self._charged_ms is not None:
+                    self._charged_ms -= cost["cpu_ms"]
                 _log.warning(
                     "a session of %s is not charged: %s", self._agent_id, error
                 )
@@ -214,8 +221,11 @@ class GuardedSession:
         Returns:
             True if the CPU time of all that ran in the cell is measured.
         """
-        for process in [each for each in self._spawned if not each.running]:
-            self._spawned.remove(process)
+        cost["bytes"] += self._owed_bytes
+        self._owed_bytes = 0
+        ended = [each for each in self._spawned if not each.running]
+        self._spawned = [each for each in self._spawned if each not in ended]
+        for process in ended:
             cost["bytes"] += (await process.wait()).usage.network_bytes
         used, charged = await self._used_ms(), self._charged_ms
         if used is None or charged is None:

@@ -12,7 +12,12 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from toolcell.core import CellLostError, GuardDeniedError, InvalidInputError
+from toolcell.core import (
+    CellLostError,
+    GuardDeniedError,
+    InvalidInputError,
+    StoreUnavailableError,
+)
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
@@ -214,6 +219,63 @@ def test_a_command_that_is_cut_off_is_charged_what_it_used() -> None:
     [record] = records.query()
     assert 0 < charged < 600_000
     assert (record.status, record.usage["wall_ms"]) == ("cancelled", charged)
+
+
+class Burning(Fetching):
+    """One whose processes have used so much of the processor."""
+
+    used_ms = 0
+
+    async def usage(self) -> Usage:  # type: ignore[override]
+        return Usage(cpu_ms=self.used_ms)
+
+    async def wait(self) -> ExecutionResult:
+        await anyio.sleep(0)
+        return await super().wait()
+
+
+@pytest.mark.promise("R26")
+def test_what_a_store_did_not_take_is_charged_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budgets = [
+        Budget(unit=unit, limit=10**6, window="day") for unit in ("cpu_ms", "bytes")
+    ]
+    policy = AgentPolicy(agent_id="sandbox", allow=["exec"], budgets=budgets)
+    guard = ActionGuard([policy])
+    burning: Any = Burning(1_000)
+    guarded = GuardedSession(burning, guard=guard)
+
+    async def unavailable(*_: object) -> bool:
+        raise StoreUnavailableError("the store does not answer")
+
+    async def used() -> list[int]:
+        burning.running = True
+        await guarded.spawn(["curl"])
+        burning.running, burning.used_ms = False, 700
+        with monkeypatch.context() as patch:
+            patch.setattr(guard, "charge", unavailable)
+            assert await guarded.charge()
+        assert await guarded.charge()
+        return [int(each.used) for each in await guard.limits("sandbox", "exec")]
+
+    assert asyncio.run(used()) == [700, 1_000]
+
+
+@pytest.mark.promise("R26")
+def test_processes_that_end_are_charged_once() -> None:
+    """Two calls may find them at once."""
+    session: Any = Burning(0)
+    guarded = GuardedSession(session)
+    ended: Any = [Burning(100), Burning(1_000)]
+
+    async def charged() -> int:
+        guarded._spawned += ended
+        costs = [{"bytes": 0}, {"bytes": 0}]
+        await asyncio.gather(*map(guarded._add_background, costs))
+        return sum(cost["bytes"] for cost in costs)
+
+    assert asyncio.run(charged()) == 1_100
 
 
 STORM = """
