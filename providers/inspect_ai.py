@@ -101,8 +101,10 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
         """End the session of a sample, with all that runs in it."""
         for environment in environments.values():
             ended = environment.as_type(cls)
-            await ended._session.charge()
-            await ended._closing.aclose()
+            try:
+                await ended._session.charge()
+            finally:
+                await ended._closing.aclose()
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:

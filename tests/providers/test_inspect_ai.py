@@ -32,6 +32,28 @@ task = Task(dataset=samples, solver=work(), scorer=includes(), sandbox="toolcell
 print(log.status, [each.output.completion for each in log.samples])
 """
 
+CLEANUP = """
+import asyncio
+from contextlib import AsyncExitStack
+from toolcell.providers.inspect_ai import ToolcellSandboxEnvironment
+
+async def fail():
+    raise OSError("not charged")
+
+async def clean_up():
+    closing = AsyncExitStack()
+    closing.callback(print, "ended")
+    environment = ToolcellSandboxEnvironment(None, closing)
+    environment._session.charge = fail
+    environments = {"default": environment}
+    await ToolcellSandboxEnvironment.sample_cleanup("t", None, environments, True)
+
+try:
+    asyncio.run(clean_up())
+except OSError as error:
+    print(error)
+"""
+
 
 @pytest.mark.timeout(400)
 @BACKENDS
@@ -47,3 +69,7 @@ def test_a_task_runs_in_cells(tmp_path: Any) -> None:
     printed = run("-c", TASK, cwd=tmp_path, timeout=280)
 
     assert printed.splitlines()[-1] == ("success ['10001\\n', '10001\\n']")
+
+
+def test_a_session_ends_though_it_cannot_be_charged() -> None:
+    assert run("-c", CLEANUP, timeout=280).splitlines() == ["ended", "not charged"]
