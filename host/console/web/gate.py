@@ -148,7 +148,9 @@ class Gate:
             body = await whole(request, most)
             if sender is None or len(body) < LARGE:
                 return _parsed(body)
-            return await beside_loop(sender.person.id, partial(_parsed, body))
+            # No name of an agent has a space.
+            turn = f"person {sender.person.id}"
+            return await beside_loop(turn, partial(_parsed, body))
         except BodyError as error:
             return PlainTextResponse(error.message, error.status)
         except ValueError:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import anyio
 import httpx2
 import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Message
 
+from toolcell.core.large_values import LARGE, beside_loop
 from toolcell.host.console.routes import TABLE
-from toolcell.host.console.web.gate import cookie_name
+from toolcell.host.console.web.gate import Gate, cookie_name
 from toolcell.host.console.web.pages import Act, Page
 
 from ....support.console.served import Service, served
+from ....support.polling import PATIENCE, until
 
 OURS = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}
 STRANGE = "https://evil.test"
@@ -220,3 +229,32 @@ def test_a_body_in_pieces_is_counted(service: Service) -> None:
         wire.sendall(piece * 4)
         wire.sendall(b"1\r\na\r\n0\r\n\r\n")
         assert wire.recv(100).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.anyio
+async def test_a_form_waits_for_no_agent_of_the_same_name() -> None:
+    sessions: Any = SimpleNamespace(is_open=None)
+    sender: Any = SimpleNamespace(person=SimpleNamespace(id="pat"))
+    body = b"a=" + b"b" * LARGE
+    headers = [(b"content-type", b"application/x-www-form-urlencoded")]
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    request = Request({"type": "http", "method": "POST", "headers": headers}, receive)
+    gate = Gate(PlainTextResponse(), "http://localhost:1", sessions, 2 * LARGE)
+    begun, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert go.wait(PATIENCE)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(beside_loop, "pat", hold)
+        try:
+            await until(begun.is_set)
+            with anyio.fail_after(PATIENCE / 2):
+                form = await gate._read_form(request, sender)
+        finally:
+            go.set()
+    assert dict(form) == {"a": "b" * LARGE}
