@@ -26,7 +26,7 @@ from ...http.connections import OpenRequests
 from ..accounts.sessions import Session, Sessions
 
 MAX_FIELDS = 1_000
-"""Fields of a form. When it is reached the request is answered 413."""
+"""Fields of a form. When it is reached the request is answered 400."""
 
 MAX_STRANGERS_BYTES = 65_536
 """Bytes of a form that comes without a session, such as a proof of a passkey. When it
