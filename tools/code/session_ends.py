@@ -128,8 +128,9 @@ class SQLiteSessionEnds(SessionEnds):
             place = [_hash(key), self._owner.name]
             if why:
                 database.execute(
-                    "UPDATE sessions SET why = ? WHERE key = ? AND owner = ?",
-                    [why, *place],
+                    "INSERT OR REPLACE INTO sessions (key, owner, why)"
+                    " VALUES (?, ?, ?)",
+                    [*place, why],
                 )
             else:
                 database.execute(

@@ -334,8 +334,10 @@ class CodeSessions:
                 self._sandbox.session(agent_id=held.agent_id) as session,
             ):
                 held.session = session
-                self._ends.note_open((held.agent_id, held.key))
                 await held.costs.begin(held)
+                # If it has ended already, the next one of its key says why.
+                if held.end is None:
+                    self._ends.note_open((held.agent_id, held.key))
                 held.ready.set()
                 self._tell(held)
                 try:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from toolcell.core import SandboxUnavailableError
 from toolcell.host import Host, HostConfig
 from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.tools.code.session_costs import SessionCosts
+from toolcell.tools.spi import CodeSession
 
 from ...support.code_desk import Desk, config, opened
 from ...support.polling import until
@@ -60,6 +64,52 @@ async def test_the_next_result_says_once_why_a_session_ended(
     assert (lost["value"], lost["variables"]) == (False, "lost")
     assert lost["lost"].startswith("variables and files of this session are lost: ")
     assert lost["lost"].endswith(f"{why}; upload files and set variables again")
+
+
+async def test_a_loss_is_said_after_a_session_that_could_not_begin() -> None:
+    async with opened() as desk:
+        assert desk.host.sessions is not None
+        desk.host.sessions._ends.note_end(("a", "s"), "a reason")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SessionCosts, "begin", _refuse)
+            assert "no answer" in await desk("run_python", code="1")
+        lost = await desk("run_python", code="1")
+
+    assert "are lost: a reason;" in lost["lost"]
+
+
+async def test_the_end_of_a_session_that_is_only_beginning_is_said() -> None:
+    begun, may_go_on = anyio.Event(), anyio.Event()
+    found: list[Any] = []
+
+    async def begin(costs: SessionCosts, held: CodeSession) -> None:
+        if not begun.is_set():
+            begun.set()
+            await may_go_on.wait()
+
+    async def run(desk: Desk, agent: str) -> None:
+        found.append(await desk("run_python", agent=agent, code="1"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SessionCosts, "begin", begin)
+        async with opened(max_sessions=1) as desk, anyio.create_task_group() as tasks:
+            sessions = desk.host.sessions
+            assert sessions is not None
+            tasks.start_soon(run, desk, "a")
+            await begun.wait()
+            [held] = sessions.all()
+            tasks.start_soon(run, desk, "b")
+            await until(lambda: held.closing)
+            may_go_on.set()
+            await until(lambda: len(found) == 2)
+            lost = await desk("run_python", code="1")
+
+    assert ["lost" in each for each in found] == [False, False]
+    assert "its place went to another" in lost["lost"]
+
+
+async def _refuse(*_: object) -> None:
+    raise SandboxUnavailableError("no answer", hint="try again")
 
 
 @pytest.mark.parametrize(("name", "path"), [("read_file", "a"), ("list_files", ".")])

@@ -46,6 +46,17 @@ def test_sessions_of_a_killed_host_have_ended(
         assert here.why(KEY) == ""
 
 
+def test_an_end_is_kept_of_a_session_that_was_never_noted_as_open(
+    tmp_path: Path,
+) -> None:
+    with closing(SQLiteSessionEnds(tmp_path / "sessions.db")) as stored:
+        for ends in (stored, SessionEnds()):
+            ends.note_end(KEY, "why")
+            assert ends.why(KEY) == "why"
+            ends.note_end(KEY, "another")
+            assert ends.why(KEY) == "another"
+
+
 def test_the_oldest_ends_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
