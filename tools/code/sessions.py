@@ -411,6 +411,9 @@ async def _ask_fault(gone: CodeSession) -> None:
             await gone.session.usage()
         except CellLostError as error:
             _note_fault(gone, error)
+        except ToolcellError:
+            # That it was lost is known without an answer.
+            return
 
 
 def _note_fault(gone: CodeSession, error: CellLostError) -> None:

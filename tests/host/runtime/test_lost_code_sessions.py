@@ -108,6 +108,22 @@ async def test_the_end_of_a_session_that_is_only_beginning_is_said() -> None:
     assert "its place went to another" in lost["lost"]
 
 
+async def test_a_loss_whose_cause_cannot_be_asked_for_is_said_all_the_same() -> None:
+    async with opened() as desk:
+        await desk("run_python", code="1")
+        assert desk.host.sessions is not None
+        [held] = desk.host.sessions.all()
+        session = held.session
+        assert session is not None
+        await session._shared.cell.kill()  # type: ignore[attr-defined]
+        await until(lambda: not session.alive)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(session, "usage", _refuse)
+            lost = await desk("run_python", code="1")
+
+    assert "its cell was lost" in lost["lost"]
+
+
 async def _refuse(*_: object) -> None:
     raise SandboxUnavailableError("no answer", hint="try again")
 
