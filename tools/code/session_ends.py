@@ -95,7 +95,7 @@ class SQLiteSessionEnds(SessionEnds):
         self._owner.close()
 
     def why(self, key: Key) -> str:
-        with self._file.transaction() as database:
+        with self._file.transaction("DEFERRED") as database:
             rows = database.execute(
                 "SELECT owner, why FROM sessions WHERE key = ? ORDER BY number DESC",
                 [_hash(key)],
@@ -103,7 +103,8 @@ class SQLiteSessionEnds(SessionEnds):
         for owner, why in rows:
             if why is not None:
                 return str(why)
-            if self._owner.state_of(owner) != "alive":
+            others = owner != self._owner.name
+            if others and self._owner.state_of(owner) != "alive":
                 self._end_all_of(owner)
                 return HOST_ENDED
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -82,6 +83,25 @@ def test_a_file_that_is_gone_ends_no_session(tmp_path: Path) -> None:
             ends.why(KEY)
         with pytest.raises(StoreUnavailableError):
             ends.note_open(KEY)
+
+
+def test_reading_waits_for_no_writer(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    with closing(SQLiteSessionEnds(path, busy_seconds=0)) as ends:
+        ends.note_end(KEY, "why")
+        with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            assert ends.why(KEY) == "why"
+
+
+def test_an_own_session_is_open_while_the_file_of_its_owner_is_gone(
+    tmp_path: Path,
+) -> None:
+    with closing(SQLiteSessionEnds(tmp_path / "sessions.db")) as ends:
+        ends.note_open(KEY)
+        [lease] = tmp_path.glob("sessions.db-owner-*")
+        lease.unlink()
+        assert ends.why(KEY) == ""
 
 
 def test_the_file_has_no_key_of_a_client(tmp_path: Path) -> None:
