@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,19 +18,21 @@ Key = tuple[str | None, str]
 
 HOST_ENDED = "its host ended"
 _MAX_ENDS = 1024
-"""Ends in memory that wait to be said. When it is reached the oldest is forgotten."""
+"""Ends of one agent in memory that wait to be said; then its oldest is forgotten."""
 
 _MAX_ROWS = 10_000
 """The same for a file, whose rows of open sessions count, too."""
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS sessions (
+CREATE TABLE IF NOT EXISTS session_ends (
     number INTEGER PRIMARY KEY,
+    agent TEXT NOT NULL,
     key TEXT NOT NULL,
     owner TEXT NOT NULL,
     why TEXT,
     UNIQUE (key, owner)
 );
+CREATE INDEX IF NOT EXISTS session_ends_of_agent ON session_ends (agent, number);
 """
 
 
@@ -37,7 +40,7 @@ class SessionEnds:
     """The ends of sessions in this process."""
 
     def __init__(self) -> None:
-        self._whys: dict[Key, str] = {}
+        self._whys: dict[str | None, dict[str, str]] = {}
 
     def why(self, key: Key) -> str:
         """Return why the last session of a key ended; empty: there is nothing to say.
@@ -45,7 +48,8 @@ class SessionEnds:
         Raises:
             StoreUnavailableError: It cannot be read.
         """
-        return self._whys.get(key, "")
+        agent, session = key
+        return self._whys.get(agent, {}).get(session, "")
 
     def note_open(self, key: Key) -> None:
         """Note that a key has a session, which knows why the one before it ended.
@@ -53,15 +57,19 @@ class SessionEnds:
         Raises:
             StoreUnavailableError: It cannot be written.
         """
-        self._whys.pop(key, None)
+        self.note_end(key, "")
 
     def note_end(self, key: Key, why: str) -> None:
         """Note the end of a session; `why` is empty if its client closed it."""
-        self._whys.pop(key, None)
+        agent, session = key
+        whys = self._whys.pop(agent, {})
+        whys.pop(session, None)
         if why:
-            self._whys[key] = why
-        if len(self._whys) > _MAX_ENDS:
-            del self._whys[next(iter(self._whys))]
+            whys[session] = why
+        if len(whys) > _MAX_ENDS:
+            del whys[next(iter(whys))]
+        if whys:
+            self._whys[agent] = whys
 
 
 class SQLiteSessionEnds(SessionEnds):
@@ -97,7 +105,8 @@ class SQLiteSessionEnds(SessionEnds):
     def why(self, key: Key) -> str:
         with self._file.transaction("DEFERRED") as database:
             rows = database.execute(
-                "SELECT owner, why FROM sessions WHERE key = ? ORDER BY number DESC",
+                "SELECT owner, why FROM session_ends WHERE key = ?"
+                " ORDER BY number DESC",
                 [_hash(key)],
             ).fetchall()
         for owner, why in rows:
@@ -112,39 +121,43 @@ class SQLiteSessionEnds(SessionEnds):
     def note_open(self, key: Key) -> None:
         with self._file.transaction() as database:
             database.execute(
-                "DELETE FROM sessions WHERE key = ? AND why IS NOT NULL", [_hash(key)]
+                "DELETE FROM session_ends WHERE key = ? AND why IS NOT NULL",
+                [_hash(key)],
             )
-            database.execute(
-                "INSERT OR REPLACE INTO sessions (key, owner) VALUES (?, ?)",
-                [_hash(key), self._owner.name],
-            )
-            database.execute(
-                "DELETE FROM sessions WHERE number <= last_insert_rowid() - ?",
-                [_MAX_ROWS],
-            )
+            self._put(database, key, None)
 
     def note_end(self, key: Key, why: str) -> None:
         # Without it the session counts as open until its host ends.
         with suppress(StoreUnavailableError), self._file.transaction() as database:
-            place = [_hash(key), self._owner.name]
             if why:
-                database.execute(
-                    "INSERT OR REPLACE INTO sessions (key, owner, why)"
-                    " VALUES (?, ?, ?)",
-                    [*place, why],
-                )
+                self._put(database, key, why)
             else:
                 database.execute(
-                    "DELETE FROM sessions WHERE key = ? AND owner = ?", place
+                    "DELETE FROM session_ends WHERE key = ? AND owner = ?",
+                    [_hash(key), self._owner.name],
                 )
+
+    def _put(self, database: sqlite3.Connection, key: Key, why: str | None) -> None:
+        agent = _hash(key[0])
+        database.execute(
+            "INSERT OR REPLACE INTO session_ends (agent, key, owner, why)"
+            " VALUES (?, ?, ?, ?)",
+            [agent, _hash(key), self._owner.name, why],
+        )
+        database.execute(
+            "DELETE FROM session_ends WHERE agent = ? AND number <="
+            " (SELECT number FROM session_ends WHERE agent = ?"
+            " ORDER BY number DESC LIMIT 1 OFFSET ?)",
+            [agent, agent, _MAX_ROWS],
+        )
 
     def _end_all_of(self, owner: str) -> None:
         with self._file.transaction() as database:
             database.execute(
-                "UPDATE sessions SET why = ? WHERE owner = ? AND why IS NULL",
+                "UPDATE session_ends SET why = ? WHERE owner = ? AND why IS NULL",
                 [HOST_ENDED, owner],
             )
 
 
-def _hash(key: Key) -> str:
-    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
+def _hash(name: Key | str | None) -> str:
+    return hashlib.sha256(json.dumps(name).encode()).hexdigest()

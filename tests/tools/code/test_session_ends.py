@@ -58,18 +58,22 @@ def test_an_end_is_kept_of_a_session_that_was_never_noted_as_open(
             assert ends.why(KEY) == "another"
 
 
-def test_the_oldest_ends_are_forgotten(
+def test_the_oldest_ends_of_the_same_agent_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_ends, "_MAX_ROWS", 2)
     monkeypatch.setattr(session_ends, "_MAX_ENDS", 2)
     with closing(SQLiteSessionEnds(tmp_path / "sessions.db")) as stored:
         for ends in (stored, SessionEnds()):
+            ends.note_end(OTHER, "another agent's")
             for number in range(3):
                 ends.note_open(("agent", str(number)))
                 ends.note_end(("agent", str(number)), f"why {number}")
             whys = [ends.why(("agent", str(number))) for number in range(3)]
             assert whys == ["", "why 1", "why 2"]
+            ends.note_end(("agent", "3"), "why 3")
+            assert ends.why(("agent", "1")) == ""
+            assert ends.why(OTHER) == "another agent's"
 
 
 def test_a_file_that_is_gone_ends_no_session(tmp_path: Path) -> None:
