@@ -149,11 +149,12 @@ async def test_what_a_program_spoils_costs_neither_value_nor_state(
 async def test_a_session_without_its_channel_says_why_it_ended(
     sandbox: Sandbox,
 ) -> None:
-    """And writes nothing into the file that a program has in its place."""
-    code = "import os\nos.close(3)\n"
-    another = "os.open('own', os.O_WRONLY | os.O_CREAT)\n"
+    """And writes nothing into what a program has in its place."""
+    code = "import os, socket\nos.close(3)\n"
+    file = "os.open('own', os.O_WRONLY | os.O_CREAT)\n"
+    pair = "pair = socket.socketpair()\n"
     async with sandbox.session() as session:
-        for more in ("", another):
+        for more in ("", file, pair):
             result = await session.run(code + more)
 
             ended = (result.status, result.exit_code, result.state)

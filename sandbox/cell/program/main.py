@@ -13,7 +13,6 @@ import json
 import linecache
 import math
 import os
-import stat
 import sys
 import time
 import types
@@ -76,6 +75,8 @@ _node = ""
 _closes = False
 # As for `limit_processes`, which counts when a run begins.
 _more_processes = 0
+# The device and inode of the socket for results, which forks have in common.
+_channel = (0, 0)
 
 
 class Pipes:
@@ -201,6 +202,7 @@ def _attach_pipes(pipes: Pipes, notifier: int) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     move_fds([null, pipes.stdout, pipes.stderr, pipes.result, pipes.request], RESULT_FD)
+    _note_channel()
     close_from(REQUEST_FD + 1, but=notifier)
     os.umask(0o022)
 
@@ -302,6 +304,7 @@ def _become_branch(announcement: dict[str, Any] | None) -> None:
     global _home
     if announcement is None:
         return
+    _note_channel()
     _home = announcement.pop("home", _home)
     _write_all(RESULT_FD, _line(announcement))
     if "error" in announcement:
@@ -387,7 +390,7 @@ def _run_python(request: dict[str, Any]) -> int:
 
 
 def _report(report: dict[str, Any]) -> None:
-    """Send the report, unless the program has closed the socket or has a file there."""
+    """Send the report, unless the program has closed the socket or has another."""
     try:
         if _has_channel():
             _write_all(RESULT_FD, _encode(report))
@@ -397,7 +400,17 @@ def _report(report: dict[str, Any]) -> None:
 
 
 def _has_channel() -> bool:
-    return stat.S_ISSOCK(os.fstat(RESULT_FD).st_mode)
+    return _file_of(RESULT_FD) == _channel
+
+
+def _note_channel() -> None:
+    global _channel
+    _channel = _file_of(RESULT_FD)
+
+
+def _file_of(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 def _restricted(
