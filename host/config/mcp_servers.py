@@ -30,7 +30,7 @@ _OF_SERVER = ("connections", "network_bytes")
 _Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 _OPTION = re.compile(r"\A-[^/]*(?=/)")
 _CUTS = (r"[=:,;]", r"['\"`]", r"[\s=:,;'\"`@<>|&(){}\[\]]+")
-"""Where a path may begin or end: in lists, between quotes, in a command of a shell."""
+"""The marks around a path: in lists, of quotes, and in commands of a shell."""
 
 
 class MCPCellConfig(Model):

@@ -34,7 +34,8 @@ def test_what_a_store_did_not_take_is_charged_later(
 ) -> None:
     budget = Budget(unit="cpu_ms", limit=10**6, window="day")
     policy = AgentPolicy(agent_id="a", allow=["run_python"], budgets=[budget])
-    guard, held = ActionGuard([policy]), Idle()
+    guard = ActionGuard([policy])
+    held: Any = Idle()
     costs = SessionCosts(guard)
 
     async def unavailable(*_: object) -> bool:
