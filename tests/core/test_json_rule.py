@@ -273,8 +273,8 @@ async def by_a_program(cases: list[bytes], folder: Path) -> dict[bytes, str]:
 
     answers: list[Any] = []
 
-    async def tell(header: dict[str, Any], payload: bytes = b"") -> None:
-        answers.append(json.loads(payload))
+    async def tell(header: dict[str, Any], payload: bytes | memoryview = b"") -> None:
+        answers.append(json.loads(bytes(payload)))
 
     calls = HostCalls(names=("echo",), handler=echo, max_calls=1_000)
     for number, data in enumerate(cases):

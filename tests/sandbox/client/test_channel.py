@@ -62,7 +62,9 @@ async def test_a_stream_sends_no_more_than_is_asked_for() -> None:
     sent: list[int] = []
     asked: list[dict[str, Any]] = []
 
-    async def send_frame(header: dict[str, Any], payload: bytes = b"") -> None:
+    async def send_frame(
+        header: dict[str, Any], payload: bytes | memoryview = b""
+    ) -> None:
         if header["type"] == "net_data":
             sent.append(len(payload))
         else:
@@ -89,7 +91,9 @@ async def test_a_stream_sends_no_more_than_is_asked_for() -> None:
 async def test_a_stream_takes_no_more_than_it_asked_for() -> None:
     asked: list[int] = []
 
-    async def send_frame(header: dict[str, Any], payload: bytes = b"") -> None:
+    async def send_frame(
+        header: dict[str, Any], payload: bytes | memoryview = b""
+    ) -> None:
         asked.append(header["bytes"])
 
     stream = CellStream(1, send_frame)

@@ -238,7 +238,7 @@ async def test_a_cancelled_call_starts_the_clock_while_another_is_answered() -> 
     told: list[float] = []
     parked = anyio.CancelScope()
 
-    async def tell(header: dict[str, Any], payload: bytes = b"") -> None:
+    async def tell(header: dict[str, Any], payload: bytes | memoryview = b"") -> None:
         # The cell does not read.
         await anyio.sleep_forever()
 
