@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, cast
 
@@ -258,6 +259,14 @@ async def posted(
     return run.judged(attempt, request, program)
 
 
+@pytest.fixture
+def own_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep from later tests, which share the context, whose request waits here."""
+    fresh = ContextVar("answering", default=None)
+    monkeypatch.setattr("toolcell.sandbox.network.run_clock._answering", fresh)
+
+
+@pytest.mark.usefixtures("own_context")
 async def test_a_run_holds_no_more_than_its_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -272,6 +281,7 @@ async def test_a_run_holds_no_more_than_its_share(
     assert HeldBody._held == 0
 
 
+@pytest.mark.usefixtures("own_context")
 async def test_a_body_has_to_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_request, "MAX_READ_SECONDS", 0)
     with (
