@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from toolcell.core import ConfigError
+from toolcell.core.storage.whole_files import written_whole
 
 from .definition import D, ForeignDefinition
 
@@ -135,18 +135,9 @@ class Pins(Generic[D]):
             ConfigError: It cannot be written.
         """
         text = json.dumps(self._to_json(), indent=2, ensure_ascii=True) + "\n"
-        target = Path(path)
         try:
-            descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-            try:
-                with os.fdopen(descriptor, "w") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(name, target)
-            except BaseException:
-                os.unlink(name)
-                raise
+            with written_whole(Path(path)) as file:
+                file.write(text.encode())
         except OSError as error:
             raise ConfigError(
                 f"the pins {path} cannot be written: {error.strerror}",

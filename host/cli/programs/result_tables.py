@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from toolcell.core import InvalidInputError, ToolcellError
+from toolcell.core.storage.whole_files import written_whole
 
 from .csv_programs import is_csv
 from .parquet_files import is_parquet, pyarrow_for, write_parquet
@@ -56,22 +55,12 @@ def write_table(lines: Path, out: Path) -> None:
         ToolcellError: It cannot be written.
     """
     try:
-        with (
-            lines.open("rb") as file,
-            tempfile.NamedTemporaryFile(dir=out.parent, delete=False) as part,
-        ):
-            try:
-                rows = map(_row, file)
-                if is_parquet(out):
-                    write_parquet(COLUMNS, rows, part)
-                else:
-                    _write_csv(rows, part)
-                part.flush()
-                os.fsync(part.fileno())
-                os.replace(part.name, out)
-            except BaseException:
-                Path(part.name).unlink(missing_ok=True)
-                raise
+        with lines.open("rb") as file, written_whole(out) as part:
+            rows = map(_row, file)
+            if is_parquet(out):
+                write_parquet(COLUMNS, rows, part)
+            else:
+                _write_csv(rows, part)
     except (OSError, TypeError, ValueError) as error:
         raise ToolcellError(
             f"cannot write {out}: {getattr(error, 'strerror', None) or error}",
