@@ -16,6 +16,7 @@ from toolcell.core.task_groups import unwrapped_single_error
 
 from ..cell.wire.contract import BESIDE
 from ..cell.wire.frames import Frame, FrameDecoder, FrameError
+from ..cell.wire.views import drop_sent
 from ..machine.waited_socket import WaitedSocket
 
 _READ_BYTES = 262_144
@@ -131,10 +132,7 @@ class Channel:
                 return False
             except OSError as error:
                 raise CellLostError(f"the cell's channel broke: {error}") from None
-            while self._unsent and sent >= len(self._unsent[0]):
-                sent -= len(self._unsent.popleft())
-            if sent:
-                self._unsent[0] = self._unsent[0][sent:]
+            drop_sent(self._unsent, sent)
         return True
 
     async def _wait(self, event: Callable[[socket.socket], Awaitable[None]]) -> None:

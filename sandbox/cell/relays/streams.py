@@ -14,6 +14,7 @@ from itertools import islice
 
 from ..wire.contract import CREDIT_BYTES, PIECE_BYTES, WINDOW_BYTES
 from ..wire.frames import encode
+from ..wire.views import drop_sent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,10 +85,7 @@ class RelayedStream:
             except BlockingIOError:
                 return
             self.passed += sent
-            while self.unsent and sent >= len(self.unsent[0]):
-                sent -= len(self.unsent.popleft())
-            if sent:
-                self.unsent[0] = self.unsent[0][sent:]
+            drop_sent(self.unsent, sent)
         # A second time it would fail once the program has ended its direction, too.
         if self.last_came and not self.shut:
             self.shut = True

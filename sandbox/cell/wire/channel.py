@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import select
+from collections import deque
 
 from .frames import MAX_PAYLOAD_BYTES, Frame, FrameDecoder
+from .views import drop_sent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,14 +95,10 @@ class SupervisorChannel:
             self._unsent = bytes(view)
             return
         # Files are large: nothing is copied.
-        views = [memoryview(each) for each in (self._unsent, *frames) if each]
+        views = deque(memoryview(each) for each in (self._unsent, *frames) if each)
         self._unsent = b""
         while views:
-            sent = os.writev(self._write_fd, views)
-            while views and sent >= len(views[0]):
-                sent -= len(views.pop(0))
-            if sent:
-                views[0] = views[0][sent:]
+            drop_sent(views, os.writev(self._write_fd, list(views)))
 
     def _send_in_time(
         self, view: memoryview, await_room: Callable[[int], bool]
