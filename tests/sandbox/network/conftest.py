@@ -1,14 +1,17 @@
-"""Servers with a certificate that inspected networks trust."""
+"""Servers, and cells of one network that reach them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from toolcell.sandbox import Limits, Network, SandboxManager, Session
+
+from ...conftest import BackendRow
 from ...support.cells.mirror import Mirror, mirroring
-from ...support.cells.web_server import Site, self_signed, serving
+from ...support.cells.web_server import Site, resolve_here, self_signed, serving
 
 
 @pytest.fixture(scope="module")
@@ -27,3 +30,20 @@ def mirror(request: pytest.FixtureRequest, certificate: Path) -> Iterator[type[M
     """A mirror that knows the `VALUE` of the module."""
     with mirroring(certificate, request.module.VALUE) as handler:
         yield handler
+
+
+@pytest.fixture(scope="module")
+async def manager(
+    backend: BackendRow, network: Network
+) -> AsyncIterator[SandboxManager]:
+    """Cells of the `network` of the module."""
+    config = backend.config(network=network, limits=Limits(wall_seconds=60))
+    async with SandboxManager(config, resolver=resolve_here) as manager:
+        yield manager
+
+
+@pytest.fixture
+async def cell(manager: SandboxManager, site: Site) -> AsyncIterator[Session]:
+    site.hits.clear()
+    async with manager.session() as session:
+        yield session

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
 
-from toolcell.sandbox import HostCalls, Limits, Network, SandboxManager, Session
+from toolcell.sandbox import HostCalls, Limits, Network, Session
 from toolcell.sandbox.network import admission
 from toolcell.sandbox.processes.side_channel import SideChannel
 from toolcell.sandbox.spi import pause_deadline
 
-from ...conftest import BackendRow
 from ...support.cells.gates import Gate
-from ...support.cells.web_server import NAME, Site, resolve_here, serving
+from ...support.cells.web_server import NAME, Site, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -70,19 +69,8 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-async def manager(backend: BackendRow, site: Site) -> AsyncIterator[SandboxManager]:
-    config = backend.config(
-        network=Network.guarded(site.rules), limits=Limits(wall_seconds=60)
-    )
-    async with SandboxManager(config, resolver=resolve_here) as manager:
-        yield manager
-
-
-@pytest.fixture
-async def cell(manager: SandboxManager, site: Site) -> AsyncIterator[Session]:
-    site.hits.clear()
-    async with manager.session() as session:
-        yield session
+def network(site: Site) -> Network:
+    return Network.guarded(site.rules)
 
 
 async def said(cell: Session, code: str, site: Site, gate: Gate | None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from toolcell.sandbox import Limits, Network, SandboxManager, Session
+from toolcell.sandbox import Limits, Network, Session
 from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
 from toolcell.sandbox.network import held_body, http_request
 from toolcell.sandbox.network.attempt import Attempt
@@ -22,12 +22,10 @@ from toolcell.sandbox.network.http_request import HTTPRequest, new_reader, read_
 from toolcell.sandbox.network.stream import CellStream
 from toolcell.sandbox.network.types import RefusedError
 
-from ...conftest import BackendRow
 from ...support.cells.gates import Gate
 from ...support.cells.web_server import (
     NAME,
     Site,
-    resolve_here,
     serving,
 )
 
@@ -73,26 +71,14 @@ def site(request: pytest.FixtureRequest, certificate: Path) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-async def manager(
-    backend: BackendRow, site: Site, certificate: Path
-) -> AsyncIterator[SandboxManager]:
+def network(site: Site, certificate: Path) -> Network:
     inspected = (f"{NAME}:{site.port}",) if site.certificate else ()
-    network = Network(
+    return Network(
         mode="guarded",
         hosts=tuple(site.rules),
         inspect=inspected,
         server_ca=str(certificate) if inspected else None,
     )
-    config = backend.config(network=network, limits=Limits(wall_seconds=60))
-    async with SandboxManager(config, resolver=resolve_here) as manager:
-        yield manager
-
-
-@pytest.fixture
-async def cell(manager: SandboxManager, site: Site) -> AsyncIterator[Session]:
-    site.hits.clear()
-    async with manager.session() as session:
-        yield session
 
 
 async def said(cell: Session, code: str, site: Site, gate: Gate) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolcell.core import ConfigError, InvalidInputError
-from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager, Session
+from toolcell.sandbox import Network, SandboxConfig, SandboxManager, Session
 
 from ...conftest import BackendRow
 from ...support.cells.gates import Gate
@@ -52,25 +51,13 @@ def raw(text):
 
 
 @pytest.fixture(scope="module")
-async def manager(
-    backend: BackendRow, site: Site, certificate: Path
-) -> AsyncIterator[SandboxManager]:
-    network = Network(
+def network(site: Site, certificate: Path) -> Network:
+    return Network(
         mode="guarded",
         hosts=(*site.rules, f"other.example.test:{site.port}"),
         inspect=(f"{NAME}:{site.port}",),
         server_ca=str(certificate),
     )
-    config = backend.config(network=network, limits=Limits(wall_seconds=60))
-    async with SandboxManager(config, resolver=resolve_here) as manager:
-        yield manager
-
-
-@pytest.fixture
-async def cell(manager: SandboxManager, site: Site) -> AsyncIterator[Session]:
-    site.hits.clear()
-    async with manager.session() as session:
-        yield session
 
 
 async def said(cell: Session, code: str, site: Site, gate: Gate | None) -> list[str]:
