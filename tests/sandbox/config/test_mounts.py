@@ -275,7 +275,14 @@ def test_our_own_state_is_refused(
     assert "/var/cache/toolcell to programs" in refused(source="/var/cache")
 
 
+@pytest.fixture
+def nothing_mounted_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers have something mounted below /usr at times, which is refused, too."""
+    monkeypatch.setattr(mount_rules, "_mount_points", lambda: iter(["/"]))
+
+
 @pytest.mark.promise("E-23", "P-30")
+@pytest.mark.usefixtures("nothing_mounted_below")
 @pytest.mark.parametrize("source", ["/usr", "/usr/lib", sys.prefix])
 def test_programs_of_the_host_are_never_writable(source: str) -> None:
     why = refused(source=source, read_only=False)
@@ -284,10 +291,8 @@ def test_programs_of_the_host_are_never_writable(source: str) -> None:
 
 
 @pytest.mark.promise("E-23", "P-30")
-def test_programs_of_the_host_may_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Containers have something mounted below it at times.
-    monkeypatch.setattr(mount_rules, "_mount_points", lambda: iter(["/"]))
-
+@pytest.mark.usefixtures("nothing_mounted_below")
+def test_programs_of_the_host_may_be_read() -> None:
     assert Mount(source="/usr", target="/data").read_only
 
 
