@@ -65,3 +65,26 @@ def test_a_listener_of_a_run_that_ended_is_not_served_though_it_is_open() -> Non
 
         assert relay.epoll.poll(0) == []
     relay.shut_down()
+
+
+def test_tiny_pieces_of_a_stream_wait_as_few_large_ones() -> None:
+    relay, sent, came = PortRelay(ignore), bytearray(), bytearray()
+
+    def give(piece: bytes) -> None:
+        relay.handle_frame(Frame({"type": "port_data", "id": 1}, b"", piece))
+        sent.extend(piece)
+
+    with connected(relay) as program:
+        stream = relay._streams[1]
+        while not stream.unsent:
+            give(b"x" * 65_536)
+        for number in range(5_000):
+            give(bytes([number % 251]))
+        assert len(stream.unsent) < 10
+
+        program.settimeout(30)
+        while len(came) < len(sent):
+            came += program.recv(65_536)
+            relay.pump()
+        assert came == sent
+        relay.close_streams()
