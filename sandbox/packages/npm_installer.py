@@ -27,6 +27,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
 
+from ..cell.wire import trust
 from ..client.download import create_local, make_local
 from ..client.tar_entries import entries_of
 from ..client.types import CellTraits
@@ -62,13 +63,17 @@ if not absent:
 [absent, said + "-" + (platform.libc_ver()[0] or "musl")]
 """
 _INSTALL = """\
-import subprocess, sys, tarfile
+import os, subprocess, sys, tarfile
+# Node has its own store; that of the system knows the registries of companies.
+store = next(filter(os.path.exists, stores), None)
+env = {**os.environ, "NODE_EXTRA_CA_CERTS": store} if store else None
 argv = ["npm", command, "--ignore-scripts", "--no-audit", "--no-fund"]
 argv += ["--no-update-notifier", "--loglevel=error", "--cache=/tmp/npm"]
 argv += ["--git=/bin/false", "--package-lock=true", "--install-strategy=hoisted"]
 argv += ["--omit-lockfile-registry-resolved=false"]
 argv += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--registry=" + registry]
-done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+quiet = subprocess.DEVNULL
+done = subprocess.run(argv, stdin=quiet, stdout=quiet, env=env)
 if done.returncode:
     sys.exit(done.returncode)
 with tarfile.open("layer.tar", "w") as archive:
@@ -291,6 +296,7 @@ class _NpmInstaller:
         inputs = {
             "command": "ci" if lock else "install",
             "registry": self._rules.npm_registry,
+            "stores": [*trust.STORES],
         }
         result = await session.run(_INSTALL, fresh=True, inputs=inputs)
         if not result.ok:

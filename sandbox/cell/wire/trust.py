@@ -9,12 +9,13 @@ FOLDER = "/python/trust"
 
 _BUNDLE, _WGET = "ca.pem", "wgetrc"
 _WGETRC = "WGETRC"
-_STORES = (
+STORES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+"""The files that systems keep the certificates in that they trust."""
 # No one of these is enough: most clients look at one of them alone.
 VARIABLES = (
     "SSL_CERT_FILE",
@@ -61,7 +62,7 @@ def variables(folder: str) -> dict[str, str]:
 
 
 def _store() -> str:
-    for path in _STORES:
+    for path in STORES:
         try:
             with open(path, encoding="ascii", errors="replace") as file:
                 return file.read().rstrip() + "\n"
