@@ -27,7 +27,7 @@ def machine() -> dict[str, Any]:
         "processors": len(os.sched_getaffinity(0)),
         "processor": names[0] if names else platform.machine(),
         "memory_gib": round(pages / 2**30, 1),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
     }
 
