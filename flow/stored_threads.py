@@ -156,11 +156,11 @@ class StoredThreads:
             ids = [head.thread_id for head in heads if head.graph]
             ids += await self._store.unreadable()
         wrong = {}
-        for each in ids:
+        for one_id in ids:
             try:
-                await self._verify(each)
+                await self._verify(one_id)
             except CheckpointSerializationError as error:
-                wrong[each] = error.message
+                wrong[one_id] = error.message
             except CheckpointNotFoundError:
                 if thread_id is not None:
                     raise

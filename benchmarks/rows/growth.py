@@ -208,9 +208,9 @@ async def tools(options: Options) -> list[Row]:
 
         async def run() -> None:
             executor = ConcurrentExecutor(ToolRegistry(made), guard=None)
-            for each in made:
+            for adder in made:
                 number = str(next(_numbers))
-                call = ToolCall(id=number, name=each.name, arguments={"a": 1, "b": 2})
+                call = ToolCall(id=number, name=adder.name, arguments={"a": 1, "b": 2})
                 if (await executor.call(call)).content != 3:
                     raise WrongResult("a sum is wrong")
 

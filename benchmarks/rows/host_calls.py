@@ -87,7 +87,7 @@ async def bridge_node(options: Options) -> list[Row]:
         contenders = [_calls(code, "node"), _calls(code, "python")]
         runs = max(1, options.runs // 10)
         turns = await take_turns(contenders, runs)
-    samples = [each.by_own_clock() for each in turns]
+    samples = [turn.by_own_clock() for turn in turns]
     return against(_WORK, samples, [1.5], "share")
 
 
@@ -150,7 +150,7 @@ async def _beside(other: Contender, options: Options) -> list[Sample]:
     async with _bridge() as code:
         runs = max(1, options.runs // 10)
         contenders = [_calls(code, "python"), other]
-        return [each.by_own_clock() for each in await take_turns(contenders, runs)]
+        return [turn.by_own_clock() for turn in await take_turns(contenders, runs)]
 
 
 def _pipe() -> Contender:

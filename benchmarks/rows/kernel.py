@@ -96,7 +96,7 @@ async def _start(
             Contender(name=f"{least[1]}, in C", run=theirs),
         ]
         samples = await take_turns(contenders, options.runs)
-    clocks = [each.by_own_clock() for each in samples]
+    clocks = [sample.by_own_clock() for sample in samples]
     work = f"subprocess, fresh cell {'from the pool' if pool else 'on demand'}"
     return against(f"{work}, and the least", clocks, [gate], "share")
 

@@ -213,7 +213,7 @@ async def program_end(options: Options) -> list[Row]:
             ]
             whole = await take_turns(contenders, BURST * options.runs)
     samples = [sample.by_own_clock() for sample in whole]
-    more = [each - samples[1].p50 for each in samples[0].values]
+    more = [value - samples[1].p50 for value in samples[0].values]
     added = Sample(name="less one that ends by os._exit", values=more)
     bound = Row(work=f"{work}, less", ours=added, compare="absolute", gate=_END_MS)
     return [*against(work, samples, [None], "share"), bound]

@@ -117,7 +117,7 @@ async def tool_batch(options: Options) -> list[Row]:
 
     contenders = [_batch(), Contender(name="bare tasks", run=bare)]
     runs = max(1, options.runs // 10)
-    samples = [each.by_own_clock() for each in await take_turns(contenders, runs)]
+    samples = [turn.by_own_clock() for turn in await take_turns(contenders, runs)]
     return [
         *against(_BATCH_WORK, samples, [None], "share"),
         Row(work=_BATCH_WORK, ours=samples[0], compare="absolute"),

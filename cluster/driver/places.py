@@ -49,7 +49,9 @@ class Node:
         self.reason = str(status["reason"])
         """The same in a word, such as `image_missing`; empty: there is none."""
 
-        self.packages = frozenset(tuple(map(str, each)) for each in status["packages"])
+        self.packages = frozenset(
+            tuple(map(str, package)) for package in status["packages"]
+        )
         """Sets of packages that are installed there, each sorted."""
 
         self.weigh()

@@ -174,8 +174,8 @@ class Caller:
         Args:
             early: Messages that came before, and were not passed on.
         """
-        for each in early:
-            self._take(each)
+        for earlier in early:
+            self._take(earlier)
         message = await next_message(self._exchange)
         while not self._exchange.ended:
             if self._failure is None:

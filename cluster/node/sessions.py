@@ -59,8 +59,8 @@ class Sessions:
             yield number
         finally:
             gone = self._processes.pop(number)
-            for each in [n for n, kept in self._processes.items() if kept is gone]:
-                del self._processes[each], self._sessions[each]
+            for alias in [n for n, kept in self._processes.items() if kept is gone]:
+                del self._processes[alias], self._sessions[alias]
             del self._sessions[number]
 
     def find(self, number: object) -> SandboxSession:

@@ -70,11 +70,11 @@ def decode_message(data: bytes) -> Message:
         if not isinstance(fields, dict) or start + sum(sizes) != len(data):
             raise ValueError("its parts do not add up")
         blobs = []
-        for each in sizes:
-            if type(each) is not int or each < 0:
+        for length in sizes:
+            if type(length) is not int or length < 0:
                 raise ValueError("a part has no size")
-            blobs.append(data[start : start + each])
-            start += each
+            blobs.append(data[start : start + length])
+            start += length
     except (struct.error, TypeError, ValueError) as error:
         raise WireError(f"a message cannot be read: {error}") from None
     return Message(fields, tuple(blobs), len(data) + _MESSAGE_BYTES)

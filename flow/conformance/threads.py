@@ -88,29 +88,29 @@ async def check_a_thread_has_one_owner(open_one: OpenOne) -> None:
     """Claiming, creating or deleting an owned thread is refused at once."""
     async with open_one() as store, open_one() as other:
         lease = await store.create(head("owned"), checkpoint(0))
-        for each in (store, other):
+        for owner in (store, other):
             with refused(ThreadBusyError, "two owners have one thread"):
-                await each.claim("owned")
+                await owner.claim("owned")
             with refused(ThreadBusyError, "a thread is made twice"):
-                await each.create(head("owned"), checkpoint(0))
+                await owner.create(head("owned"), checkpoint(0))
             with refused(ThreadBusyError, "a thread that runs is deleted"):
-                await each.delete("owned")
+                await owner.delete("owned")
         await store.release(lease)
         claimed: list[Lease] = []
 
-        async def claim(each: Checkpointer) -> None:
+        async def claim(owner: Checkpointer) -> None:
             try:
-                claimed.append(await each.claim("owned"))
+                claimed.append(await owner.claim("owned"))
             except ThreadBusyError:
                 pass
 
         async with anyio.create_task_group() as group:
-            for each in [store, other] * 8:
-                group.start_soon(claim, each)
+            for owner in [store, other] * 8:
+                group.start_soon(claim, owner)
         require(len(claimed) == 1, f"{len(claimed)} of 16 claims at once succeed")
         require(claimed[0].token > lease.token, "a later token is not higher")
-        for each in (store, other):
-            await each.release(claimed[0])
+        for owner in (store, other):
+            await owner.release(claimed[0])
 
 
 async def check_a_lost_lease_writes_nothing(open_one: OpenOne) -> None:

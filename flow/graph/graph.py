@@ -204,11 +204,11 @@ class Graph(Generic[S]):
         """
         targets = [target] if isinstance(target, str) else list(target)
         sources = [source] if isinstance(source, str) else list(source)
-        for each in targets:
+        for end in targets:
             if len(sources) == 1:
-                self.edges.setdefault(sources[0], []).append(each)
+                self.edges.setdefault(sources[0], []).append(end)
             else:
-                self.joins.append(Join(tuple(sources), each))
+                self.joins.append(Join(tuple(sources), end))
         return self
 
     def route(

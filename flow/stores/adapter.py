@@ -349,8 +349,8 @@ class _Adapter(Checkpointer):
         before: str | None = None
         while ids := await self._other.list_checkpoints(name, _PAGE, before=before):
             latest = latest or ids[0]
-            for each in ids:
-                value = await self._other.load(name, each)
+            for checkpoint_id in ids:
+                value = await self._other.load(name, checkpoint_id)
                 if value != {}:
                     return _Read(value, latest)
             before = ids[-1]

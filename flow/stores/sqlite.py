@@ -217,8 +217,8 @@ _open: WeakSet[SQLiteCheckpointer] = WeakSet()
 
 
 def _release_in_child() -> None:
-    for each in list(_open):
-        each.release_in_child()
+    for store in list(_open):
+        store.release_in_child()
 
 
 in_each_child(_release_in_child)

@@ -141,12 +141,12 @@ def from_limits(
     full: _Full | None = None
     longest_wait: int | None = 0
     if lines.on_trial or not outcome.admitted:
-        for each in _reached(lines, outcome, now):
-            wait = each.wait
-            if not each.enforced:
-                would_deny = (*would_deny, each.limit.label)
+        for reached in _reached(lines, outcome, now):
+            wait = reached.wait
+            if not reached.enforced:
+                would_deny = (*would_deny, reached.limit.label)
                 continue
-            full = full or each
+            full = full or reached
             if longest_wait is None or wait is None:
                 longest_wait = None
             elif wait > longest_wait:

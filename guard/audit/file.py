@@ -397,14 +397,14 @@ class AuditFile(LockedFile):
         """Delete the oldest files, each after a record that says so is on the disk."""
         extra = rotated_files(self._path)[:-keep_files]
         try:
-            for each in extra:
-                members = {"event": "pruned", "file": each.name}
-                head = str(self._last_head(each))
+            for file in extra:
+                members = {"event": "pruned", "file": file.name}
+                head = str(self._last_head(file))
                 self._write(self._record({**members, "head": head}))
             if extra:
                 os.fsync(self._fd)
-            for each in extra:
-                each.unlink()
+            for file in extra:
+                file.unlink()
         except (OSError, AuditError) as error:
             _logger.warning("%s cannot be pruned: %s", self._path, error)
 

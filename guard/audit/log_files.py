@@ -116,8 +116,8 @@ def _opened(path: Path, files: ExitStack) -> list[AuditPart]:
         try:
             if _place(path) == _place(log.fileno()):
                 older = [
-                    (each, files.enter_context(each.open("rb")))
-                    for each in rotated_files(path)
+                    (file, files.enter_context(file.open("rb")))
+                    for file in rotated_files(path)
                 ]
                 return [
                     AuditPart(each, file, os.fstat(file.fileno()).st_size)

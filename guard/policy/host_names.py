@@ -258,5 +258,5 @@ def _texts(value: object) -> Iterator[str]:
             yield str(name)
             yield from _texts(each)
     elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
+        for item in value:
+            yield from _texts(item)

@@ -106,7 +106,7 @@ def _texts(value: object) -> Iterator[str]:
             yield name
             yield from _texts(each)
     elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
+        for item in value:
+            yield from _texts(item)
         if value and all(isinstance(each, str) for each in value):
             yield " ".join(value)

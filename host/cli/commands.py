@@ -133,7 +133,7 @@ def typed_error(raised: ToolcellError | BaseExceptionGroup) -> ToolcellError:
     ]:
         errors.remove(groups[0])
         errors += groups[0].exceptions
-    typed = [each for each in errors if isinstance(each, ToolcellError)]
+    typed = [error for error in errors if isinstance(error, ToolcellError)]
     if len(typed) < len(errors):
         raise raised
     return typed[0]

@@ -37,16 +37,16 @@ def why_not_mounted(
     mounts = list(mounts)
     hidden = [places_on_the_way(path) for path in private]
     kept = [*hidden, *(places_on_the_way(path) for path in trusted)]
-    for each in mounts:
-        source = each.way[-1]
+    for mount in mounts:
+        source = mount.way[-1]
         for way in hidden:
             if _overlap(source, way[-1]):
-                return f"{each.where}: {source} would show {way[-1]} to programs"
-        for way in () if each.read_only else kept:
+                return f"{mount.where}: {source} would show {way[-1]} to programs"
+        for way in () if mount.read_only else kept:
             place = way[-1] if _overlap(source, way[-1]) else last_place_in(source, way)
             if place:
                 return (
-                    f"{each.where}: {source} would let programs change {place}; "
+                    f"{mount.where}: {source} would let programs change {place}; "
                     "mount it read-only, or another one"
                 )
     for outer, inner in product(mounts, repeat=2):

@@ -84,9 +84,9 @@ class ConnectionLimiter:
         """Close another connection if there are too many with this one."""
         if not self.is_full(connection):
             return
-        for each in self._waiting:
-            if each is not connection:
-                each.end()
+        for waiting in self._waiting:
+            if waiting is not connection:
+                waiting.end()
                 return
 
 
@@ -227,8 +227,8 @@ class OpenRequests(Generic[K]):
         if self._open:
             self._look_later()
         for key in [key for key in self._open if not self._is_good(key)]:
-            for each in self._open.get(key, ()):
-                each.end()
+            for stream in self._open.get(key, ()):
+                stream.end()
 
     def _is_good(self, key: K) -> bool:
         try:

@@ -139,8 +139,8 @@ async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:
     finally:
         # Cancelled, uvicorn leaves its socket to the loop, which would take the next
         # socket of the same number for it, and never look at that one.
-        for each in vars(server).get("servers", ()):
-            each.close()
+        for listener in vars(server).get("servers", ()):
+            listener.close()
 
 
 def url_of(listening: socket.socket) -> str:

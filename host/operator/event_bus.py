@@ -144,19 +144,19 @@ async def watch_approvals(
     while True:
         try:
             now = await approvals.waiting()
-            for each in known.keys() - now.keys():
-                report(await _ended(approvals, known[each][0]))
-                del known[each]
-            for each, votes in now.items():
-                if each not in known:
-                    found = await approvals.find(each)
+            for request_id in known.keys() - now.keys():
+                report(await _ended(approvals, known[request_id][0]))
+                del known[request_id]
+            for request_id, votes in now.items():
+                if request_id not in known:
+                    found = await approvals.find(request_id)
                     if found is None:
                         continue
-                    known[each] = _facts(found.request), votes
-                    report(ApprovalAsked(**known[each][0]))
-                elif votes != known[each][1]:
-                    known[each] = known[each][0], votes
-                    report(ApprovalVoted(**known[each][0]))
+                    known[request_id] = _facts(found.request), votes
+                    report(ApprovalAsked(**known[request_id][0]))
+                elif votes != known[request_id][1]:
+                    known[request_id] = known[request_id][0], votes
+                    report(ApprovalVoted(**known[request_id][0]))
             if away:
                 away = False
                 report(StoreAvailable(agent=None, store="approvals"))

@@ -36,6 +36,6 @@ async def measured(
 
     with anyio.move_on_after(seconds):
         async with anyio.create_task_group() as tasks:
-            for each in found:
-                tasks.start_soon(measure, each)
+            for listed in found:
+                tasks.start_soon(measure, listed)
     return [(each, usage.get(each.number)) for each in found]

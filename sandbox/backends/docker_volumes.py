@@ -33,7 +33,7 @@ def covers(declared: Iterable[str], taken: Collection[str]) -> dict[str, str]:
         volume: "/" + posixpath.normpath(volume).lstrip("/") for volume in declared
     }
     for volume, place in places.items():
-        kernels = any(f"{place}/".startswith(f"{each}/") for each in _KERNELS)
+        kernels = any(f"{place}/".startswith(f"{kernel}/") for kernel in _KERNELS)
         shared = f"{place}/".startswith(f"{_SHARED_MEMORY}/")
         if not volume.startswith("/") or place == "/" or (kernels and not shared):
             raise SandboxUnavailableError(

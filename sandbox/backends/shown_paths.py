@@ -80,7 +80,7 @@ def public_settings(root: str = "") -> tuple[str, ...]:
     names = {path.split("/", 3)[2] for path in shipped}
     try:
         with os.scandir(f"{root}/etc") as entries:
-            found = [each for each in entries if each.name in names]
+            found = [entry for entry in entries if entry.name in names]
     except OSError:
         return ()
     return tuple(

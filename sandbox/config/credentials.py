@@ -93,8 +93,8 @@ class Credential(SettingsModel):
     def within(self, hosts: Collection[str]) -> "Credential | None":
         """Return it for those of its hosts that rules name; None if they name none."""
         theirs, named = HostRules(hosts), HostRules(self.hosts)
-        both = [each for each in self.hosts if theirs.names(*read_rule(each))]
-        both += [each for each in hosts if named.names(*read_rule(each))]
+        both = [host for host in self.hosts if theirs.names(*read_rule(host))]
+        both += [host for host in hosts if named.names(*read_rule(host))]
         found = tuple(dict.fromkeys(both))
         return self.model_copy(update={"hosts": found}) if found else None
 
@@ -107,14 +107,16 @@ def why_not_together(credentials: Iterable[Credential], inspect: Iterable[str]) 
         inspect: The rules of its inspected hosts.
     """
     rules, taken = HostRules(inspect), set[str]()
-    for each in credentials:
-        outside = [rule for rule in each.hosts if not rules.names(*read_rule(rule))]
+    for credential in credentials:
+        outside = [
+            rule for rule in credential.hosts if not rules.names(*read_rule(rule))
+        ]
         if outside:
             return (
-                f"the credential {each.name} is for {outside[0]}, which "
+                f"the credential {credential.name} is for {outside[0]}, which "
                 "`network.inspect` does not name"
             )
-        for name in (f"name {each.name}", f"variable {each.variable}"):
+        for name in (f"name {credential.name}", f"variable {credential.variable}"):
             if name in taken:
                 return f"two credentials have the {name}"
             taken.add(name)

@@ -75,7 +75,7 @@ class Credentials:
     def __init__(self, rules: Iterable[Credential]) -> None:
         self._rules = [(rule, HostRules(rule.hosts), Value(rule)) for rule in rules]
         self._values = [value for _, _, value in self._rules]
-        check_apart((each.name, each.now) for each in self._values)
+        check_apart((value.name, value.now) for value in self._values)
         self._agents: dict[str | None, AgentCredentials | None] = {}
 
     def of(self, agent_id: str | None) -> AgentCredentials | None:
@@ -116,18 +116,18 @@ class AgentCredentials:
 
         Answers that are on their way are searched for the new ones from then on.
         """
-        for each in self._owned:
-            each.value.refresh(self._values)
+        for own in self._owned:
+            own.value.refresh(self._values)
         seen = [(each.value.now, each.value.before) for each in self._owned]
         if seen == self._seen:
             return
         self._seen = seen
         self._shown.clear()
-        for each in self._owned:
-            for value in (each.value.now, each.value.before):
+        for own in self._owned:
+            for value in (own.value.now, own.value.before):
                 for text in spellings(value) if value else ():
                     size = len(text)
-                    filled = each.placeholder.encode() * (size // 20 + 1)
+                    filled = own.placeholder.encode() * (size // 20 + 1)
                     self._shown[text] = filled[:size]
 
     @property
@@ -152,21 +152,21 @@ class AgentCredentials:
         self._refresh()
         target, headers = head.target, list(head.headers.raw_items())
         used: list[str] = []
-        for each in self._owned:
-            if place is None or not each.hosts.names(*place):
+        for own in self._owned:
+            if place is None or not own.hosts.names(*place):
                 continue
             before = target, headers
-            target = _in_query(each, target)
-            headers = [(name, _in_header(each, name, data)) for name, data in headers]
+            target = _in_query(own, target)
+            headers = [(name, _in_header(own, name, data)) for name, data in headers]
             if (target, headers) != before:
-                if each.value.problem:
-                    raise UnreadableError(each.rule.name)
-                used.append(each.rule.name)
+                if own.value.problem:
+                    raise UnreadableError(own.rule.name)
+                used.append(own.rule.name)
         rest = [head.method, target, *(part for header in headers for part in header)]
         rest += [_decoded(data) for _, data in headers]
         if any(text in part for part in rest for text in self._placeholders):
             raise MisplacedError
-        kept = [each for each in headers if each[0].lower() not in _NOT_SENT]
+        kept = [header for header in headers if header[0].lower() not in _NOT_SENT]
         made = h11.Request(method=head.method, target=target, headers=kept)
         return made, tuple(used)
 

@@ -53,7 +53,7 @@ class Finder:
         """Return True if one of them ends in the next bytes of the stream."""
         data = self._seen + data
         self._seen = data[-self._left :] if self._left else b""
-        return any(each in data for each in self._texts)
+        return any(text in data for text in self._texts)
 
 
 class Mask:

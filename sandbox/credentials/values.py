@@ -54,7 +54,7 @@ class Value:
             return False
         try:
             value = _read(self._rule)
-            rest = [(each.name, each.now) for each in others if each is not self]
+            rest = [(other.name, other.now) for other in others if other is not self]
             check_apart([(self.name, value), *rest])
         except ConfigError as error:
             # The next request looks again, as the file may be half written.

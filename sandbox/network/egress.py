@@ -188,7 +188,8 @@ class Egress:
     async def set_network(self, network: Network) -> None:
         """Change the rules; return when connections that they forbid have ended."""
         self._network, self._rules = network, network.rules
-        ended = [each for each in self._attempts.values() if not self._may_stay(each)]
+        attempts = self._attempts.values()
+        ended = [attempt for attempt in attempts if not self._may_stay(attempt)]
         for attempt in ended:
             attempt.stop("the rules have changed")
         for attempt in ended:
@@ -494,6 +495,6 @@ class Egress:
             self.spent += size
             return True
         self._bytes_left = 0
-        for each in self._attempts.values():
-            each.stop("the run has used up its network_bytes")
+        for attempt in self._attempts.values():
+            attempt.stop("the run has used up its network_bytes")
         return False

@@ -161,7 +161,7 @@ class HTTPRequest:
         if self._held is not None:
             # Its body was asked for, and has come.
             headers = head.headers.raw_items()
-            kept = [each for each in headers if each[0].lower() != b"expect"]
+            kept = [header for header in headers if header[0].lower() != b"expect"]
             head = h11.Request(method=head.method, target=head.target, headers=kept)
         if self._credentials is not None:
             place = self._place if self._scheme == "https" else None

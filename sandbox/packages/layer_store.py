@@ -192,8 +192,8 @@ class LayerStore:
 
     def abandon(self, path: Path) -> None:
         """Remove an unfinished layer, wherever it lies."""
-        for each in (self.layers / path.name, *self.building.glob(f"{path.name}*")):
-            remove_tree(each)
+        for folder in (self.layers / path.name, *self.building.glob(f"{path.name}*")):
+            remove_tree(folder)
 
     def _read(self, key: str) -> _Entry | None:
         try:

@@ -341,7 +341,7 @@ def _read_wheel(source: SourceDistribution, wheel: Path) -> BuiltWheel:
         found = read_metadata(wheel)
     except WheelError as error:
         raise _not_built(source, str(error)) from None
-    needs = [_requirement(source, each) for each in found.needs]
+    needs = [_requirement(source, need) for need in found.needs]
     return BuiltWheel(
         wheel, tuple(map(str, needs)), tuple(map(canonical, found.extras))
     )

@@ -108,9 +108,9 @@ def _platform(machine: str, libc: str, version: str) -> str:
         return f"{machine}-unknown-linux-musl"
     minor = version.partition(".")[2]
     known = int(minor) if libc == "glibc" and minor.isdigit() else 0
-    for each in _MANYLINUX:
-        if each <= known:
-            return f"{machine}-manylinux_2_{each}"
+    for minor_version in _MANYLINUX:
+        if minor_version <= known:
+            return f"{machine}-manylinux_2_{minor_version}"
     raise _unfit(f"its C library is {libc or 'unknown'} {version}")
 
 

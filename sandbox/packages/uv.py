@@ -171,8 +171,8 @@ class Uv:
     ) -> None:
         where = ["--python", sys.executable, "--python-version", target.version]
         where += ["--python-platform", target.platform, "--only-binary", ":all:"]
-        for each in from_source:
-            where += ["--no-binary", each]
+        for package in from_source:
+            where += ["--no-binary", package]
         argv = [self._program, "pip", command, *self._options]
         environment = {k: v for k, v in os.environ.items() if k not in _DROPPED}
         with anyio.move_on_after(self._seconds) as time:

@@ -81,8 +81,8 @@ class CapturedValues:
             self._look_into_data(name, value)
 
     def _look_at_all(self, name: str, values: Iterable[Any]) -> None:
-        for each in values:
-            self._visit(name, each)
+        for value in values:
+            self._visit(name, value)
 
     def _look_into_function(self, function: types.FunctionType) -> None:
         if self._is_importable(function):

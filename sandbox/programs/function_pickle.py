@@ -141,8 +141,8 @@ def _context_variable(name: str, *value: Any) -> Any:
     from contextvars import ContextVar
 
     made: ContextVar[Any] = ContextVar(name)
-    for each in value:
-        made.set(each)
+    for item in value:
+        made.set(item)
     return made
 
 

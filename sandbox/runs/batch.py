@@ -215,9 +215,9 @@ class Batch:
             try:
                 async for ended in receive:
                     self._tell_progress()
-                    for each in self._in_turn(ended):
+                    for result in self._in_turn(ended):
                         self._window.release()
-                        yield each
+                        yield result
             finally:
                 work.cancel()
                 with anyio.CancelScope(shield=True):

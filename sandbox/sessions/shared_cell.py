@@ -344,7 +344,7 @@ class SharedCell:
                 f"cannot fork: {str(answer['error'])[:1000]}",
                 hint="run a program in it first, and let its threads end",
             )
-        return name, tuple(str(each) for each in answer.get("warnings", ()))
+        return name, tuple(str(warning) for warning in answer.get("warnings", ()))
 
     def add_branch(self) -> str:
         """Make a branch without state; the caller has the turn.

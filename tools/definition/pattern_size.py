@@ -66,7 +66,7 @@ def _add(group: list[int], parts: int, size: int) -> None:
 
 def _count(item: str) -> int:
     counts = re.findall("[1-9][0-9]*", item)
-    return max((int(each[:10]) for each in counts), default=1)
+    return max((int(count[:10]) for count in counts), default=1)
 
 
 def _bytes(item: str) -> int:

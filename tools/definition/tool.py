@@ -221,7 +221,7 @@ class Tool(ABC):
     @cached_property
     def _written_examples(self) -> tuple[Mapping[str, Any], ...]:
         contexts = self._schema.contexts
-        names = [each for each in self._schema.hints if each not in contexts]
+        names = [hint for hint in self._schema.hints if hint not in contexts]
         written = read_docstring(docstring_of(self._body)).examples
         read = [read_call(each, name_of(self._body), names) for each in written]
         return tuple(each for each in read if each is not None and self._fits(each))

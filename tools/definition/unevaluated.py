@@ -103,10 +103,10 @@ def _in_place(
     ]
     if "$recursiveRef" in schema:
         found.append(lookup_recursive_ref(resolver))
-    for each in found:
+    for part in found:
         yield (
-            validator.evolve(schema=each.contents, _resolver=each.resolver),
-            each.contents,
+            validator.evolve(schema=part.contents, _resolver=part.resolver),
+            part.contents,
         )
     for keyword in ("allOf", "anyOf", "oneOf"):
         for inner in schema.get(keyword, ()):

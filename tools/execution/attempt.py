@@ -140,8 +140,8 @@ async def pause_deadlines(max_seconds: float) -> AsyncIterator[None]:
         async with pause_deadline():
             yield
     finally:
-        for each in paused:
-            each.resume()
+        for paused_call in paused:
+            paused_call.resume()
 
 
 def record_usage(result: ExecutionResult) -> None:

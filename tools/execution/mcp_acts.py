@@ -289,8 +289,8 @@ def _marked_prompt(toolset: MCPToolset, prompt: dict[str, Any]) -> dict[str, Jso
     for message in prompt["messages"]:
         content = message["content"] | _mark(toolset)
         # An embedded resource has its text one level deeper.
-        for each in (content, content.get("resource", {})):
-            _mark_texts(author, each)
+        for level in (content, content.get("resource", {})):
+            _mark_texts(author, level)
         messages.append({"role": message["role"], "content": content})
     about = _marked_note(author, prompt.get("description", ""))
     return {"description": about, "messages": messages}

@@ -118,7 +118,7 @@ class _Types:
             return self._named(reference.removeprefix("#/$defs/"))
         if "const" in schema or "enum" in schema:
             values = _listed(schema, "enum") or [schema.get("const", ...)]
-            plain = all(isinstance(each, str | int | None) for each in values)
+            plain = all(isinstance(value, str | int | None) for value in values)
             return f"Literal[{', '.join(map(repr, values))}]" if plain else "Any"
         members = _listed(schema, "anyOf") or _listed(schema, "oneOf")
         if members:
@@ -133,7 +133,7 @@ class _Types:
         return _PLAIN.get(str(kind), "Any")
 
     def _union(self, members: Sequence[Any], name: str) -> str:
-        texts = dict.fromkeys(self.text(each, name) for each in members)
+        texts = dict.fromkeys(self.text(member, name) for member in members)
         return "Any" if "Any" in texts else " | ".join(texts)
 
     def _object(self, schema: Mapping[str, Any], name: str) -> str:

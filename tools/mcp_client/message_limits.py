@@ -158,23 +158,23 @@ async def _pump(
     # The session closes its end when it is over.
     with suppress(anyio.BrokenResourceError):
         async with to_session:
-            async for each in read:
+            async for arrived in read:
                 budget.spend()
-                if isinstance(each, ConnectionLost):
-                    raise each
-                if isinstance(each, Exception):
+                if isinstance(arrived, ConnectionLost):
+                    raise arrived
+                if isinstance(arrived, Exception):
                     unreadable += 1
                     if unreadable >= UNREADABLE_MESSAGES:
                         raise ConnectionLost(
                             f"sent {unreadable} messages that are no JSON-RPC"
                         )
                     continue
-                message = each.message
+                message = arrived.message
                 if isinstance(message, JSONRPCNotification):
                     if message.method not in _HEARD:
                         continue
                 elif isinstance(message, JSONRPCResponse):
                     await set_odd_parts_aside(message.result, version())
-                await to_session.send(each)
+                await to_session.send(arrived)
             if to_session.statistics().open_receive_streams:
                 raise ConnectionLost("ended the connection")

@@ -246,9 +246,9 @@ class _Parser:
         ):
             raise unfit("its security is not a list of objects")
         made, reason = [], ""
-        for each in wanted:
+        for choice in wanted:
             try:
-                schemes = [self._scheme(name) for name in each]
+                schemes = [self._scheme(name) for name in choice]
             except ConfigError as error:
                 reason = error.message
             else:

@@ -134,10 +134,10 @@ class ToolRegistry:
         """Add tools, all or none of them; otherwise as `register`."""
         made = _checked(tools)
         with self._changing() as state:
-            for each in made:
-                state.add(each, replace=replace, versions=versions)
-        for each in made:
-            self._runs.retired.pop(id(each), None)
+            for added in made:
+                state.add(added, replace=replace, versions=versions)
+        for added in made:
+            self._runs.retired.pop(id(added), None)
         return made
 
     @overload
@@ -183,8 +183,8 @@ class ToolRegistry:
         with self._changing() as state:
             state.tools.clear()
             state.spellings.clear()
-            for each in made:
-                state.add(each, replace=False, versions=True)
+            for added in made:
+                state.add(added, replace=False, versions=True)
             for name, version in before.pins.items():
                 if version not in state.tools.get(name, ()):
                     del state.pins[name]
@@ -269,8 +269,8 @@ class ToolRegistry:
 
 def _checked(tools: Iterable[Tool | Callable[..., Any]]) -> list[Tool]:
     made = [as_tool(value) for value in tools]
-    for each in made:
-        each.check_definition()
+    for found in made:
+        found.check_definition()
     return made
 
 

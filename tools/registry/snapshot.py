@@ -79,9 +79,9 @@ class RegistryState:
         known = dict(self.tools.get(name, {}))
         gone = [each for each in known if version in (None, each)]
         removed = [known.pop(each) for each in gone]
-        for each in gone:
-            self.deprecated.pop((name, each), None)
-            if self.pins.get(name) == each:
+        for number in gone:
+            self.deprecated.pop((name, number), None)
+            if self.pins.get(name) == number:
                 del self.pins[name]
         if known:
             self.tools[name] = known

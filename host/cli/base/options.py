@@ -27,7 +27,7 @@ def _complete(names: Callable[[HostConfig], Iterable[str]], start: str) -> list[
 
 def _agents(incomplete: str) -> list[str]:
     def names(config: HostConfig) -> Iterable[str]:
-        return (each.agent_id for each in config.all_policies())
+        return (policy.agent_id for policy in config.all_policies())
 
     return _complete(names, incomplete)
 

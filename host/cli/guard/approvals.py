@@ -183,9 +183,9 @@ async def _find(config: Path, request: str, revealed_by: str | None) -> ShownReq
         if revealed_by is not None:
             found = await approvals.reveal(request, by=revealed_by)
             return ShownRequest(found, approvals.redactor, opened=True)
-        for each in await approvals.pending():
-            if each.id == request:
-                return ShownRequest(each, approvals.redactor)
+        for waiting in await approvals.pending():
+            if waiting.id == request:
+                return ShownRequest(waiting, approvals.redactor)
     raise InvalidInputError(
         f"no request {request!r} waits", hint="see `toolcell approvals list`"
     )

@@ -61,11 +61,11 @@ def _last_uses(settings: HostConfig) -> dict[str, str]:
     last: dict[str, str] = {}
     with ExitStack() as stack:
         records = open_records(settings, stack)
-        for name in (each.name for each in settings.sandbox.credentials):
+        for name in (credential.name for credential in settings.sandbox.credentials):
             requests = records.query(tool_name="http.request", text=name, limit=_LATEST)
-            for each in requests:
-                outcome = each.result if isinstance(each.result, dict) else {}
+            for request in requests:
+                outcome = request.result if isinstance(request.result, dict) else {}
                 used = outcome.get("used")
                 if isinstance(used, list) and name in used:
-                    last[name] = each.started_at.isoformat(timespec="seconds")
+                    last[name] = request.started_at.isoformat(timespec="seconds")
     return last

@@ -216,8 +216,8 @@ async def _map(
             source.without_result(results), concurrency=concurrency, ordered=False
         ) as ended,
     ):
-        async for each in ended:
-            results.add(each)
+        async for result in ended:
+            results.add(result)
             show(results.size)
         return sandbox.notices
 

@@ -126,9 +126,10 @@ def save_artifacts(artifacts: "Iterable[Artifact]", folder: Path) -> list[str]:
 def unreached(result: "ExecutionResult") -> list[str]:
     """Return a line for each connection that failed, without repetition."""
     lines = [
-        f"network: {each.host}:{each.port} {each.verdict}: {each.reason}"
-        for each in result.connections
-        if each.verdict != "allowed"
+        f"network: {connection.host}:{connection.port} {connection.verdict}: "
+        f"{connection.reason}"
+        for connection in result.connections
+        if connection.verdict != "allowed"
     ]
     return list(dict.fromkeys(lines))[:_MAX_UNREACHED]
 

@@ -77,8 +77,8 @@ def restore(
     tokens, people = revived.live_tokens(settings), revived.people(settings)
     back = {
         "revoked": again,
-        "tokens": [each.to_json() for each in tokens],
-        "people": [{"id": each.id, "role": each.role} for each in people],
+        "tokens": [token.to_json() for token in tokens],
+        "people": [{"id": person.id, "role": person.role} for person in people],
     }
     _print(restored, "restored", back if as_json else None)
     if not as_json:
@@ -107,5 +107,5 @@ def _print(backup: Backup, verb: str, more: dict[str, Any] | None) -> None:
     if more is not None:
         print_json({**backup.model_dump(mode="json"), **more})
         return
-    for each in backup.files:
-        print(f"{verb} {each.name}")
+    for file in backup.files:
+        print(f"{verb} {file.name}")

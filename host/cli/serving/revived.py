@@ -90,7 +90,7 @@ def _missing(why: str, log: Path) -> ConfigError:
 
 def revoke_again(config: HostConfig, revoked: frozenset[str]) -> list[str]:
     """Revoke those of some tokens that a restore brought back; return their ids."""
-    again = [each.id for each in live_tokens(config) if each.id in revoked]
+    again = [token.id for token in live_tokens(config) if token.id in revoked]
     if again:
         with open_tokens(config) as tokens:
             for token_id in again:

@@ -77,8 +77,8 @@ def pin(
             pins[file].save(file)
     if as_json and not (failed and not reports):
         print_json({"approved": approved, "servers": reports})
-    for each in failed[1:]:
-        print_notice(each.message, as_json=as_json)
+    for failure in failed[1:]:
+        print_notice(failure.message, as_json=as_json)
     if failed:
         raise failed[0]
     raise typer.Exit(EXIT_REFUSED if differs and not approved else 0)

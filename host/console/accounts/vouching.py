@@ -86,8 +86,8 @@ class Vouching:
                 hint="another person has to approve this call",
             )
         self._file.run("DELETE FROM votes WHERE at <= ?", (now - _VOTE_SECONDS,))
-        for each in mine:
-            row = request.id, person_id, each, now
+        for known_as in mine:
+            row = request.id, person_id, known_as, now
             self._file.run("INSERT INTO votes VALUES (?, ?, ?, ?)", row)
 
     def _with_vouchers(self, name: str) -> set[str]:

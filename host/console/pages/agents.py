@@ -22,9 +22,9 @@ async def show(visit: Visit) -> Response:
     now = time()
     usage = await _usage(visit, now)
     sums: dict[str, list[UsageHour]] = {}
-    for each in usage:
-        if each.hour >= now - 24 * HOUR:
-            sums.setdefault(each.agent_id, []).append(each)
+    for hour in usage:
+        if hour.hour >= now - 24 * HOUR:
+            sums.setdefault(hour.agent_id, []).append(hour)
     host = visit.sources.host
     live = [] if host is None else [call.agent_id for call in host.live_calls.all()]
     known = visit.sources.guard.agents

@@ -59,9 +59,9 @@ def charts(usage: Iterable[UsageHour], now: float) -> list[Chart]:
     made = []
     for title, unit, name, of_one in _AMOUNTS:
         sums = dict.fromkeys(hours, 0.0)
-        for each in found:
-            if each.hour in sums:
-                sums[each.hour] += getattr(each, name) / of_one
+        for used in found:
+            if used.hour in sums:
+                sums[used.hour] += getattr(used, name) / of_one
         made.append(_chart(title, unit, sums))
     return made
 

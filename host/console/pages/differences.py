@@ -60,7 +60,7 @@ def _change(
 ) -> Change:
     marks = (" ", " ") if old == new else ("-", "+")
     before, after = (
-        "\n".join(f"{mark}{each}" for each in lines)
+        "\n".join(f"{mark}{line}" for line in lines)
         for mark, lines in zip(marks, (old, new), strict=True)
     )
     return Change(start + 1, before, after, begins)

@@ -38,13 +38,13 @@ async def sign_in(visit: Visit) -> Response:
     console, proof = visit.console, visit.form.get("proof", "")
     key = console.passkeys.key_of(proof)
     tried = [visit.address, *([] if key is None else [key.person_id])]
-    for each in tried:
-        visit.check_attempts(each)
+    for sender in tried:
+        visit.check_attempts(sender)
     try:
         name = console.passkeys.prove(_LOGIN, proof)
     except InvalidInputError as error:
-        for each in tried:
-            console.failures.add(each)
+        for sender in tried:
+            console.failures.add(sender)
         raise NotDoneError(403, error.message, hint=error.hint) from None
     url, used = local_path(visit.form.get("next", "")), None if key is None else key.id
     if used is not None and console.vouching.take_news(name, used):

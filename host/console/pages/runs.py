@@ -52,7 +52,7 @@ async def show(visit: Visit) -> Response:
     return visit.render(
         "runs.html",
         live=None if host is None else host.live_calls.all(),
-        days=by_day((each.record.started_at, each) for each in records),
+        days=by_day((entry.record.started_at, entry) for entry in records),
         older=records[-1].number if len(found) > PAGE_RECORDS else None,
         given=given,
         query=urlencode(kept),

@@ -112,7 +112,9 @@ def _page(
     hidden = [str(each) for each in shown.hidden]
     marks = frozenset(hidden)
     arguments = [_argument(*each, marks) for each in shown.arguments.items()]
-    length = sum(_ARGUMENT + len(each.name) + len(each.text) for each in arguments)
+    length = sum(
+        _ARGUMENT + len(argument.name) + len(argument.text) for argument in arguments
+    )
     return RequestPage(
         request=shown.request,
         arguments=arguments,
@@ -125,8 +127,8 @@ def _page(
         problem=problem,
         cost=cost,
         is_long=length + len(shown.preview) > MAX_LIST_CHARACTERS,
-        excerpt=excerpt({each.name: each.text for each in arguments}),
-        is_plain=all(each.text.isascii() for each in arguments),
+        excerpt=excerpt({argument.name: argument.text for argument in arguments}),
+        is_plain=all(argument.text.isascii() for argument in arguments),
     )
 
 

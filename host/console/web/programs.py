@@ -88,7 +88,7 @@ def _lines(code: str, language: str) -> list[Markup]:
         first, *more = text.split("\n")
         lines[-1].append(_token(kind, first))
         lines += [[_token(kind, each)] for each in more]
-    return [Markup().join(each) for each in lines]
+    return [Markup().join(line) for line in lines]
 
 
 @lru_cache
@@ -181,7 +181,7 @@ def _message_at(traceback: str) -> int:
 def frames_of_tools(traceback: str) -> str:
     """Return a traceback without our own frames; if no other is in it, the whole."""
     frames, at = [*_FRAME.finditer(traceback)], _message_at(traceback)
-    ends = [each.start() for each in frames[1:]] + [at]
+    ends = [frame.start() for frame in frames[1:]] + [at]
     theirs = [
         traceback[frame.start() : end]
         for frame, end in zip(frames, ends, strict=False)

@@ -77,8 +77,8 @@ def assemble(
         last_known: Calls beyond this number fail with ENOSYS, other ones with EPERM.
     """
     checks: dict[str, list[Instruction]] = {}
-    for each in rules:
-        checks.setdefault(each.call, []).extend(_refuse_if(each))
+    for refused in rules:
+        checks.setdefault(refused.call, []).extend(_refuse_if(refused))
     answers = {
         number: [*checks.get(name, ()), _allow()] for name, number in calls.items()
     }

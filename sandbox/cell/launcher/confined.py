@@ -276,8 +276,8 @@ class ConfinedWalls:
             if not left:
                 return
             for pid in left:
-                for each in (pid, *process_tree.descendants(pid)):
-                    _kill(each)
+                for process in (pid, *process_tree.descendants(pid)):
+                    _kill(process)
             for pid in left:
                 os.waitpid(pid, os.WNOHANG)
             time.sleep(_KILL_AGAIN_SECONDS)

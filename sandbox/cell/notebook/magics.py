@@ -139,8 +139,8 @@ def _run_file(shell: Shell, line: str) -> None:
         text = file.read()
     before, sys.argv = sys.argv, argv
     try:
-        for each in _cells_of(text) if path.endswith(".ipynb") else [text]:
-            shell.execute(each, path)
+        for code in _cells_of(text) if path.endswith(".ipynb") else [text]:
+            shell.execute(code, path)
     finally:
         sys.argv = before
 
@@ -149,7 +149,7 @@ def _cells_of(text: str) -> list[str]:
     import json
 
     book = json.loads(text)
-    found = (each for each in book["cells"] if each["cell_type"] == "code")
+    found = (cell for cell in book["cells"] if cell["cell_type"] == "code")
     return ["".join(each["source"]) for each in found]
 
 

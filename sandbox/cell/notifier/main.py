@@ -130,7 +130,9 @@ class Notifier:
         self._sockets = Sockets(supervisor)
         groups = attributes, self._sockets, Signals(supervisor)
         self._acts: dict[int, Callable[..., Act]] = {
-            number: next(getattr(each, name) for each in groups if hasattr(each, name))
+            number: next(
+                getattr(group, name) for group in groups if hasattr(group, name)
+            )
             for number, name in self._calls.items()
         }
         self._waiting: list[tuple[Caller, Act]] = []

@@ -94,7 +94,9 @@ class Ports:
 
     def _found(self, port: int, family: int) -> _Server | None:
         """Return the server at a port, by either of its numbers."""
-        there = [each for each in self._servers if port in (each.port, each.real)]
+        there = [
+            server for server in self._servers if port in (server.port, server.real)
+        ]
         there.sort(key=lambda each: (each.port != port, each.family != family))
         return next(filter(self._is_held, there), None)
 

@@ -146,13 +146,13 @@ def display(
         display_id: A name; an update of it is a further output.
         ignored: Options of IPython that mean nothing here.
     """
-    for each in objects:
+    for shown in objects:
         if raw:
-            publish(each, metadata)
+            publish(shown, metadata)
             continue
-        data, about = bundle_of(each, include, exclude)
-        if figures.is_figure(each):
-            _run.shown.add(id(each))
+        data, about = bundle_of(shown, include, exclude)
+        if figures.is_figure(shown):
+            _run.shown.add(id(shown))
         publish(data, {**about, **(metadata or {})})
     return DisplayHandle(display_id) if display_id else None
 

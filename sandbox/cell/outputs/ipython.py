@@ -246,8 +246,8 @@ def _shower(kind: Callable[[Any], Any]) -> Callable[..., None]:
     """Return a function that displays values, or with `raw` texts, as one type."""
 
     def show(*values: Any, raw: bool = False, metadata: Any = None) -> None:
-        for each in values:
-            display(kind(each) if raw else each, metadata=metadata)
+        for value in values:
+            display(kind(value) if raw else value, metadata=metadata)
 
     return show
 

@@ -140,9 +140,9 @@ class ProcessHost:
     def _seconds_left(self) -> float | None:
         """Return the seconds until the first deadline; None if there is none."""
         deadlines = [
-            each.deadline
-            for each in self._processes.values()
-            if each.deadline is not None and each.status is None
+            process.deadline
+            for process in self._processes.values()
+            if process.deadline is not None and process.status is None
         ]
         if not deadlines:
             return None

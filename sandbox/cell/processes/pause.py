@@ -74,7 +74,7 @@ def _states_of(pid: int) -> list[bytes]:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    return [field for each in threads for field in stat_of(pid, each)[:1]]
+    return [field for thread in threads for field in stat_of(pid, thread)[:1]]
 
 
 def _signal(pid: int, number: int) -> None:

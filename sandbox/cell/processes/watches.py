@@ -102,7 +102,7 @@ class Watches:
 
     def seconds_left(self) -> float | None:
         """Return the seconds until a folder is to be looked at; None if none is."""
-        due = [each.due for each in self._watches.values() if each.is_wanted]
+        due = [watch.due for watch in self._watches.values() if watch.is_wanted]
         return max(min(due) - time.monotonic(), 0.0) if due else None
 
     def go_on(self) -> None:

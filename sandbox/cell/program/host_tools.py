@@ -128,7 +128,7 @@ class Bridge:
         with self._state:
             del self._turns[number]
             if self._reader == number:
-                left = (each for each in self._turns if each not in self._answers)
+                left = (turn for turn in self._turns if turn not in self._answers)
                 self._reader = next(left, 0)
                 self._wake(self._reader)
             return self._answers.pop(number, None)

@@ -81,19 +81,19 @@ def _is_json(value: Any) -> bool:
     level = [value]
     for _ in range(_MAX_DEPTH):
         inner: list[Any] = []
-        for each in level:
-            kind = type(each)
+        for item in level:
+            kind = type(item)
             if kind in _SCALARS:
                 continue
-            if kind is dict and all(type(key) is str for key in each):
-                each = each.values()
+            if kind is dict and all(type(key) is str for key in item):
+                item = item.values()
             elif kind is not list:
                 return False
             # As the host counts: an empty container is two values.
-            room -= len(each) or 1
+            room -= len(item) or 1
             if room < 0:
                 return False
-            inner += each
+            inner += item
         if not inner:
             return True
         level = inner

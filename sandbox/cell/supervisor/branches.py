@@ -148,7 +148,7 @@ def _read_reply(result_fd: int, accounting: ResourceAccounting) -> dict[str, Any
         reply = strict_json(os.read(result_fd, _MAX_REPLY_BYTES))
         if type(reply.get("pid", 0)) is not int:
             raise TypeError
-        warnings = [str(each)[:500] for each in reply.get("warnings", [])]
+        warnings = [str(warning)[:500] for warning in reply.get("warnings", [])]
         return {**reply, "warnings": warnings[:_MAX_WARNINGS]}
     except (ValueError, TypeError, AttributeError, BlockingIOError):
         return {"error": "the fork failed"}

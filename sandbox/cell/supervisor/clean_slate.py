@@ -98,9 +98,9 @@ class _OwnFolders:
     def _in_shared_memory(self) -> set[str]:
         with contextlib.suppress(FileNotFoundError), os.scandir(_SHARED) as entries:
             return {
-                each.name
-                for each in entries
-                if each.stat(follow_symlinks=False).st_uid == self._uid
+                entry.name
+                for entry in entries
+                if entry.stat(follow_symlinks=False).st_uid == self._uid
             }
         return set()
 

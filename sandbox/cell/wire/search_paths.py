@@ -29,7 +29,7 @@ def of_packages(
     found = {"PYTHONPATH": path}
     for name, folder, usual in _SEARCHED:
         parts = environment.get(name, usual).split(os.pathsep)
-        parts = [each for each in parts if each and each != f"{before}/{folder}"]
+        parts = [part for part in parts if part and part != f"{before}/{folder}"]
         if os.path.isdir(f"{path}/{folder}"):
             # The interpreter's own names are first in PATH.
             parts.insert(1 if name == "PATH" else 0, f"{path}/{folder}")

@@ -117,7 +117,7 @@ def _remove_most_in(folder: int, until: float) -> list[str]:
     """Remove files and empty folders; return the names of the other folders."""
     others = []
     with os.scandir(folder) as entries:
-        found = [(each.name, each.is_dir(follow_symlinks=False)) for each in entries]
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_folder in found:
         if time.monotonic() > until:
             raise OSError(errno.ETIMEDOUT, "the time is over")

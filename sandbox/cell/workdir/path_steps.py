@@ -75,7 +75,7 @@ def _tie(ties: int | None) -> None:
 def steps_of(path: str) -> list[str]:
     """Return the names in a path. Raises FileProblem if it may lead outside."""
     parts = path.split("/")
-    if len(parts) > MAX_DEPTH or any(each in ("", ".", "..") for each in parts):
+    if len(parts) > MAX_DEPTH or any(part in ("", ".", "..") for part in parts):
         raise FileProblem("not a path inside the work dir", "invalid_path")
     return parts
 
