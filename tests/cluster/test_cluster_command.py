@@ -77,7 +77,7 @@ class Nodes:
 
     async def states(self) -> dict[str, str]:
         told = await self.command("cluster", "status")
-        return {each["name"]: each["state"] for each in told["nodes"]}
+        return {node["name"]: node["state"] for node in told["nodes"]}
 
     @asynccontextmanager
     async def session_on(self, name: str) -> AsyncIterator[None]:
@@ -85,7 +85,7 @@ class Nodes:
         token = self.environ["TOKEN"]
         url = self.environ["DIRECTORY"]
         directory = RedisDirectory(url, token=token, seconds=30.0)
-        [record] = [each for each in await directory.nodes() if each.name == name]
+        [record] = [node for node in await directory.nodes() if node.name == name]
         directory.close()
         async with (
             ClusterSandbox(FixedNodes([record]), token=token) as sandbox,
@@ -160,9 +160,9 @@ async def test_a_host_runs_code_on_the_nodes(nodes: Nodes) -> None:
         )
         assert "42" in str(result.content), result
         [busy] = [
-            each["busy"]
-            for each in (await nodes.command("cluster", "status"))["nodes"]
-            if each["busy"]
+            node["busy"]
+            for node in (await nodes.command("cluster", "status"))["nodes"]
+            if node["busy"]
         ]
         assert busy == 1
 
@@ -216,7 +216,7 @@ async def test_nodes_end_when_they_are_told_to(nodes: Nodes) -> None:
         assert "three ends already" in refused["message"]
     assert await nodes.ended("three") == 143
     told = await nodes.command("cluster", "status")
-    names = [each["name"] for each in told["nodes"]]
+    names = [node["name"] for node in told["nodes"]]
     assert names == ["one", "two"]
 
     refused = await nodes.command("cluster", "drain", "three", code=2)

@@ -95,5 +95,5 @@ async def test_calls_are_refused_while_the_store_of_the_guard_is_away(
     [result] = results
     assert result.status == "ok", result.stderr
     assert result.value == [42, "guard.store_unavailable", 42]
-    refused = [each.result for each in result.calls if each.result.status != "ok"]
+    refused = [call.result for call in result.calls if call.result.status != "ok"]
     assert {each.status for each in refused} == {"denied"}

@@ -68,8 +68,8 @@ def test_a_daemonset_fits_the_schema_of_kubernetes(config: Path) -> None:
     config.write_text(REDIS)
     settings, nodes = manifest(config)
 
-    for each in (settings, nodes):
-        valid(each)
+    for document in (settings, nodes):
+        valid(document)
     assert settings["data"]["toolcell.toml"] == REDIS
     [container] = nodes["spec"]["template"]["spec"]["containers"]
     variables = {each["name"]: each["valueFrom"] for each in container["env"]}

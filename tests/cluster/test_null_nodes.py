@@ -51,7 +51,7 @@ async def nodes_of(
 
 async def until_begun(cells: list[NullSandbox], count: int) -> None:
     """Wait until nodes have got so many runs."""
-    await until(lambda: sum(len(each.begun) for each in cells) == count)
+    await until(lambda: sum(len(cell.begun) for cell in cells) == count)
 
 
 @pytest.mark.promise("cluster-03")
@@ -63,10 +63,10 @@ async def test_runs_spread_over_the_nodes(stack: AsyncExitStack) -> None:
             tasks.start_soon(sandbox.run, "1")
         for whole in (16, 32, 40):
             await until_begun(cells, whole)
-            for each in cells:
-                each.release()
-    assert sum(len(each.begun) for each in cells) == 40
-    assert {len(each.begun) for each in cells} <= set(range(8, 13))
+            for cell in cells:
+                cell.release()
+    assert sum(len(cell.begun) for cell in cells) == 40
+    assert {len(cell.begun) for cell in cells} <= set(range(8, 13))
 
 
 @pytest.mark.promise("cluster-27")
@@ -74,10 +74,10 @@ async def test_no_node_gets_a_herd(stack: AsyncExitStack) -> None:
     cells, records = await nodes_of(stack, 16, 8)
     async with driver(*records) as sandbox, anyio.create_task_group() as tasks:
         for whole in (40, 80, 100):
-            for _ in range(whole - sum(len(each.begun) for each in cells)):
+            for _ in range(whole - sum(len(cell.begun) for cell in cells)):
                 tasks.start_soon(sandbox.run, "1")
             await until_begun(cells, whole)
-            held = [each.active_cells for each in cells]
+            held = [cell.active_cells for cell in cells]
             assert max(held) - min(held) <= 1
         tasks.cancel_scope.cancel()
 
@@ -86,8 +86,8 @@ async def test_no_node_gets_a_herd(stack: AsyncExitStack) -> None:
 async def test_a_slow_node_gets_fewer_runs(stack: AsyncExitStack) -> None:
     cells, records = await nodes_of(stack, 3, 4)
     slow = cells[0]
-    for each in cells[1:]:
-        each.waits = False
+    for cell in cells[1:]:
+        cell.waits = False
     async with driver(*records) as sandbox, anyio.create_task_group() as tasks:
         for _ in range(100):
             tasks.start_soon(sandbox.run, "1")
@@ -95,7 +95,7 @@ async def test_a_slow_node_gets_fewer_runs(stack: AsyncExitStack) -> None:
         await until_begun(cells, 100)
         assert len(slow.begun) <= 4
         slow.release()
-    assert sum(len(each.begun) for each in cells) == 100
+    assert sum(len(cell.begun) for cell in cells) == 100
 
 
 @pytest.mark.promise("cluster-25")
@@ -154,17 +154,17 @@ async def test_a_batch_reads_no_further_than_it_can_run(stack: AsyncExitStack) -
                 found: list[Any] = []
 
                 async def take() -> None:
-                    async for each in results:
-                        found.append(each)
+                    async for result in results:
+                        found.append(result)
                         if len(found) == 200:
                             return
 
                 tasks.start_soon(take)
-                await until(lambda: sum(each.active_cells for each in cells) == 8)
+                await until(lambda: sum(cell.active_cells for cell in cells) == 8)
                 assert last <= 3 * 8
-                for each in cells:
-                    each.waits = False
-                    each.release()
+                for cell in cells:
+                    cell.waits = False
+                    cell.release()
         assert last <= 200 + 3 * 8
 
 
@@ -176,8 +176,8 @@ async def test_a_cut_link_answers_each_run_once(
     monkeypatch.setattr(nodes_module, "_LOOK_SECONDS", 0.01)
     cells, records = await nodes_of(stack, 2, 4)
     wires = [await stack.enter_async_context(wire_to(record)) for record in records]
-    for each in cells:
-        each.waits = False
+    for cell in cells:
+        cell.waits = False
     chance = random.Random(19)
     answers: Counter[str] = Counter()
     lost = 0
@@ -202,7 +202,7 @@ async def test_a_cut_link_answers_each_run_once(
     assert len(answers) + lost == 800
     assert lost > 10
     # Nothing is tried again unasked.
-    assert max(Counter(code for each in cells for code in each.begun).values()) == 1
+    assert max(Counter(code for cell in cells for code in cell.begun).values()) == 1
 
 
 async def test_a_standstill_of_this_process_is_no_silence_of_a_node(
@@ -262,7 +262,7 @@ async def test_a_lost_program_is_not_run_again_unasked(stack: AsyncExitStack) ->
     sandbox, cells = await losing(stack, 3)
     with pytest.raises(CellLostError):
         await sandbox.run("kill")
-    assert sum(len(each.begun) for each in cells) == 1
+    assert sum(len(cell.begun) for cell in cells) == 1
 
 
 @pytest.mark.promise("cluster-19")
@@ -270,7 +270,7 @@ async def test_a_program_that_ends_its_node_ends_two(stack: AsyncExitStack) -> N
     sandbox, cells = await losing(stack, 3, retry_lost=True)
     with pytest.raises(CellLostError):
         await sandbox.run("kill")
-    assert sorted(len(each.begun) for each in cells) == [0, 1, 1]
+    assert sorted(len(cell.begun) for cell in cells) == [0, 1, 1]
     assert (await sandbox.run("1")).value == "1"
 
 

@@ -275,7 +275,7 @@ async def test_cancelling_reaches_the_program(
 
 async def test_a_batch_uses_all_nodes(cluster: ClusterSandbox) -> None:
     async with cluster.map([f"{n} + 1" for n in range(20)]) as results:
-        found = [each.result async for each in results]
+        found = [result.result async for result in results]
 
     assert [result and result.value for result in found] == [*range(1, 21)]
     assert cluster.config.max_concurrency == 8

@@ -284,10 +284,10 @@ async def by_a_program(cases: list[bytes], folder: Path) -> dict[bytes, str]:
             with anyio.fail_after(60):
                 while len(answers) <= number:
                     await anyio.lowlevel.checkpoint()
-    assert [each["id"] for each in answers] == list(range(len(cases)))
-    for each in answers:
-        assert each.get("error", {"code": "invalid"})["code"] == "invalid"
-    told = [each.get("value", REFUSED) for each in answers]
+    assert [answer["id"] for answer in answers] == list(range(len(cases)))
+    for answer in answers:
+        assert answer.get("error", {"code": "invalid"})["code"] == "invalid"
+    told = [answer.get("value", REFUSED) for answer in answers]
     return dict(zip(cases, told, strict=True))
 
 

@@ -311,7 +311,7 @@ def test_the_core_stands_on_pydantic_alone() -> None:
             if isinstance(node, ast.ImportFrom) and not node.level:
                 found.add((node.module or "").partition(".")[0])
             elif isinstance(node, ast.Import):
-                found |= {each.name.partition(".")[0] for each in node.names}
+                found |= {name.name.partition(".")[0] for name in node.names}
 
     assert found - set(sys.stdlib_module_names) <= {"pydantic"}
 

@@ -35,8 +35,8 @@ def test_commands_in_documents_exist() -> None:
     found: dict[str, str] = {}
     for path in documents():
         text = re.sub(r" *\\\n *", " ", path.read_text())
-        for each in _NAMED.findall(text):
-            found[f"{path.relative_to(ROOT)}: toolcell {each}"] = each
+        for words in _NAMED.findall(text):
+            found[f"{path.relative_to(ROOT)}: toolcell {words}"] = words
 
     assert len(found) > 150
     assert [

@@ -48,7 +48,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.timeout(900)
 def test_the_site_has_every_page_and_every_public_name(site: Path) -> None:
-    pages = {each.relative_to(ROOT / "docs") for each in ROOT.glob("docs/**/*.md")}
+    pages = {path.relative_to(ROOT / "docs") for path in ROOT.glob("docs/**/*.md")}
     assert all((site / page).with_suffix(".html").exists() for page in pages)
     for room in ROOMS:
         text = (site / f"reference/{room}.html").read_text()

@@ -124,11 +124,11 @@ async def test_a_model_and_its_tools_take_turns() -> None:
     flow = Flow(talk(model, system="Be brief."), executor=made, agent_id="a")
     state = (await flow.run(question("1 + 2?"), "t")).unwrap()
 
-    assert [each.role.value for each in state.messages] == [
+    assert [message.role.value for message in state.messages] == [
         *("user", "assistant", "tool", "tool", "tool", "assistant")
     ]
     results = state.messages[2:5]
-    assert [(each.call_id, each.failed) for each in results] == [
+    assert [(result.call_id, result.failed) for result in results] == [
         ("c0", False),
         ("c1", True),
         ("c2", True),
@@ -156,7 +156,7 @@ async def test_a_model_learns_of_a_malformed_call() -> None:
 
     _, asked, *results, last = state.messages
     assert (last.content, asked.tool_calls[0].malformed) == ("3", '{"a": 1, "b": 2')
-    assert [(each.call_id, each.failed) for each in results] == [
+    assert [(result.call_id, result.failed) for result in results] == [
         ("c0", True),
         ("c1", False),
     ]
@@ -169,7 +169,9 @@ async def test_the_text_of_a_turn_may_be_emitted_as_it_comes() -> None:
     for stream, heard in ((False, []), (True, ["hi"])):
         flow = Flow(talk(model, stream=stream))
         async with flow.stream(question("?")) as events:
-            emitted = [each.data async for each in events if isinstance(each, Emitted)]
+            emitted = [
+                event.data async for event in events if isinstance(event, Emitted)
+            ]
         assert emitted == heard
 
 
@@ -238,7 +240,7 @@ async def test_a_turn_waits_for_the_approval_of_one_of_its_calls(
         state = (await flow.resume("t")).unwrap()
 
     results = state.messages[2:5]
-    assert [(each.call_id, each.failed) for each in results] == [
+    assert [(result.call_id, result.failed) for result in results] == [
         ("c0", False),
         ("c1", True),
         ("c2", False),

@@ -12,7 +12,7 @@ from ..support.paths import TESTS
 
 def test_every_public_name_is_used_by_a_test() -> None:
     folders = ("flow", "host", "support")
-    files = [path for each in folders for path in (TESTS / each).rglob("*.py")]
+    files = [path for folder in folders for path in (TESTS / folder).rglob("*.py")]
     used = {
         name.id if isinstance(name, ast.Name) else name.attr
         for path in files

@@ -53,7 +53,7 @@ async def test_a_thread_that_fits_no_longer_stops_no_other(
 
     assert [each.thread_id for each in await new.recover()] == ["fits"]
     assert await new.recover() == []
-    [named] = [each for each in caplog.messages if "unfit" in each]
+    [named] = [message for message in caplog.messages if "unfit" in message]
     assert "thread unfit is passed over" in named
     assert "no node 'gift' any more" in named
 
@@ -133,13 +133,16 @@ async def test_a_damaged_head_is_named_and_stops_no_other(
 
     async with SQLiteCheckpointer(tmp_path / "t.db") as store:
         flow_, stored = Flow(chain(ask), checkpointer=store), StoredThreads(store)
-        assert [each.thread_id for each in await flow_.threads(limit=2)] == ["c", "a"]
+        assert [thread.thread_id for thread in await flow_.threads(limit=2)] == [
+            "c",
+            "a",
+        ]
         assert sorted(each.thread_id for each in await flow_.recover()) == ["a", "c"]
         assert list(await stored.verify()) == ["bad"]
         with pytest.raises(CheckpointSerializationError):
             await stored.read("bad")
-    assert sum("thread bad" in each for each in caplog.messages) == 2
-    assert {each.levelno for each in caplog.records} == {logging.WARNING}
+    assert sum("thread bad" in message for message in caplog.messages) == 2
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
 @pytest.mark.promise("R16")

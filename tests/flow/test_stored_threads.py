@@ -83,6 +83,6 @@ async def test_threads_that_ended_long_ago_are_deleted(tmp_path: Path) -> None:
         assert await threads.prune(now) == ["held"]
         left: StoredThread = await threads.read("open")
         assert left.info.status == "interrupted"
-        assert sorted(each.thread_id for each in await threads.threads()) == [
+        assert sorted(thread.thread_id for thread in await threads.threads()) == [
             *("new", "open", "saved")
         ]

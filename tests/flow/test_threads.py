@@ -61,7 +61,7 @@ async def test_a_conversation_goes_on_turn_by_turn() -> None:
     for text in ("a", "b", "c"):
         result = await talk.run({"messages": [Message.user(text)]}, "t")
 
-    texts = [each.content for each in result.unwrap().messages]
+    texts = [message.content for message in result.unwrap().messages]
     assert texts == ["a", "1", "b", "3", "c", "5"]
     assert result.checkpoint_id == "5"
 
@@ -236,7 +236,7 @@ async def test_a_run_that_was_cancelled_is_recovered() -> None:
         await inside.wait()
         group.cancel_scope.cancel()
     gate.set()
-    assert [each.status for each in await flow_.threads()] == ["running"]
+    assert [thread.status for thread in await flow_.threads()] == ["running"]
     [result] = await flow_.recover()
 
     assert result.unwrap().log == ("first", "waits")

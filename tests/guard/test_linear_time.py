@@ -53,7 +53,7 @@ def target(text: str) -> None:
 
 
 READERS: dict[str, Callable[[str], Any]] = {
-    **{f"{each}": Condition(**each).judge for each in CONDITIONS},
+    **{f"{condition}": Condition(**condition).judge for condition in CONDITIONS},
     "redacted": REDACTOR,
     "many redacted": lambda text: REDACTOR(
         [text[at : at + 4096] for at in range(0, len(text), 4096)]

@@ -40,7 +40,7 @@ def test_a_dashboard_is_whole() -> None:
     variables = {each["name"] for each in dashboard["templating"]["list"]}
     panels = dashboard["panels"]
 
-    assert len({each["id"] for each in panels}) == len(panels) == 8
+    assert len({panel["id"] for panel in panels}) == len(panels) == 8
     for panel in panels:
         for target in panel["targets"]:
             used = set(re.findall(r"\$(\w+)", target["expr"]))
@@ -52,7 +52,7 @@ def test_prometheus_accepts_the_queries(tmp_path: Path) -> None:
     ran(promtool, "check", "config", str(DEPLOY / "prometheus.yml"))
     dashboard = json.loads((DEPLOY / "grafana.json").read_text())
     queries = [
-        each["expr"] for panel in dashboard["panels"] for each in panel["targets"]
+        target["expr"] for panel in dashboard["panels"] for target in panel["targets"]
     ]
     rules = [
         {"record": f"query:{number}", "expr": re.sub(r"\$__rate_interval", "1m", each)}

@@ -158,7 +158,7 @@ def test_the_image_serves_runs_programs_and_keeps_its_state(
     assert (status, content["value"], content["stdout"]) == (200, 42, "False\n")
     assert ran_in == "10000"
     assert code_of_first == 0
-    assert [each["tool"] for each in records] == ["run_python"]
+    assert [record["tool"] for record in records] == ["run_python"]
 
 
 @pytest.mark.docker
@@ -199,8 +199,8 @@ def manifests() -> dict[str, dict[str, Any]]:
 
 def test_kubernetes_accepts_the_manifests() -> None:
     found = manifests()
-    for each in found.values():
-        kubernetes_validate.validate(each, "1.33", strict=True)
+    for document in found.values():
+        kubernetes_validate.validate(document, "1.33", strict=True)
 
     assert set(found) == {
         *("ConfigMap", "PersistentVolumeClaim", "Deployment", "Service"),
@@ -214,7 +214,7 @@ def test_the_manifests_agree_with_each_other_and_with_the_compose_file() -> None
     plain = (DEPLOY / "toolcell.toml").read_text().partition("\n")[2]
     pod = found["Deployment"]["spec"]["template"]
     [container] = pod["spec"]["containers"]
-    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
 
     assert text == plain
     labels = pod["metadata"]["labels"]

@@ -156,7 +156,7 @@ async def test_what_an_older_host_wrote_is_read_and_gone_on_with(
         records = host.executor.records.query()
         [request] = await host.approvals.recent()
         left = await host.guard.remaining("a", "calculate")
-    calls = [each.call_id for each in records]
+    calls = [record.call_id for record in records]
 
     assert result.content == 42
     assert len(calls) == 3 and {"c1", "c2"} < set(calls)

@@ -116,7 +116,7 @@ def imports_by_name(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.Call)
         and ast.unparse(node.func).endswith("import_module")
-        and any(ast.unparse(each) == "__package__" for each in node.args)
+        and any(ast.unparse(arg) == "__package__" for arg in node.args)
     )
 
 

@@ -44,7 +44,7 @@ def test_every_statement_is_in_the_table_once() -> None:
         begins = [words for words in known if statement.startswith(words)]
         assert len(begins) == 1, statement[:80]
     for words in known:
-        assert any(each.startswith(words) for each in statements()), words
+        assert any(statement.startswith(words) for statement in statements()), words
 
 
 def test_every_statement_has_tests_that_exist_or_a_reason() -> None:

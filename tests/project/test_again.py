@@ -119,9 +119,9 @@ def test_more_than_five_that_are_flaky_fail(
     code: int,
 ) -> None:
     names = [f"test_{n}" for n in range(flaky)]
-    (tmp_path / "record").write_text("".join(f"{line(each)}\n" for each in names))
+    (tmp_path / "record").write_text("".join(f"{line(name)}\n" for name in names))
     monkeypatch.setattr("sys.argv", ["again", str(tmp_path / "record")])
     monkeypatch.setattr(again, "alone", lambda test: ([], []))
 
     assert again.main() == code
-    assert judgements(capfd) == [f"FLAKY {each}" for each in names]
+    assert judgements(capfd) == [f"FLAKY {name}" for name in names]

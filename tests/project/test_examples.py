@@ -112,7 +112,7 @@ async def test_claude_desktop_can_start_what_the_snippet_says() -> None:
     own = {"/path/to/toolcell.toml": str(EXAMPLES / "toolcell.toml")}
     assert server["command"] == "/path/to/.venv/bin/toolcell"
     parameters = StdioServerParameters(
-        command=TOOLCELL, args=[own.get(each, each) for each in server["args"]]
+        command=TOOLCELL, args=[own.get(arg, arg) for arg in server["args"]]
     )
     async with Client(stdio_client(parameters)) as client:
         listed = [tool.name for tool in (await client.list_tools()).tools]

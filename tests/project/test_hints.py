@@ -46,7 +46,7 @@ def made_without_hint(source: str) -> list[int]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            given = {each.arg for each in node.keywords}
+            given = {keyword.arg for keyword in node.keywords}
             if name in NEEDS_HINT and not given & {"hint", None}:
                 found.append(node.lineno)
     return found

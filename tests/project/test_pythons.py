@@ -78,7 +78,7 @@ async def test_a_program_runs_under_every_python(version: str) -> None:
         )
 
     assert (result.status, result.value) == ("ok", version), result.stderr
-    assert [each.text("text/html") for each in result.outputs] == ["x"]
+    assert [output.text("text/html") for output in result.outputs] == ["x"]
 
 
 @pytest.mark.promise("RG-42", "flow-48")

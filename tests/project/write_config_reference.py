@@ -84,9 +84,9 @@ def _anchor(part: type[BaseModel]) -> str:
 
 
 def _header(name: str) -> str:
-    for each in ("tools.mcp", "tools.openapi"):
-        if f"{name}.".startswith(f"{each}."):
-            return f"[{each}.NAME{name.removeprefix(each)}]"
+    for table in ("tools.mcp", "tools.openapi"):
+        if f"{name}.".startswith(f"{table}."):
+            return f"[{table}.NAME{name.removeprefix(table)}]"
     lists = ("policies", "sandbox.mounts", "webhooks")
     return f"[[{name}]]" if name in lists else f"[{name}]"
 
@@ -114,7 +114,7 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     """Return the model in an annotation, if there is one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    found = (_model_of(each) for each in get_args(annotation))
+    found = (_model_of(arg) for arg in get_args(annotation))
     return next((each for each in found if each is not None), None)
 
 

@@ -113,16 +113,16 @@ async def with_pydantic_ai(sandbox: SandboxManager) -> None:
     asked = 0
     while isinstance(ended.output, DeferredToolRequests):
         asked += 1
-        approved = {each.tool_call_id: True for each in ended.output.approvals}
+        approved = {approval.tool_call_id: True for approval in ended.output.approvals}
         ended = await agent.run(
             message_history=ended.all_messages(),
             deferred_tool_results=DeferredToolResults(approvals=approved),
         )
     read = [
-        each.content if isinstance(each.content, str) else json.dumps(each.content)
+        part.content if isinstance(part.content, str) else json.dumps(part.content)
         for message in ended.all_messages()
-        for each in message.parts
-        if each.part_kind in ("tool-return", "retry-prompt")
+        for part in message.parts
+        if part.part_kind in ("tool-return", "retry-prompt")
     ]
     print("asked:", asked)
     show("pydantic-ai:", read)

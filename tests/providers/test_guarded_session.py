@@ -257,7 +257,7 @@ def test_what_a_store_did_not_take_is_charged_later(
             patch.setattr(guard, "charge", unavailable)
             assert await guarded.charge()
         assert await guarded.charge()
-        return [int(each.used) for each in await guard.limits("sandbox", "exec")]
+        return [int(limit.used) for limit in await guard.limits("sandbox", "exec")]
 
     assert asyncio.run(used()) == [700, 1_000]
 

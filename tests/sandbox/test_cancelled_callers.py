@@ -173,7 +173,7 @@ async def costs_its_own_run_alone(
 
         assert (later.value, later.state) == ([42, "kept"], "kept")
         assert (await fork.run("x")).value == 41
-        assert {each.path for each in await session.list_files()} == {"note"}
+        assert {file.path for file in await session.list_files()} == {"note"}
         await command.write(b"on")
         await command.close_stdin()
         assert (await command.wait()).stdout == "on"
@@ -191,10 +191,10 @@ async def test_an_interpreter_that_does_not_end_is_lost_and_the_next_result_says
         first = await session.run("['x' in globals(), open('note').read()]")
         second = await session.run("1")
 
-    told = [each for each in first.warnings if "cancelled" in each]
+    told = [warning for warning in first.warnings if "cancelled" in warning]
     assert first.value == [fresh, "kept"]
     assert len(told) == (0 if fresh else 1)
-    assert not any("cancelled" in each for each in second.warnings)
+    assert not any("cancelled" in warning for warning in second.warnings)
 
 
 @pytest.mark.promise("P-07")

@@ -44,7 +44,7 @@ async def test_charts_and_tables_have_their_data(sandbox: SandboxManager) -> Non
         "elements": [{"x": "2026-01-02"}],
     }
     assert table.data["e2b/data"] == {"day": ["2026-01-02"], "n": [None]}
-    assert [each.mimes for each in without.outputs] == [
+    assert [output.mimes for output in without.outputs] == [
         ("image/png", "text/plain"),
         ("text/plain",),
     ]

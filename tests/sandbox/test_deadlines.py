@@ -228,7 +228,9 @@ async def test_a_program_that_is_interrupted_before_it_begins_keeps_its_state(
             await session.interrupt()
         after = await session.run("x + 1")
 
-    assert [(each.status, each.state) for each in results] == [("cancelled", "kept")]
+    assert [(result.status, result.state) for result in results] == [
+        ("cancelled", "kept")
+    ]
     assert after.value == 42
 
 

@@ -62,7 +62,7 @@ async def test_malformed_outputs_are_dropped(sandbox: SandboxManager) -> None:
     result = await run(sandbox, f"display(1)\n{forged}\ndisplay(2)\n42")
 
     assert (result.status, result.value) == ("ok", 42), result.stderr
-    assert [each.text() for each in result.outputs] == ["1", "2"]
+    assert [output.text() for output in result.outputs] == ["1", "2"]
     assert f"{len(MALFORMED)} outputs were malformed, and dropped" in result.warnings
 
 
@@ -102,8 +102,10 @@ async def test_the_number_of_outputs_is_limited(sandbox: SandboxManager) -> None
     result = await run(sandbox, "for n in range(1_000): display(n)\n42")
 
     assert (result.status, result.value) == ("ok", 42)
-    assert [each.text() for each in result.outputs] == [str(n) for n in range(256)]
-    assert any(each.startswith("744 outputs left out") for each in result.warnings)
+    assert [output.text() for output in result.outputs] == [str(n) for n in range(256)]
+    assert any(
+        warning.startswith("744 outputs left out") for warning in result.warnings
+    )
 
 
 async def test_the_bytes_of_outputs_are_limited(sandbox: SandboxManager) -> None:
@@ -121,8 +123,8 @@ async def test_the_bytes_of_outputs_are_limited(sandbox: SandboxManager) -> None
 
     first, *others = result.outputs
     assert (first.text(), first.left_out) == ("small", ("text/html",))
-    assert [len(each.text() or "") for each in others] == [3_000_000] * 5
-    assert any(each.startswith("3 outputs left out") for each in result.warnings)
+    assert [len(other.text() or "") for other in others] == [3_000_000] * 5
+    assert any(warning.startswith("3 outputs left out") for warning in result.warnings)
 
 
 async def test_an_output_that_never_ends_costs_its_run_only(
@@ -135,7 +137,7 @@ async def test_an_output_that_never_ends_costs_its_run_only(
 
     assert half.value is None
     assert half.outputs == ()
-    assert ([each.text() for each in after.outputs], after.value) in (
+    assert ([output.text() for output in after.outputs], after.value) in (
         (["1"], 1),
         ([], None),
     )
@@ -158,14 +160,14 @@ async def test_a_thread_cannot_write_into_the_next_run(
         )
         await session.write_file("go", "")
         with anyio.fail_after(60):
-            while not any(each.path == "done" for each in await session.list_files()):
+            while not any(file.path == "done" for file in await session.list_files()):
                 await anyio.sleep(0.01)
         results = [await session.run(f"display({n})\n{n}") for n in range(3)]
 
-    assert [each.value for each in results] == [0, 1, 2]
+    assert [result.value for result in results] == [0, 1, 2]
     assert results[0].stdout.startswith("'between'\n")
     for number, result in enumerate(results):
-        assert str(number) in [each.text() for each in result.outputs]
+        assert str(number) in [output.text() for output in result.outputs]
         assert "result channel" not in str(result.warnings)
 
 

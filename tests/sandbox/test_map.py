@@ -55,7 +55,7 @@ async def test_each_program_has_one_result_in_order(sandbox: SandboxManager) -> 
         Job("while True: pass", limits=Limits(wall_seconds=0.5)),
     ]
     async with sandbox.map(programs) as results:
-        found = [each async for each in results]
+        found = [result async for result in results]
 
     assert [each.index for each in found] == [0, 1, 2, 3, 4, 5]
     assert [each.id for each in found] == [None, None, "file", 4, None, None]
@@ -96,7 +96,7 @@ async def test_completion_order_is_that_of_the_ends() -> None:
             door.open("quick")
             first = await anext(results)
             door.open("slow")
-            rest = [each.id async for each in results]
+            rest = [result.id async for result in results]
 
     assert (first.id, first.index, rest) == ("quick", 1, ["slow"])
 
@@ -113,7 +113,7 @@ async def test_order_is_kept_where_a_later_program_ends_first() -> None:
     door.open("quick")
     async with SandboxManager(SUBPROCESS.config()) as sandbox:
         results = sandbox.map(jobs, concurrency=2, on_progress=note)
-        found = [each.id async for each in results]
+        found = [result.id async for result in results]
 
     assert found == ["slow", "quick"]
     assert seen == [(1, 1), (2, 0)]
@@ -146,7 +146,7 @@ async def test_no_more_run_at_once_than_were_asked_for(
     names = [str(number) for number in range(6)]
 
     async def read(results: BatchResults) -> None:
-        assert [each.id async for each in results] == names
+        assert [result.id async for result in results] == names
 
     async with SandboxManager(SUBPROCESS.config(max_concurrency=cells)) as sandbox:
         async with anyio.create_task_group() as tasks:
@@ -234,8 +234,8 @@ async def test_what_the_source_raises_comes_after_the_results_before_it() -> Non
     found = []
     async with SandboxManager(SUBPROCESS.config()) as sandbox:
         with pytest.raises(KeyError, match="mine"):
-            async for each in sandbox.map(source()):
-                found.append(each.status)
+            async for result in sandbox.map(source()):
+                found.append(result.status)
 
     assert found == ["ok", "ok"]
 
@@ -259,8 +259,8 @@ async def test_a_manager_that_closes_raises(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def read(results: BatchResults) -> None:
         with pytest.raises(SandboxUnavailableError, match="closed during a batch"):
-            async for each in results:
-                found.append(each)
+            async for result in results:
+                found.append(result)
 
     async with anyio.create_task_group() as tasks:
         async with SandboxManager(SUBPROCESS.config(max_concurrency=1)) as sandbox:
@@ -317,8 +317,8 @@ def test_trio_runs_batches_too() -> None:
         async with SandboxManager(SUBPROCESS.config()) as sandbox:
             found: Counter[str] = Counter()
             async with sandbox.map(["1", "1/0", "2", "3"], concurrency=2) as results:
-                async for each in results:
-                    found[each.status] += 1
+                async for result in results:
+                    found[result.status] += 1
             async with sandbox.map(itertools.repeat("pass"), concurrency=2) as results:
                 await anext(results)
             return found, sandbox.active_cells

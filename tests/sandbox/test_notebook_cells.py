@@ -131,7 +131,7 @@ async def test_a_long_text_of_a_value_is_whole(sandbox: SandboxManager) -> None:
         result = await session.run("tuple(range(2000))")
 
     assert isinstance(result.value, OpaqueValue)
-    assert [each.text() for each in result.outputs] == [repr(tuple(range(2000)))]
+    assert [output.text() for output in result.outputs] == [repr(tuple(range(2000)))]
 
 
 @pytest.mark.promise("FP10")
@@ -150,7 +150,7 @@ async def test_each_cell_of_a_notebook_shows_its_value(sandbox: SandboxManager) 
 
     assert result.ok, result.stderr
     assert result.stdout == "41\n"
-    texts = [each.text("text/html") or each.text() for each in result.outputs]
+    texts = [output.text("text/html") or output.text() for output in result.outputs]
     assert texts == ["41", "'late'", "<b>q</b>", "[41, '<b>q</b>']"]
     assert result.value == [41, "<b>q</b>"]
 

@@ -89,7 +89,7 @@ async def test_outputs_stand_between_what_is_printed(sandbox: SandboxManager) ->
         ("display", "'second'"),
         ("Stdout", "c\n"),
     ]
-    assert [each.text() for each in end.result.outputs] == ["'first'", "'second'"]
+    assert [output.text() for output in end.result.outputs] == ["'first'", "'second'"]
 
 
 async def test_names_of_ipython_work_without_it(sandbox: SandboxManager) -> None:
@@ -112,9 +112,9 @@ async def test_names_of_ipython_work_without_it(sandbox: SandboxManager) -> None
     assert result.status == "ok", result.stderr
     assert result.value is True
     shown = [
-        {mime: each.data[mime] for mime in each.mimes if mime != "text/plain"}
-        or each.text()
-        for each in result.outputs
+        {mime: output.data[mime] for mime in output.mimes if mime != "text/plain"}
+        or output.text()
+        for output in result.outputs
     ]
     picture = result.outputs[8]
     del shown[8]
@@ -136,7 +136,7 @@ async def test_names_of_ipython_work_without_it(sandbox: SandboxManager) -> None
     assert picture.mimes == ("image/png", "text/plain")
     assert (picture.content("image/png") or b"").startswith(b"\x89PNG")
     assert result.outputs[1].metadata == {"text/markdown": {"a": 1}}
-    assert {each.origin for each in result.outputs} == {"program"}
+    assert {output.origin for output in result.outputs} == {"program"}
 
 
 async def test_a_value_has_all_its_representations(sandbox: SandboxManager) -> None:
@@ -162,7 +162,7 @@ async def test_a_value_has_all_its_representations(sandbox: SandboxManager) -> N
     )
 
     assert result.status == "ok", result.stderr
-    told = [(each.mimes, each.is_value) for each in result.outputs]
+    told = [(output.mimes, output.is_value) for output in result.outputs]
     rich = ("text/markdown", "text/html")
     assert told == [
         (("text/plain",), False),
@@ -205,8 +205,8 @@ async def test_open_figures_are_shown_however_a_program_ends(
 ) -> None:
     code = f"{PLOTS}plots[1] = Figure(3)\n{ending}\n"
     result = await sandbox.run(code)
-    assert [each.mimes[0] for each in result.outputs] == ["image/png"]
-    assert [each.name for each in result.artifacts] == ["figure-1.png"]
+    assert [output.mimes[0] for output in result.outputs] == ["image/png"]
+    assert [artifact.name for artifact in result.artifacts] == ["figure-1.png"]
 
 
 @pytest.mark.promise("FP14", "FP15")
@@ -221,7 +221,7 @@ async def test_files_of_outputs_replace_no_other(sandbox: SandboxManager) -> Non
         await session.run("plots[1] = Figure(2)\nT()")
         for name in names:
             assert await session.read_file(f"artifacts/{name}") == b"its own"
-        left = {each.path for each in await session.list_files("artifacts")}
+        left = {file.path for file in await session.list_files("artifacts")}
     found = {name.removeprefix("artifacts/") for name in left}
     figures = {"figure-1.png", "figure-2.png", "figure-3.png"}
     values = {f"value-{n}.{kind}" for n in (2, 3) for kind in ("html", "txt")}
@@ -237,9 +237,9 @@ async def test_figures_come_where_they_were_shown(sandbox: SandboxManager) -> No
     )
 
     assert result.status == "ok", result.stderr
-    sizes = [(each.content("image/png") or b"")[19:20] for each in result.outputs]
+    sizes = [(output.content("image/png") or b"")[19:20] for output in result.outputs]
     assert sizes == [b"\1", b"", b"\2"]
-    names = [each.name for each in result.artifacts]
+    names = [artifact.name for artifact in result.artifacts]
     assert names == ["figure-1.png", "figure-2.png"]
 
 
@@ -286,7 +286,7 @@ async def test_children_of_a_program_print_their_outputs(
         "display('end')\n"
     )
 
-    assert [each.text() for each in result.outputs] == ["'parent'", "'end'"]
+    assert [output.text() for output in result.outputs] == ["'parent'", "'end'"]
     assert result.stdout == "'child'\n"
 
 
@@ -296,7 +296,7 @@ async def test_large_pictures_are_named_to_models(sandbox: SandboxManager) -> No
         WITHOUT_IPYTHON + PNG + "from IPython.display import Image\n"
         "display(Image(png(1568, 2)), Image(png(1569, 2)))\n"
     )
-    small, large = (each.to_content() for each in result.outputs)
+    small, large = (output.to_content() for output in result.outputs)
 
     assert [type(each) for each in small] == [ImagePart]
     assert [type(each) for each in large] == [TextPart]
@@ -310,13 +310,13 @@ async def test_reused_cells_have_no_outputs_of_others() -> None:
             await manager.run(f"display({number})", agent_id="a") for number in range(4)
         ]
 
-    assert [[o.text() for o in each.outputs] for each in results] == [
+    assert [[o.text() for o in result.outputs] for result in results] == [
         ["0"],
         ["1"],
         ["2"],
         ["3"],
     ]
-    assert any(each.isolation and each.isolation.reused for each in results)
+    assert any(result.isolation and result.isolation.reused for result in results)
 
 
 async def test_nothing_is_loaded_before_a_program_needs_it(
@@ -364,4 +364,4 @@ async def test_the_deadline_holds_in_a_representation(sandbox: SandboxManager) -
     )
 
     assert result.status == "timeout"
-    assert [each.text() for each in result.outputs] == ["1"]
+    assert [output.text() for output in result.outputs] == ["1"]

@@ -59,7 +59,7 @@ async def test_the_end_of_a_program(sandbox: Sandbox, name: str) -> None:
     code, stdout = ENDS[name]
     result = await sandbox.run(code)
     assert (result.stdout, result.exit_code) == (stdout, CODES.get(name, 0))
-    sizes = {each.name: each.size for each in result.artifacts}
+    sizes = {artifact.name: artifact.size for artifact in result.artifacts}
     assert sizes == SIZES.get(name, {})
 
 
@@ -170,7 +170,7 @@ async def test_a_long_value_is_shown_whole_whatever_builtins_are_replaced(
     code = "import builtins\nbuiltins.isinstance = None\n'x' * 600_000"
     result = await sandbox.run(code)
 
-    shown = [each.text() or "" for each in result.outputs]
+    shown = [output.text() or "" for output in result.outputs]
     assert (result.status, len("".join(shown))) == ("ok", 600_002), result.stderr
 
 

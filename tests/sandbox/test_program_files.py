@@ -41,7 +41,7 @@ async def test_tracebacks_of_sessions_show_their_own_lines(sandbox: Sandbox) -> 
         await session.run("def f(n):\n    y = n\n    return y / 0")
         raised = await session.run("a = 1\nb = 2\nc = 3\nf(3)")
         source = await session.run("import inspect\ninspect.getsource(f)")
-        listed = [each.path for each in await session.list_files()]
+        listed = [file.path for file in await session.list_files()]
     assert raised.exception is not None
     assert "    return y / 0\n" in raised.exception.traceback
     assert "    f(3)\n" in raised.exception.traceback
@@ -67,7 +67,7 @@ async def test_a_script_finds_its_folder(sandbox: Sandbox) -> None:
         await session.write_file("data", b"here\n")
         result = await session.run(code, language="bash")
         assert result.stdout.startswith("here\n")
-        assert [each.path for each in await session.list_files()] == ["data"]
+        assert [file.path for file in await session.list_files()] == ["data"]
 
 
 @pytest.mark.promise("FP19")

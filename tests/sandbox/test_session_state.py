@@ -454,8 +454,8 @@ while time.process_time() < end:
     peaks = first.usage.peak_memory_bytes, busy.usage.peak_memory_bytes
     assert 0 < peaks[0] < 40 << 20 < peaks[1]
     assert idle.usage.cpu_ms < 400 <= busy.usage.cpu_ms
-    for each in (first, busy, idle, fresh, forked):
-        assert each.isolation == once.isolation
+    for result in (first, busy, idle, fresh, forked):
+        assert result.isolation == once.isolation
 
 
 @pytest.mark.promise("P-10")

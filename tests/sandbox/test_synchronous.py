@@ -56,7 +56,7 @@ def test_a_session_keeps_variables_and_files(tmp_path: Path) -> None:
             "open('out', 'w').write('kept')\ntotal * int(open('factor').read())"
         )
         assert (result.value, session.read_file("out")) == (24, b"kept")
-        assert {each.path for each in session.list_files()} == {
+        assert {file.path for file in session.list_files()} == {
             "sales.csv",
             "factor",
             "out",

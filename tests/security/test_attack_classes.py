@@ -76,7 +76,9 @@ async def test_what_is_open_is_what_the_table_says(
             theirs: Any = (await neighbour.run(NEIGHBOUR)).value
             targets = Targets(theirs, options.get("python", sys.executable))
             with targets as given:
-                attacks = {k: v for each in CLASSES.values() for k, v in each.items()}
+                attacks = {
+                    k: v for class_ in CLASSES.values() for k, v in class_.items()
+                }
                 inputs = {"t": given, "attacks": attacks}
                 result = await manager.run(PRELUDE, inputs=inputs)
                 assert isinstance(result.value, dict), result.stderr

@@ -73,7 +73,7 @@ async def test_the_engine_was_told_to_give_nothing(
         added = [name.removeprefix("CAP_") for name in host["CapAdd"]]
         assert sorted(added) == ["KILL", "SETGID", "SETPCAP", "SETUID"]
         assert (host["Binds"], host["VolumesFrom"]) == (None, None)
-        mounts = {each["Destination"]: each["RW"] for each in container["Mounts"]}
+        mounts = {mount["Destination"]: mount["RW"] for mount in container["Mounts"]}
         # Where the kernel is the host's: pseudo-terminals, and few.
         terminals = {} if backend.name == "runsc" else {"/dev/pts": True}
         assert mounts == {"/etc/hosts": False, **terminals}
@@ -131,7 +131,7 @@ async def test_programs_have_no_rights(cell: Session) -> None:
     said = await value_of(cell, program(identity, attempt))
 
     assert (said["ids"], said["groups"]) == ([10_001], [])
-    assert {int(each, 16) for each in said["capabilities"]} == {0}
+    assert {int(capability, 16) for capability in said["capabilities"]} == {0}
     assert (said["no new privileges"], said["seccomp"]) == (1, "2")
     # No such uid, where only one is mapped.
     assert {said["become root"], said["join root"]} <= {"EPERM", "EINVAL"}

@@ -178,5 +178,5 @@ async def test_naughty_strings_survive(cell: Session) -> None:
 
     assert result.status == "ok", result.stderr
     assert result.value == strings
-    assert result.stdout_bytes == "".join(f"{each}\n" for each in strings).encode()
+    assert result.stdout_bytes == "".join(f"{string}\n" for string in strings).encode()
     assert Path(path).stat().st_size > 0

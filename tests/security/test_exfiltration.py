@@ -55,19 +55,19 @@ def listeners(tmp_path: Path) -> Iterator[Listeners]:
         abstract=name,
         path=str(tmp_path / "socket"),
     )
-    for each in (tcp, abstract, path):
-        each.listen()
-    for each in (tcp, udp, abstract, path):
-        each.setblocking(False)
+    for listener in (tcp, abstract, path):
+        listener.listen()
+    for listener in (tcp, udp, abstract, path):
+        listener.setblocking(False)
     yield found
     # Whatever had been sent would be waiting in the kernel by now.
-    for each in (tcp, abstract, path):
+    for listener in (tcp, abstract, path):
         try:
-            each.accept()[0].close()
-            found.heard.append(str(each.family))
+            listener.accept()[0].close()
+            found.heard.append(str(listener.family))
         except BlockingIOError:
             pass
-        each.close()
+        listener.close()
     try:
         udp.recv(1)
         found.heard.append("udp")
@@ -111,7 +111,7 @@ async def test_a_cell_has_only_its_own_loopback(
 
     # Kernels put unconfigured tunnel devices into every new network namespace.
     assert "lo" in names
-    assert not [each for each in names if each.startswith(("eth", "en", "veth", "wl"))]
+    assert not [name for name in names if name.startswith(("eth", "en", "veth", "wl"))]
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ async def test_the_hosts_files_and_variables_are_not_there(
     }
     # Of the folders only those that lead to the interpreter may exist.
     interpreter = os.path.realpath(os.path.join(os.__file__, "../../.."))
-    ours = {str(ROOT / each.name) for each in ROOT.iterdir()}
+    ours = {str(ROOT / path.name) for path in ROOT.iterdir()}
     assert ours.isdisjoint(said["listed"])
     for path in said["listed"]:
         assert interpreter.startswith(path) or path.startswith("/etc/"), path

@@ -428,4 +428,4 @@ os.kill(os.getpid(), signal.SIGSEGV)
     # With 0 the kernel would start the machine's handler of cores.
     assert result.stdout == "(1, 1)\n"
     assert left.value == []
-    assert not [each for each in Path().glob("core*") if each.is_file()]
+    assert not [path for path in Path().glob("core*") if path.is_file()]

@@ -34,8 +34,8 @@ async def test_descriptors_of_the_host_are_not_inherited(
 ) -> None:
     (tmp_path / "canary").write_text("canary")
     with (tmp_path / "canary").open() as file, socket.create_server(("", 0)) as server:
-        for each in (file.fileno(), server.fileno()):
-            os.set_inheritable(each, True)
+        for descriptor in (file.fileno(), server.fileno()):
+            os.set_inheritable(descriptor, True)
         async with SandboxManager(backend.config()) as manager:
             code = "import os\n[os.readlink(f'/proc/self/fd/{n}') for n in range(4)]"
             listed = await manager.run(

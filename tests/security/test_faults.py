@@ -62,13 +62,13 @@ class Relay:
         # A shutdown wakes the threads that wait; closing alone would not.
         self._server.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
-        for each in self._sockets:
+        for opened in self._sockets:
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                opened.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
-        for each in (self._server, *self._sockets):
-            each.close()
+        for opened in (self._server, *self._sockets):
+            opened.close()
 
 
 @pytest.mark.promise("E-138")
@@ -102,7 +102,10 @@ async def test_an_engine_that_vanishes_costs_one_run(
 
 def our_containers(client: Any) -> set[str]:
     filters = {"label": f"{OWNER_LABEL}={process_identity.this_process()}"}
-    return {each["Id"] for each in client.api.containers(all=True, filters=filters)}
+    return {
+        container["Id"]
+        for container in client.api.containers(all=True, filters=filters)
+    }
 
 
 async def slam_once(started: anyio.Event, relay: Relay) -> None:

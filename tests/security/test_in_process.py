@@ -64,7 +64,9 @@ def walk_out(secret_path: str, touched: str) -> list[str]:
     def by_classes() -> str:
         base: Any = ().__class__.__base__
         found: Any = [
-            each for each in base.__subclasses__() if each.__name__ == "_wrap_close"
+            subclass
+            for subclass in base.__subclasses__()
+            if subclass.__name__ == "_wrap_close"
         ]
         scope = found[0].__init__.__globals__
         scope["system"](f"touch {touched}")

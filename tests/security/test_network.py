@@ -142,7 +142,7 @@ async def test_no_spelling_of_an_inner_address_gets_through(
 
     assert len(said) == len(texts)
     assert {line[:12] for line in said} <= {"HTTP/1.1 400", "HTTP/1.1 403"}
-    assert {each.verdict for each in result.connections} == {"refused"}
+    assert {connection.verdict for connection in result.connections} == {"refused"}
     # A name that is not allowed is not looked up either: no word leaves by DNS.
     assert world.asked == []
 
@@ -250,7 +250,9 @@ async def test_headers_do_not_lead_elsewhere(cell: Session, world: World) -> Non
 
     assert [line[9:12] for line in said[:6]] == ["400"] * 6
     assert [line[9:12] for line in said[6:9]] == ["200"] * 3
-    assert [each.verdict for each in result.connections[:9]] == ["refused"] * 9
+    assert [connection.verdict for connection in result.connections[:9]] == [
+        "refused"
+    ] * 9
     assert all(hit.split()[1] == here for hit in world.site.hits)
     assert {hit.split()[2] for hit in world.site.hits} <= {"/first"}
 
@@ -297,7 +299,9 @@ async def test_no_target_and_no_prefix_leads_to_another_virtual_host(
     result = await run(cell, program(say_in_tunnels), where=here, tunnels=tunnels)
 
     assert world.site.hits == []
-    assert [each.verdict for each in result.connections] == ["refused"] * len(tunnels)
+    assert [connection.verdict for connection in result.connections] == [
+        "refused"
+    ] * len(tunnels)
 
 
 @pytest.mark.promise("E-68")
@@ -321,7 +325,9 @@ async def test_http_in_pieces_does_not_lead_elsewhere(
     result = await run(cell, code, where=where, tunnels=tunnels)
 
     assert world.site.hits == []
-    assert [each.verdict for each in result.connections] == ["refused"] * len(tunnels)
+    assert [connection.verdict for connection in result.connections] == [
+        "refused"
+    ] * len(tunnels)
 
 
 @pytest.mark.promise("E-68")
@@ -351,10 +357,10 @@ def call(name):
     result = await run(cell, code, where=where, names=names)
 
     assert result.value == ["HTTP/1.1 200", "HTTP/1.1 200", *["closed"] * 3]
-    verdicts = [each.verdict for each in result.connections]
+    verdicts = [connection.verdict for connection in result.connections]
     assert verdicts == ["allowed", "allowed", *["refused"] * 3]
     assert "evil.test" in result.connections[2].reason
-    assert [each.bytes_out for each in result.connections[2:]] == [0, 0, 0]
+    assert [connection.bytes_out for connection in result.connections[2:]] == [0, 0, 0]
 
 
 @pytest.mark.promise("E-65", "E-66", "E-67", "E-69")
@@ -377,8 +383,8 @@ async def test_there_is_no_way_out_beside_the_proxy(
             abstract="toolcell-test-nobody",
             path=str(tmp_path / "nobody"),
         )
-        for each in (tcp, udp):
-            each.setblocking(False)
+        for listener in (tcp, udp):
+            listener.setblocking(False)
         with pytest.raises(BlockingIOError):
             tcp.accept()
         with pytest.raises(BlockingIOError):
@@ -457,7 +463,7 @@ time.sleep(600)
 
     assert (result.status, result.stdout) == ("timeout", "begun\n")
     assert len(result.connections) <= 300
-    assert {each.verdict for each in result.connections} <= {"refused"}
+    assert {connection.verdict for connection in result.connections} <= {"refused"}
     assert after.value == 200, after.stderr
     # The program goes on for ten minutes.
     assert anyio.current_time() - began < 120

@@ -124,7 +124,7 @@ async def test_a_link_in_a_wheel_leads_nowhere(packed: SandboxManager) -> None:
         return
     folder = Path(packed.config.package_rules.folder or "") / "layers"
     found = [
-        each for each in (folder / Path(place).name).rglob("*") if each.is_symlink()
+        path for path in (folder / Path(place).name).rglob("*") if path.is_symlink()
     ]
 
     assert found == []

@@ -96,7 +96,7 @@ with open(os.environ["HOME"] + "/.bashrc", "w") as file:
         results = [await session.run("6 * 7", fresh=True) for _ in range(3)]
         bash = await session.run("echo clean", fresh=True, language="bash")
 
-    assert [(each.status, each.value) for each in results] == [("ok", 42)] * 3
+    assert [(result.status, result.value) for result in results] == [("ok", 42)] * 3
     assert bash.stdout == "clean\n"
 
 
@@ -226,15 +226,15 @@ async def test_the_sweep_takes_only_what_is_ours_and_dead() -> None:
     }
     try:
         await clean()
-        left = {each["Id"] for each in api.containers(all=True)}
+        left = {container["Id"] for container in api.containers(all=True)}
 
         assert {name for name, each in made.items() if each in left} == {
             "alive", "elsewhere", "foreign"
         }  # fmt: skip
     finally:
-        for each in made.values():
+        for container in made.values():
             try:
-                api.remove_container(each, force=True)
+                api.remove_container(container, force=True)
             except docker.errors.NotFound:
                 continue
         client.close()

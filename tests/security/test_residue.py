@@ -334,7 +334,7 @@ async def test_no_memory_of_a_fresh_run_has_a_word_of_its_session(
         fork = await (await session.fork()).run(look)
 
     results = (kept, left, fresh, context, same, fork)
-    assert [each.status for each in results] == ["ok"] * len(results), results
+    assert [result.status for result in results] == ["ok"] * len(results), results
     # Those of one line share their state.
     assert same.value == fork.value == list(range(len(marked)))
     assert bool(fresh.value) is not hidden, fresh.value

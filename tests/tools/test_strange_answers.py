@@ -51,7 +51,7 @@ async def test_half_an_answer_is_an_error(body: bytes, headers: dict[str, str]) 
         api.answer("/p", body, 200, **headers)
         if "Transfer_Encoding" in headers:
             lines = api.answers["/p"].split(b"\r\n")
-            kept = [each for each in lines if not each.startswith(b"Content-Length")]
+            kept = [line for line in lines if not line.startswith(b"Content-Length")]
             api.answers["/p"] = b"\r\n".join(kept)
 
         for result in (await fetched(api), await called(api, "get")):

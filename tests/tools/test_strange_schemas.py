@@ -43,7 +43,7 @@ def with_pattern(pattern: str) -> dict[str, Any]:
 def test_the_patterns_of_all_tools_of_a_server_have_one_bound(tmp_path: Path) -> None:
     toolset = toolset_of(tmp_path, {**LARGE, "small": "^a$"})
 
-    names = [each.name for each in toolset.tools]
+    names = [tool.name for tool in toolset.tools]
     assert names == ["test__large0", "test__large1", "test__large2", "test__small"]
     assert toolset.unusable.keys() == {"large3", "large4", "large5"}
     assert (

@@ -106,11 +106,11 @@ class Victims:
 
 def cut(port: int) -> None:
     """Shut the connections of this process that lead to a port."""
-    for each in Path("/proc/self/fd").iterdir():
+    for path in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if not os.readlink(each).startswith("socket:"):
+            if not os.readlink(path).startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(each.name))) as found:
+            with socket.socket(fileno=os.dup(int(path.name))) as found:
                 if found.family == socket.AF_INET and found.getpeername()[1] == port:
                     found.shutdown(socket.SHUT_RDWR)
 
@@ -128,8 +128,8 @@ async def two_nodes(
         made = Victims(processes, server, sandbox, chance)
         made.nodes["one"] = first
         await made.add("two")
-        for each in made.nodes.values():
-            made.idle += (await at_rest(each.process.pid)).processes
+        for node in made.nodes.values():
+            made.idle += (await at_rest(node.process.pid)).processes
         yield sandbox, made
     directory.close()
 
@@ -172,5 +172,5 @@ async def test_nothing_hangs_whatever_is_ended(
         assert sandbox.active_cells == 0
         await until(lambda: {*NAMES} == {*sandbox.nodes})
         # Neither this driver nor those that were killed have cells left.
-        pids = [each.process.pid for each in victims.nodes.values()]
+        pids = [node.process.pid for node in victims.nodes.values()]
         await until(lambda: len(below(*pids)) == victims.idle)

@@ -122,7 +122,9 @@ async def lost_by(sandbox: ClusterSandbox, kill: Any) -> dict[str, str]:
 
 
 def number_in(name: str, machines: list[str]) -> str:
-    [found] = [each for each in machines if each.startswith(name.rpartition("-")[2])]
+    [found] = [
+        machine for machine in machines if machine.startswith(name.rpartition("-")[2])
+    ]
     return found
 
 
@@ -132,7 +134,7 @@ async def test_programs_run_on_the_machines_of_ray(
     assert (await sandbox.run("6 * 7")).value == 42
     assert sandbox.config.max_concurrency == 2 * SLOTS
     # Ray is started as docs/cluster.md says: it has nothing to remark.
-    assert not [each for each in sandbox.notices if "Ray" in each]
+    assert not [notice for notice in sandbox.notices if "Ray" in notice]
     assert len(ray.actors("NodeActor")) == 2
 
 
@@ -242,9 +244,9 @@ async def test_a_killed_node_costs_its_own_runs_alone_and_comes_back(
 def listening(pid: int) -> set[int]:
     """Return the TCP ports that a process listens at."""
     inodes = set()
-    for each in Path(f"/proc/{pid}/fd").iterdir():
+    for path in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            inodes.add(os.readlink(each).removeprefix("socket:[").removesuffix("]"))
+            inodes.add(os.readlink(path).removeprefix("socket:[").removesuffix("]"))
         except OSError:
             continue
     ports = set()
@@ -308,9 +310,9 @@ async def test_a_drained_node_stays_away(
     machines.append(await ray.ask("add", slots=SLOTS))
     await have_nodes(ray, 3)
     [name] = [
-        each.name
-        for each in await ray.nodes()
-        if number_in(each.name, machines) == machines[-1]
+        node.name
+        for node in await ray.nodes()
+        if number_in(node.name, machines) == machines[-1]
     ]
     await ClusterAdmin(ray, token=token).drain(name, 5)
     await have_nodes(ray, 2)
@@ -352,9 +354,9 @@ async def test_the_commands_of_the_cluster_work_on_ray(
         await admin.drain(session.node, 60)
         await admin.undrain(session.node)
         found = await command("doctor")
-    assert {each["name"] for each in found["nodes"]} == set(sandbox.nodes)
-    assert sum(each["busy"] for each in found["nodes"]) == 1
-    assert {each["problem"] for each in found["nodes"]} == {""}
+    assert {node["name"] for node in found["nodes"]} == set(sandbox.nodes)
+    assert sum(node["busy"] for node in found["nodes"]) == 1
+    assert {node["problem"] for node in found["nodes"]} == {""}
     refused = await command("up", code=2)
     assert "other settings" in refused["error"]["message"]
 

@@ -124,7 +124,7 @@ async def test_nothing_hangs_whatever_of_ray_is_ended(
 
 async def nodes_of(ray: RayProcesses) -> list[str]:
     try:
-        return [each.name for each in await ray.nodes()]
+        return [node.name for node in await ray.nodes()]
     except SandboxUnavailableError:
         # The keeper is not back yet.
         return []

@@ -57,7 +57,7 @@ async def test_a_message_overtakes_none_of_its_exchange() -> None:
         await outbox.run()
     frames = taken.frames()
 
-    assert [each for each in frames if each[1] == 1] == [
+    assert [frame for frame in frames if frame[1] == 1] == [
         *[(DATA | MORE, 1, PIECE_BYTES)] * 7,
         (DATA, 1, PIECE_BYTES),
         (DATA, 1, len(small)),

@@ -62,7 +62,7 @@ async def read(stream: EventStream[Log]) -> list[FlowEvent]:
 
 
 def kinds(events: Sequence[FlowEvent]) -> list[str]:
-    return [type(each).__name__ for each in events]
+    return [type(event).__name__ for event in events]
 
 
 @pytest.mark.promise("flow-42")
@@ -105,7 +105,7 @@ async def test_what_failed_is_told_without_its_text() -> None:
 
     events = await read(flow(broken).stream({}))
 
-    [ended] = [each for each in events if isinstance(each, TaskEnded)]
+    [ended] = [event for event in events if isinstance(event, TaskEnded)]
     assert ended.status == "failed"
     assert ended.error is not None
     assert "hunter2" not in repr(ended)

@@ -132,7 +132,7 @@ async def test_a_thread_is_cancelled_where_it_runs() -> None:
         await inside.wait()
         await other.cancel("t", by="anna", wait_seconds=60)
 
-    assert [each.status for each in results] == ["cancelled"]
+    assert [result.status for result in results] == ["cancelled"]
     assert results[0].error is not None
     assert results[0].error.details["by"] == "anna"
     assert (await other.resume("t")).status == "cancelled"
@@ -178,9 +178,9 @@ async def test_calls_are_given_as_dicts_too() -> None:
 
     async def calls(state: Log, ctx: NodeContext) -> dict[str, Any]:
         asked = [{"name": "twice", "arguments": {"n": n}} for n in (1, 2)]
-        return said(*(str(each.content) for each in await ctx.calls(asked)))
+        return said(*(str(call.content) for call in await ctx.calls(asked)))
 
     async with flow(calls, executor=executor(twice)).stream({}) as events:
-        ids = {each.call_id async for each in events if isinstance(each, CallEnded)}
+        ids = {event.call_id async for event in events if isinstance(event, CallEnded)}
     assert events.result.unwrap().log == ("2", "4")
     assert len(ids) == 2

@@ -61,7 +61,7 @@ async def test_nothing_is_done_twice_after_a_question() -> None:
         batch = [ToolCall(id=f"c{n}", name="count", arguments={"n": n}) for n in (5, 6)]
         recorded.append(ctx.replaying)
         results = await ctx.calls(batch)
-        known += [(each.call_id, each.content) for each in results]
+        known += [(result.call_id, result.content) for result in results]
         known += [await ctx.once(next, values), ctx.random.random(), ctx.started_at]
         seen.append(known)
         return said(interrupt("a?"))
@@ -413,7 +413,7 @@ async def test_a_call_that_waits_for_its_turn_is_in_no_doubt() -> None:
 
     async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
         asked = [{"name": "count", "arguments": {"n": n}} for n in range(3)]
-        return said(*(each.status for each in await ctx.calls(asked)))
+        return said(*(call.status for call in await ctx.calls(asked)))
 
     calls = flow(node, executor=executor(cut, max_concurrency=1))
     async with anyio.create_task_group() as group:

@@ -40,9 +40,9 @@ def batched(worker: Any, count: int, **options: Any) -> Graph[Log]:
     @graph.node
     def gather(state: Log, results: list[SendResult]) -> dict[str, Any]:
         values = aggregate_send_results(results, on_failure="skip")
-        failed = [each for each in results if not each.success]
+        failed = [result for result in results if not result.success]
         kinds = [f"{each.error_kind}" for each in failed]
-        timed = all(each.duration_ms is not None for each in results)
+        timed = all(result.duration_ms is not None for result in results)
         return {"items": values, "log": kinds, "note": str(timed)}
 
     graph.edge(START, "fan")

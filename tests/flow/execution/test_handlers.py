@@ -54,7 +54,7 @@ async def test_a_handler_answers_without_leaving_run() -> None:
     assert done.unwrap().log == ("x", "x")
     assert [each.payload for each in handler.asked] == ["a?", "b?"]
     answers = (await asks.history("t", 1))[0].answers
-    assert {each.how for each in answers} == {"handler:Answers"}
+    assert {answer.how for answer in answers} == {"handler:Answers"}
 
 
 @pytest.mark.promise("LC-30", "flow-23")

@@ -56,7 +56,7 @@ def shuffled(schedule: random.Random) -> Graph[Log]:
 
     @graph.node
     async def gather(results: list[SendResult]) -> dict[str, Any]:
-        return {"items": [each.result for each in results]}
+        return {"items": [result.result for result in results]}
 
     @graph.node
     async def other(state: Log) -> list[Send]:

@@ -77,7 +77,7 @@ class Office:
     def of(self, graph: Graph[Log], **options: Any) -> Flow[Log]:
         """Return the flow of a graph, as a new process has it."""
         policy = AgentPolicy(agent_id="bot", **self.policy)
-        others = [AgentPolicy(agent_id=each) for each in self.others]
+        others = [AgentPolicy(agent_id=other) for other in self.others]
         guard = ActionGuard([policy, *others], approvals=self.approvals())
         executor = ConcurrentExecutor(self.tools, guard=guard)
         options = {"agent_id": "bot", "checkpointer": self.threads, **options}
@@ -327,7 +327,7 @@ async def test_several_calls_of_a_node_are_approved_one_by_one(office: Office) -
             ToolCall(id="c", name="look"),
         ]
         results = await ctx.calls(calls)
-        return said(*(each.to_text() for each in results))
+        return said(*(result.to_text() for result in results))
 
     paused = await office.flow(both).run({}, "t")
     assert [each.kind for each in paused.interrupts] == ["approval", "approval"]
@@ -427,7 +427,7 @@ async def test_questions_are_answered_in_any_order_and_grouping(
     async def pays(state: Log, ctx: NodeContext) -> dict[str, Any]:
         ran.append("pays")
         calls = [{"name": "pay", "arguments": {"euros": n}} for n in (1, 2)]
-        return said(*(each.to_text() for each in await ctx.calls(calls)))
+        return said(*(call.to_text() for call in await ctx.calls(calls)))
 
     graph = chain(pays)
     for name in ("a", "b"):

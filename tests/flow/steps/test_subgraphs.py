@@ -147,13 +147,13 @@ async def test_a_question_in_the_innermost_is_one_of_the_thread() -> None:
     [question] = paused.interrupts
     assert (question.node_id, question.graph_id) == ("asks", "c")
     assert question.task_id == "1.0/1.0/2.0"
-    assert [each.status for each in await flow().threads()] == ["interrupted"]
+    assert [thread.status for thread in await flow().threads()] == ["interrupted"]
 
     result = await flow().resume("t", {question.interrupt_id: "anna"}, by="b")
     assert result.unwrap().log == ("first", "anna")
     assert ran == ["first", "asks", "asks"]
     [commit, _] = await flow().history("t")
-    assert [(each.node, each.by) for each in commit.answers] == [("asks", "b")]
+    assert [(answer.node, answer.by) for answer in commit.answers] == [("asks", "b")]
 
 
 @pytest.mark.promise("flow-44")
@@ -330,9 +330,9 @@ async def test_steps_inside_are_told_with_their_place() -> None:
     flow = Flow(nested(chain(one, two, name="c"), "a"))
     async with flow.stream({}) as events:
         committed = [
-            each.checkpoint_id
-            async for each in events
-            if isinstance(each, StepCommitted)
+            event.checkpoint_id
+            async for event in events
+            if isinstance(event, StepCommitted)
         ]
     assert committed == ["1.0/1", "1.0/2", "1"]
 

@@ -222,8 +222,8 @@ class RemovesAnyAge(MemoryCheckpointer):
 
 class RemovesFailed(MemoryCheckpointer):
     async def vacuum(self, older_than_days: float = 30.0) -> int:
-        for each in await self.heads(status="failed"):
-            await self.delete(each.thread_id)
+        for head in await self.heads(status="failed"):
+            await self.delete(head.thread_id)
         return await super().vacuum(older_than_days)
 
 

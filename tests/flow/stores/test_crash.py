@@ -227,15 +227,15 @@ def rounds(folder: Path, *options: str) -> list[dict[str, Any]]:
 
 def check(found: Sequence[dict[str, Any]]) -> None:
     """Check what came of a victim that was killed at some of its writes."""
-    for each in found:
-        assert each["codes"][-1] == 0, each
-        status, log, history = each["done"]
-        assert (status, log) == ("done", LOG), each
-        assert sorted(each["effects"]) == EFFECTS, each
-        assert history == [str(n) for n in range(len(history) - 1, -1, -1)], each
-        assert each["left"] == [], each
-        if set(each["killed"]) <= IN_NO_CALL:
-            assert each["doubts"] == [], each
+    for victim in found:
+        assert victim["codes"][-1] == 0, victim
+        status, log, history = victim["done"]
+        assert (status, log) == ("done", LOG), victim
+        assert sorted(victim["effects"]) == EFFECTS, victim
+        assert history == [str(n) for n in range(len(history) - 1, -1, -1)], victim
+        assert victim["left"] == [], victim
+        if set(victim["killed"]) <= IN_NO_CALL:
+            assert victim["doubts"] == [], victim
 
 
 @pytest.mark.parametrize(

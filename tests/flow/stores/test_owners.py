@@ -155,10 +155,10 @@ async def test_of_processes_that_answer_at_once_one_wins(tmp_path: Path) -> None
         await flow.run({}, "t")
         with process(path, "ask") as one, process(path, "ask") as two:
             assert [line(one), line(two)] == ["ready", "ready"]
-            for each in (one, two):
-                assert each.stdin is not None
-                each.stdin.write("\n")
-                each.stdin.flush()
+            for owner in (one, two):
+                assert owner.stdin is not None
+                owner.stdin.write("\n")
+                owner.stdin.flush()
             said = {str(each.pid): each.communicate()[0].strip() for each in (one, two)}
         state = await flow.state("t")
 
@@ -180,10 +180,10 @@ async def test_each_of_many_questions_has_one_answer_of_two_processes(
             await flow.run({}, f"t{number}")
         with process(path, "rounds") as one, process(path, "rounds") as two:
             assert [line(one), line(two)] == ["ready", "ready"]
-            for each in (one, two):
-                assert each.stdin is not None
-                each.stdin.write("\n")
-                each.stdin.flush()
+            for owner in (one, two):
+                assert owner.stdin is not None
+                owner.stdin.write("\n")
+                owner.stdin.flush()
             said = [each.communicate()[0].split("\n")[:-1] for each in (one, two)]
             pids = [str(one.pid), str(two.pid)]
         for number in range(ROUNDS):

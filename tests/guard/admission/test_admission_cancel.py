@@ -52,7 +52,7 @@ def held(store: Gated) -> int:
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return what the guard logged; what else runs in this process may log too."""
     of_guard = [
-        each for each in caplog.records if each.name.startswith("toolcell.guard")
+        record for record in caplog.records if record.name.startswith("toolcell.guard")
     ]
     return [each.getMessage() for each in of_guard]
 

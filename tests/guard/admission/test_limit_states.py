@@ -47,7 +47,8 @@ async def guard(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 async def states(guard: ActionGuard) -> dict[str, LimitState]:
     return {
-        each.unit + each.window: each for each in await guard.limits("a", "pay", FACTS)
+        limit.unit + limit.window: limit
+        for limit in await guard.limits("a", "pay", FACTS)
     }
 
 
@@ -76,7 +77,7 @@ async def test_limits_show_what_is_used_and_held(guard: ActionGuard) -> None:
 async def test_what_is_left_is_that_of_the_limits(guard: ActionGuard) -> None:
     left = await guard.remaining("a", "pay", FACTS)
 
-    assert left == {each.label: each.left for each in (await states(guard)).values()}
+    assert left == {state.label: state.left for state in (await states(guard)).values()}
     assert len(left) == 5
     assert await guard.limits("nobody", "pay", FACTS) == []
     assert await guard.limits("a", "pay", CallFacts()) == []

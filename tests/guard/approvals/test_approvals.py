@@ -185,7 +185,7 @@ async def test_an_agent_cannot_approve_itself(
             await approvals.answer(request.id, Reject(approver="anna"))
 
             assert answer.status == "unanswered"
-    misuse = [each for each in events(path) if each["event"] == "approval_misused"]
+    misuse = [event for event in events(path) if event["event"] == "approval_misused"]
     assert [each["approver"] for each in misuse] == [name] * 4
 
 

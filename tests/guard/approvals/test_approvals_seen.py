@@ -101,7 +101,7 @@ async def test_hidden_parts_are_marked_and_cannot_be_approved_unseen(
     assert (unseen.approved, seen.approved) == (False, True)
     log = (tmp_path / "audit.jsonl").read_text()
     records = [json.loads(line) for line in log.splitlines()]
-    [told] = [each for each in records if each["event"] == "approval_opened"]
+    [told] = [record for record in records if record["event"] == "approval_opened"]
     assert (told["by"], bool(told["hidden"])) == ("anna", True)
     assert records[-1]["opened"] is True
     assert EVIL not in log and opened.digest not in log
@@ -188,9 +188,13 @@ async def test_an_approval_is_of_the_request_that_was_seen(
     ]
     if own is not None:
         changes = [
-            each for each in changes if each.keys().isdisjoint(("preview", "call"))
+            change
+            for change in changes
+            if change.keys().isdisjoint(("preview", "call"))
         ]
-    others = [ShownRequest(replace(request, **each), edited=own) for each in changes]
+    others = [
+        ShownRequest(replace(request, **change), edited=own) for change in changes
+    ]
     others.append(ShownRequest(request, edited={"code": "print(4)"}))
     for other in others:
         reply = Approve(approver="anna", arguments=own, seen=other.digest)

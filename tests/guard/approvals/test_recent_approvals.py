@@ -40,11 +40,13 @@ async def test_requests_are_listed_by_state_and_page(
         )
         expired = await asked(approvals, 0)
         now[0] += 61
-        names = [await asked(approvals, each, "ab"[each % 2]) for each in range(1, 6)]
+        names = [
+            await asked(approvals, number, "ab"[number % 2]) for number in range(1, 6)
+        ]
         rejected, approved, used, *waiting = names
         await approvals.answer(rejected, Reject(approver="p", reason="no"))
-        for each in (approved, used):
-            await approvals.answer(each, Approve(approver="p", arguments={"n": 9}))
+        for name in (approved, used):
+            await approvals.answer(name, Approve(approver="p", arguments={"n": 9}))
         outcome = await approvals.answered(used)
         assert outcome is not None
         assert await approvals.use(outcome)

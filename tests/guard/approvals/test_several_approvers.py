@@ -253,11 +253,16 @@ async def test_each_of_them_is_in_the_log(tmp_path: Path, path: Path) -> None:
             for name in ("anna", "berta"):
                 await desk.approvals.answer(request, Approve(approver=name))
     records = [json.loads(line) for line in log.read_text().splitlines()]
-    [asked] = [each for each in records if each["event"] == "approval_asked"]
+    [asked] = [record for record in records if record["event"] == "approval_asked"]
     answers = [
-        (each["event"], each["approver"], each["approved_by"], each["approvers"])
-        for each in records
-        if "approved_by" in each
+        (
+            record["event"],
+            record["approver"],
+            record["approved_by"],
+            record["approvers"],
+        )
+        for record in records
+        if "approved_by" in record
     ]
 
     assert asked["approvers"] == 2
@@ -288,7 +293,7 @@ async def test_processes_count_each_person_once(path: Path) -> None:
     with desk.store:
         request = await desk.ask()
         names = ["anna", "Anna", "berta", "berta", "carl", "carl"]
-        processes = [start(VOTE, str(path), request, each) for each in names]
+        processes = [start(VOTE, str(path), request, name) for name in names]
         for process in processes:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"

@@ -86,7 +86,9 @@ async def test_an_approval_that_was_not_used_waits_again(place: Path | None) -> 
     assert told == Withdrawn(requests=(plain, edited))
     assert waiting == again == [plain, edited]
     # Nothing of the answers is left.
-    assert {each and each[1:5] for each in answers} == {("pending", None, None, None)}
+    assert {answer and answer[1:5] for answer in answers} == {
+        ("pending", None, None, None)
+    }
 
 
 async def test_of_several_the_others_still_count(place: Path | None) -> None:
@@ -271,11 +273,11 @@ async def approved(desk: Desk, number: int, grant: Grant | None) -> bool:
 def used_after_the_end(told: list[dict[str, Any]]) -> list[str]:
     """Return the approvals and grants that were used after they were withdrawn."""
     ended, found = set[str](), list[str]()
-    for each in told:
-        if each["event"] == "approvals_withdrawn":
-            ended.update(each["approvals"], each["grants"])
-        elif each["event"] == "approval_used":
-            used = each["grant_id"] or each["approval_id"]
+    for record in told:
+        if record["event"] == "approvals_withdrawn":
+            ended.update(record["approvals"], record["grants"])
+        elif record["event"] == "approval_used":
+            used = record["grant_id"] or record["approval_id"]
             found += [used] if used in ended else []
     return found
 
@@ -303,7 +305,7 @@ async def test_processes_withdraw_once(path: Path) -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
         told = await anyio.to_thread.run_sync(all_at_once, processes)
-        states = [await desk.state(each) for each in requests]
+        states = [await desk.state(request) for request in requests]
 
     assert sorted(told) == ["0\n", "3\n"]
     assert states == [("pending", ())] * 3

@@ -175,7 +175,9 @@ def test_ranges_end_where_the_chain_does(tmp_path: Path) -> None:
     assert (report.anchored, report.unanchored) == (((1, 3),), ((4, 5), (7, 10)))
     report = verify_audit(path, anchors=[head, kept])
     assert (report.anchored, report.unanchored) == (((1, 3), (7, 10)), ((4, 5),))
-    assert [(each.kind, each.line) for each in report.problems] == [("edited", 6)]
+    assert [(problem.kind, problem.line) for problem in report.problems] == [
+        ("edited", 6)
+    ]
 
 
 def forged(count: int, key: bytes | None = None) -> bytes:

@@ -129,7 +129,11 @@ log.append("decision")
 
     assert printed == "refused\n" * 3
     records = [json.loads(line) for line in path.read_bytes().splitlines()]
-    assert [each["event"] for each in records] == ["decision", "repaired", "decision"]
+    assert [record["event"] for record in records] == [
+        "decision",
+        "repaired",
+        "decision",
+    ]
     assert verify_audit(path).ok
 
 
@@ -152,7 +156,7 @@ def test_a_log_is_checked_between_two_writes(
 
     assert verify_audit(path).ok
     assert steps == [fcntl.LOCK_SH, fcntl.LOCK_UN]
-    assert [each.kind for each in verify_audit(path).problems] == ["torn"]
+    assert [problem.kind for problem in verify_audit(path).problems] == ["torn"]
 
 
 @pytest.mark.promise("E-107")

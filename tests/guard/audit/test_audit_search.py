@@ -35,7 +35,7 @@ def test_a_search_goes_on_where_it_stopped(
                 limit=4,
                 **wanted,
             )
-            numbers += [each.record["number"] for each in page.entries]
+            numbers += [entry.record["number"] for entry in page.entries]
             before = page.next
             if before is None:
                 return numbers

@@ -37,11 +37,11 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def numbers(path: Path) -> list[int]:
-    return [each["number"] for each in records(path) if each["event"] == "note"]
+    return [record["number"] for record in records(path) if record["event"] == "note"]
 
 
 def events(path: Path) -> set[str]:
-    return {each["event"] for each in records(path)}
+    return {record["event"] for record in records(path)}
 
 
 def rotated(folder: Path) -> list[Path]:
@@ -60,11 +60,11 @@ def test_the_chain_goes_through_the_files(tmp_path: Path, key: bytes | None) -> 
     assert numbers(path) == list(range(100))
     assert len(rotated(tmp_path)) > 3
     assert all(each.stat().st_mode & 0o777 == 0o600 for each in rotated(tmp_path))
-    for each in rotated(tmp_path):
-        last = json.loads(each.read_bytes().splitlines()[-1])
+    for file in rotated(tmp_path):
+        last = json.loads(file.read_bytes().splitlines()[-1])
         assert last["event"] == "rotated"
-        assert each.name == f"audit.jsonl.{last['seq']:015d}"
-        assert each.stat().st_size < SMALLEST + 1_024
+        assert file.name == f"audit.jsonl.{last['seq']:015d}"
+        assert file.stat().st_size < SMALLEST + 1_024
     report = verify_audit(path, anchors=heads, key=key)
     assert report.ok
     assert report.head == heads[-1]
@@ -122,7 +122,7 @@ def test_old_files_are_deleted_and_a_record_says_so(tmp_path: Path) -> None:
     assert verify_audit(path, anchors=[first, head]).ok
 
     rotated(tmp_path)[0].unlink()
-    assert [each.kind for each in verify_audit(path).problems] == ["gap"]
+    assert [problem.kind for problem in verify_audit(path).problems] == ["gap"]
 
 
 def test_what_a_call_says_is_no_rotation(tmp_path: Path) -> None:
@@ -167,13 +167,13 @@ def writer(path: Path, name: str, count: int, die_at: str = "") -> Any:
 def test_processes_that_write_at_once_follow_each_other(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     writers = [writer(path, name, 300) for name in ("a", "b", "c")]
-    for each in writers:
-        each.communicate(timeout=60)
+    for process in writers:
+        process.communicate(timeout=60)
 
     assert [each.returncode for each in writers] == [0, 0, 0]
-    notes = [each for each in records(path) if each["event"] == "note"]
+    notes = [record for record in records(path) if record["event"] == "note"]
     for name in ("a", "b", "c"):
-        assert [each["number"] for each in notes if each["by"] == name] == list(
+        assert [note["number"] for note in notes if note["by"] == name] == list(
             range(300)
         )
     assert len(rotated(tmp_path)) > 10

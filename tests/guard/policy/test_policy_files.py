@@ -188,7 +188,9 @@ def test_the_schema_knows_the_short_forms() -> None:
         "rate_limits": ["60/minute", {"limit": "1/day", "per": "tool"}],
     }
 
-    assert [each.message for each in validator.iter_errors({"policies": [short]})] == []
+    assert [
+        error.message for error in validator.iter_errors({"policies": [short]})
+    ] == []
 
 
 async def test_a_changed_file_is_put_in_force_and_a_broken_one_is_not(

@@ -80,14 +80,14 @@ class Load:
             )
             for _ in range(THREADS)
         ]
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
             self.over.set()
-            for each in threads:
-                each.join()
+            for thread in threads:
+                thread.join()
 
 
 def guard_on(store: RedisStore) -> ActionGuard:

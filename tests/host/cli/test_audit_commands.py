@@ -35,7 +35,7 @@ def test_commands_tell_who_called_and_made_tokens(
     [token] = command("tokens", "list", "--json").json
     command("tokens", "revoke", token["id"])
 
-    assert [each["caller"] for each in records(tmp_path, "decision")] == [
+    assert [record["caller"] for record in records(tmp_path, "decision")] == [
         f"user {account_name()}"
     ]
     made, gone = records(tmp_path, "token_created", "token_revoked")
@@ -78,7 +78,7 @@ def test_who_ran_what_in_a_time(command: Command, tmp_path: Path) -> None:
     def shown(*options: str) -> list[tuple[str, str, str]]:
         done = command("records", "--json", *options)
         facts = map(json.loads, done.out.splitlines())
-        return [(each["agent_id"], each["tool_name"], each["status"]) for each in facts]
+        return [(fact["agent_id"], fact["tool_name"], fact["status"]) for fact in facts]
 
     made, unknown = ("a", "calculate", "ok"), ("a", "no_such", "error")
     assert shown() == [made, ("b", "no_such", "error"), unknown]
@@ -141,7 +141,7 @@ def test_revoked_tokens_stay_revoked_after_a_restore(
     assert done.code == 0, done.err
     assert "tokens" not in done.err
     assert done.json["revoked"] == [gone["id"]]
-    assert [each["label"] for each in done.json["tokens"]] == ["kept"]
+    assert [token["label"] for token in done.json["tokens"]] == ["kept"]
     assert now[gone["id"]]["revoked_at"] is not None
     assert now[kept["id"]]["revoked_at"] is None
     assert restored["revoked"] == gone["id"]
@@ -160,18 +160,18 @@ def test_a_log_without_its_rotated_files_is_refused(
     command("tokens", "revoke", token["id"])
     grow(tmp_path / "audit.jsonl")
     (tmp_path / "state").rename(tmp_path / "old")
-    for each in tmp_path.glob("audit.jsonl*"):
-        each.rename(each.with_name(each.name.replace("audit", "old")))
+    for path in tmp_path.glob("audit.jsonl*"):
+        path.rename(path.with_name(path.name.replace("audit", "old")))
     parts = sorted(tmp_path.glob("old.jsonl.*"))
     aside = tmp_path / "aside"
     aside.mkdir()
 
     def restored(*without: Path) -> Any:
-        for each in without:
-            each.rename(aside / each.name)
+        for file in without:
+            file.rename(aside / file.name)
         done = command("restore", "copy", "--audit", "old.jsonl", "--json")
-        for each in without:
-            (aside / each.name).rename(each)
+        for file in without:
+            (aside / file.name).rename(file)
         return done
 
     for lost in (parts[: before + 1], parts[1:2]):
@@ -215,7 +215,7 @@ def test_who_ran_what_yesterday_by_which_token(
 ) -> None:
     noon = datetime.now(UTC).replace(hour=12, minute=0)
     days = [noon - timedelta(days=ago) for ago in (2, 1, 0)]
-    times = iter([each.timestamp() for each in days])
+    times = iter([day.timestamp() for day in days])
     with AuditLog(tmp_path / "log", clock=lambda: next(times)) as log:
         for caller in ("token aa", "token bb", "token cc"):
             call = {"agent_id": "a", "tool": "run_python", "caller": caller}

@@ -345,8 +345,8 @@ def test_the_tail_goes_back_through_rotated_files(host: Command) -> None:
     records = [json.loads(line) for line in shown.out.splitlines()]
 
     assert len(records) == 60
-    assert len({each["event"] for each in records}) == 2
-    numbers = [each["number"] for each in records if each["event"] == "note"]
+    assert len({record["event"] for record in records}) == 2
+    numbers = [record["number"] for record in records if record["event"] == "note"]
     assert numbers == list(range(100 - len(numbers), 100))
 
 

@@ -87,10 +87,10 @@ TALKS = {"repl"}
 
 def commands(app: typer.Typer, before: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every command with its function."""
-    for each in app.registered_commands:
-        function = each.callback
+    for command in app.registered_commands:
+        function = command.callback
         assert function is not None
-        yield f"{before}{each.name or function.__name__.rstrip('_')}", function
+        yield f"{before}{command.name or function.__name__.rstrip('_')}", function
     for group in app.registered_groups:
         assert group.typer_instance is not None
         yield from commands(group.typer_instance, f"{before}{group.name} ")
@@ -161,6 +161,6 @@ def test_what_is_said_beside_a_result_is_json(tmp_path: Path) -> None:
 
     assert json.loads(done.stdout)["status"] == "ok"
     notices = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [list(each) for each in notices] == (
+    assert [list(notice) for notice in notices] == (
         [["notice"]] * (level_here() == "confined")
     )

@@ -174,7 +174,7 @@ def test_a_list_of_commands_says_of_each_what_it_does(group: str) -> None:
 
     commands = shown[shown.index("Commands:") :].splitlines()[1:]
     assert len(commands) > 1
-    assert [each for each in commands if each.endswith("...")] == []
+    assert [command for command in commands if command.endswith("...")] == []
 
 
 def test_a_narrow_terminal_cuts_nothing() -> None:

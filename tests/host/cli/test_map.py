@@ -34,8 +34,8 @@ BOUND_MB = 30
 
 
 def write(folder: Path, *lines: object) -> None:
-    texts = [each if isinstance(each, str) else json.dumps(each) for each in lines]
-    (folder / "programs.jsonl").write_text("".join(f"{each}\n" for each in texts))
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (folder / "programs.jsonl").write_text("".join(f"{text}\n" for text in texts))
 
 
 def numbered(count: int) -> list[dict[str, Any]]:

@@ -47,13 +47,13 @@ def test_each_row_has_a_result_with_its_line(command: Command, tmp_path: Path) -
     write(path, *rows)
     path.write_bytes(path.read_bytes() + b"short,1\r\n\r\nlatin,'\xe9',,,\r\n")
     done = command("map", "programs.csv", *RUN)
-    results = [json.loads(each) for each in Path(RESULTS).read_text().splitlines()]
+    results = [json.loads(line) for line in Path(RESULTS).read_text().splitlines()]
 
     assert (done.code, done.err) == (1, "")
-    metas = {each["line"]: each.get("meta") for each in results}
+    metas = {result["line"]: result.get("meta") for result in results}
     assert (metas[2], metas[5]) == ({"prompt": "a prompt"}, None)
     assert metas[9] == {"prompt": "no program"}
-    found = {each["line"]: (each["id"], each["status"]) for each in results}
+    found = {result["line"]: (result["id"], result["status"]) for result in results}
     assert found == {
         2: ("first", "ok"),
         5: (None, "ok"),
@@ -64,9 +64,13 @@ def test_each_row_has_a_result_with_its_line(command: Command, tmp_path: Path) -
         10: (None, "not_run"),
         12: (None, "not_run"),
     }
-    values = {each["line"]: each.get("result", {}).get("value") for each in results}
+    values = {
+        result["line"]: result.get("result", {}).get("value") for result in results
+    }
     assert (values[2], values[5]) == ("a,b", 42)
-    why = {each["line"]: each.get("error", {}).get("message", "") for each in results}
+    why = {
+        result["line"]: result.get("error", {}).get("message", "") for result in results
+    }
     assert "inputs" in why[6] and "earlier line" in why[8] and "code" in why[9]
     assert "2 cells, and line 1 names 5" in why[10] and "UTF-8" in why[12]
 
@@ -136,7 +140,7 @@ def test_results_are_not_compressed(command: Command, tmp_path: Path) -> None:
 
     assert done.code == 2
     assert "name it .csv" in done.err
-    assert {each.name for each in tmp_path.iterdir()} == {"programs.csv"}
+    assert {path.name for path in tmp_path.iterdir()} == {"programs.csv"}
 
 
 # Parquet.
@@ -157,7 +161,7 @@ def write_parquet(arrow: Any, path: Path, **columns: Any) -> None:
 
 def results(path: Path) -> dict[int, dict[str, Any]]:
     """Return the results of a file of JSON lines, by the number of their row."""
-    found = [json.loads(each) for each in path.read_text().splitlines()]
+    found = [json.loads(line) for line in path.read_text().splitlines()]
     return {each["line"]: each for each in found}
 
 
@@ -318,7 +322,7 @@ def test_results_become_a_table_that_goes_on(
     assert done.code == 0, done.err
     assert [each["id"] for each in sorted(first, key=str)] == ["7", "8"]
     assert (again["results"], again["before"]) == (3, 2)
-    by_id = {each["id"]: each for each in rows}
+    by_id = {row["id"]: row for row in rows}
     assert {name: each["status"] for name, each in by_id.items()} == {
         "7": "ok",
         "8": "error",
@@ -433,7 +437,7 @@ def test_two_columns_of_one_field_are_refused(
 ) -> None:
     columns = [["1"], ['{"x": 1}'], ['{"x": 2}'], ["a"]]
     names = ["code", "inputs", "inputs", "prompt"]
-    table = arrow.Table.from_arrays([arrow.array(each) for each in columns], names)
+    table = arrow.Table.from_arrays([arrow.array(column) for column in columns], names)
     arrow.parquet.write_table(table, tmp_path / "a.parquet")
     done = command("map", "a.parquet", "--out", RESULTS)
 
@@ -455,4 +459,4 @@ def test_without_pyarrow_the_extra_is_named(
         assert done.code == 2
         assert "needs the extra 'parquet'" in done.err
         assert "pip install '.[parquet]'" in done.err
-    assert {each.name for each in tmp_path.iterdir()} == {"a.parquet", "a.jsonl"}
+    assert {path.name for path in tmp_path.iterdir()} == {"a.parquet", "a.jsonl"}

@@ -114,7 +114,7 @@ def groups(pid: int) -> list[Path]:
     """Return the control groups that a process made; none where it can make none."""
     with contextlib.suppress(OSError):
         places = map(Path, set(host_cgroups.parents().values()))
-        return [path for each in places for path in each.glob(f"toolcell-*-{pid}-*")]
+        return [path for place in places for path in place.glob(f"toolcell-*-{pid}-*")]
     return []
 
 

@@ -256,7 +256,7 @@ def test_each_builtin_tool_is_in_one_group_of_policies() -> None:
     names = [name for group in config.groups.values() for name in group]
 
     names += PRESETS["code_mode"]
-    assert set(names) == {name for each in PRESETS.values() for name in each}
+    assert set(names) == {name for preset in PRESETS.values() for name in preset}
     assert {"run_code", "run_python", "run_shell"} == set(PRESETS["code"])
     assert PRESETS["write"] == ("write_file", "edit_file")
 

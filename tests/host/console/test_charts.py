@@ -31,9 +31,9 @@ def test_a_chart_has_numbers_dates_and_gaps() -> None:
     calls, refused, cpu, money = charts(usage, NOW)
 
     assert (calls.total, calls.scale) == ("5 calls", ("4", "2", "0"))
-    assert [(each.at, each.height) for each in calls.bars] == [(45, 0.5), (47, 0.75)]
+    assert [(bar.at, bar.height) for bar in calls.bars] == [(45, 0.5), (47, 0.75)]
     assert calls.highest == "Sat 28 Nov, 09:00: 3 calls"
-    assert [f"{each:%d %H}" for each in calls.dates] == [
+    assert [f"{date:%d %H}" for date in calls.dates] == [
         "26 10",
         "26 22",
         "27 10",
@@ -42,7 +42,7 @@ def test_a_chart_has_numbers_dates_and_gaps() -> None:
     assert (refused.total, refused.highest, refused.bars) == ("0 calls", "", ())
     assert (cpu.total, cpu.scale) == ("1.5 s", ("2", "1", "0"))
     assert (money.total, money.scale) == ("0.1 USD", ("0.1", "0.05", "0"))
-    assert [each.height for each in money.bars] == [1.0]
+    assert [bar.height for bar in money.bars] == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,13 @@ def test_a_bar_is_drawn_as_high_as_its_part_of_the_axis(service: Service) -> Non
 def test_health_tells_of_the_machine(viewer: Client) -> None:
     words = " ".join(viewer.page("/health").split())
 
-    for each in ("toolcell 0.", "Serves for", "over 1, 5 and 15 minutes", " free of "):
-        assert each in words
+    for phrase in (
+        "toolcell 0.",
+        "Serves for",
+        "over 1, 5 and 15 minutes",
+        " free of ",
+    ):
+        assert phrase in words
     assert "0 run , 0 wait for a place, 0 for a person" in words.replace(
         "run,", "run ,"
     )

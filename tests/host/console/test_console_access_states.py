@@ -89,8 +89,8 @@ def test_approved_definitions_of_mcp_servers_are_opened_by_the_keyboard(
 ) -> None:
     url, page = alone
     page.open(f"{url}/policies")
-    for each in page.all("[aria-labelledby=pins] summary"):
-        each.send_keys("\n")
+    for summary in page.all("[aria-labelledby=pins] summary"):
+        summary.send_keys("\n")
 
     page.reads("read_very_very")
     page.reads("toolcell tools pin nothing-approved")
@@ -213,14 +213,14 @@ def test_failed_runs_are_for_everybody(tmp_path: Path, axe: str) -> None:
         made.call("pay", to="thief", note="x" * 3_000).result(timeout=60)
         made.call("run_python", "coder", program=1).result(timeout=60)
         records = made.host.executor.records.page()
-        for each in records:
-            for path in (f"/runs/{each.number}", f"/runs/{each.number}/why"):
+        for record in records:
+            for path in (f"/runs/{record.number}", f"/runs/{record.number}/why"):
                 page.open(f"{made.url}{path}")
                 assert barriers(page, axe) == {}, path
         page.open(f"{made.url}/runs?status=failed")
         assert barriers(page, axe) == {}
 
-    assert {"error", "timeout", "exit"} <= {each.record.outcome for each in records}
+    assert {"error", "timeout", "exit"} <= {record.record.outcome for record in records}
 
 
 def test_who_arrives_by_a_link_elsewhere_is_led_on(service: Service, axe: str) -> None:

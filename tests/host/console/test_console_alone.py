@@ -50,7 +50,7 @@ async def test_pages_show_what_the_files_have(tmp_path: Path) -> None:
             pages = {name: await http.get(f"/{name}") for name in names.split()}
             missing = [await http.get(f"/runs/live/1{end}") for end in ("", "/stream")]
 
-    assert {each.status_code for each in pages.values()} == {200}
+    assert {page.status_code for page in pages.values()} == {200}
     assert "&lt;b&gt;hello&lt;/b&gt;" in pages["runs/1"].text
     for name in ("runs", "sessions"):
         assert "of other processes are not seen here" in pages[name].text

@@ -61,7 +61,7 @@ def test_what_failed_is_found(viewer: Client) -> None:
 
 def test_links_keep_filters_and_pages_follow(viewer: Client) -> None:
     first = viewer.page("/runs?agent=coder&text=make")
-    [older] = [each for each in viewer.links if "before=" in each]
+    [older] = [link for link in viewer.links if "before=" in link]
     second = viewer.page(older)
 
     assert "agent=coder" in older
@@ -89,7 +89,7 @@ def test_all_that_fit_are_exported(viewer: Client) -> None:
     lines = [*viewer.lines("/runs/export?agent=coder&form=jsonl")]
     rows = "\n".join(viewer.lines("/runs/export?form=csv"))
     table = [*csv.DictReader(io.StringIO(rows))]
-    numbers = [json.loads(each)["number"] for each in lines]
+    numbers = [json.loads(line)["number"] for line in lines]
 
     assert numbers == list(range(120, 0, -1))
     assert len(table) == 123
@@ -122,7 +122,7 @@ def test_the_audit_log_is_exported(
     table = [*csv.DictReader(io.StringIO(rows))]
     numbers = [int(each["seq"]) for each in table]
 
-    assert {each["agent_id"] for each in lines} == {"stranger"}
+    assert {line["agent_id"] for line in lines} == {"stranger"}
     assert len(numbers) > 2
     assert numbers == sorted({*numbers}, reverse=True)
     assert numbers[0] - numbers[-1] == len(numbers) - 1

@@ -93,7 +93,7 @@ def test_texts_are_shown_as_they_are(
 
     assert len(texts) >= 500
     assert names == list(named)
-    assert values == [escaped(each) for each in texts]
+    assert values == [escaped(text) for text in texts]
     assert elements == plain[2:]
     assert page.complaints() == []
 
@@ -107,7 +107,7 @@ def test_names_are_shown_as_they_are(
     plain = shown(service, page, {"text0": "plain"})
     names, values, *elements = shown(service, page, dict.fromkeys(texts, "x"))
 
-    assert sorted(names) == sorted(escaped(each) for each in texts)
+    assert sorted(names) == sorted(escaped(text) for text in texts)
     # Some are names of secrets, such as those that have the word token.
     assert set(values) <= {"x", "[hidden: 1 characters]"}
     # There is no form to edit what is hidden.

@@ -64,7 +64,7 @@ def page(service: Service) -> Iterator[Browser]:
 
 def lines() -> list[str]:
     """Return hostile texts, each as one line."""
-    return [each.replace("\n", " ").replace("\r", " ") for each in hostile_texts()]
+    return [text.replace("\n", " ").replace("\r", " ") for text in hostile_texts()]
 
 
 def test_a_run_is_followed_as_text_and_ended(
@@ -87,7 +87,7 @@ def test_a_run_is_followed_as_text_and_ended(
     page.reads("all said")
     shown = page.script("return document.querySelector('[data-lines]').textContent")
 
-    said = ["begun", "100%", *(escaped(COLOURS.sub("", each)) for each in texts)]
+    said = ["begun", "100%", *(escaped(COLOURS.sub("", text)) for text in texts)]
     assert shown == "\n".join([*said, "all said", ""])
     assert page.script(others) == before
     assert page.script("return document.querySelector('.ansi-2').textContent") == "100%"

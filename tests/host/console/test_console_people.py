@@ -187,11 +187,11 @@ def test_each_session_has_its_own_times_and_form_token(
     sessions = Sessions(file, 12 * 3600, 1800)
     secrets = [sessions.open("anna", ""), sessions.open("anna", "")]
     clock.now += 1000
-    used, other = (sessions.find(each) for each in secrets)
+    used, other = (sessions.find(secret) for secret in secrets)
     assert used is not None and other is not None
     sessions.note_use(used)
     sessions.note_touch(used)
-    after, untouched = (sessions.find(each) for each in secrets)
+    after, untouched = (sessions.find(secret) for secret in secrets)
     assert after is not None and untouched is not None
 
     assert used.form_token != other.form_token
@@ -234,9 +234,9 @@ def test_the_file_has_no_secret(tmp_path: Path, file: PeopleFile) -> None:
         Sessions(file, 60, 60).open("anna", ""),
     ]
 
-    kept = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"anna" in kept
-    assert not any(each.encode() in kept for each in secrets)
+    assert not any(secret.encode() in kept for secret in secrets)
     assert stat.S_IMODE((tmp_path / "people.db").stat().st_mode) == 0o600
 
 

@@ -63,9 +63,9 @@ def test_nobody_else_manages_people(service: Service) -> None:
     carl = Client(service, "operator")
     service.signed_in("dora", "viewer")
     own, other = None, None
-    for each in service.sessions.all():
-        own = each if each.person.id == "carl" else own
-        other = each if each.person.id == "dora" else other
+    for session in service.sessions.all():
+        own = session if session.person.id == "carl" else own
+        other = session if session.person.id == "dora" else other
     assert own is not None and other is not None
     told = [
         carl.post("/people/invite", name="eva", role="admin", whose="all"),

@@ -10,9 +10,9 @@ from ...support.console.screenshots import FOLDER, make
 
 def test_every_picture_of_the_docs_can_be_made_anew(tmp_path: Path) -> None:
     make(tmp_path)
-    pictures = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    pictures = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    assert pictures.keys() == {each.name for each in FOLDER.glob("console-*.png")}
+    assert pictures.keys() == {path.name for path in FOLDER.glob("console-*.png")}
     for name, data in pictures.items():
         width, height = struct.unpack(">II", data[16:24])
         assert (width, height) >= (1100, 860), name

@@ -61,10 +61,12 @@ def test_a_person_answers_a_question(
     url = f"{service.url}/approvals/{request.id}"
     page = httpx2.get(url, headers=headers, timeout=60).text
     assert "how many?" in unescape(page)
-    for each in pages:
+    for answered in pages:
         [digest, *_] = re.findall('name="digest" value="([0-9a-f]{64})"', page)
         form = {"form_token": token, "digest": digest, **fields}
-        answer = httpx2.post(f"{url}/{each}", data=form, headers=headers, timeout=60)
+        answer = httpx2.post(
+            f"{url}/{answered}", data=form, headers=headers, timeout=60
+        )
         assert answer.status_code in (200, 303), answer.text
         page = answer.text
 

@@ -133,8 +133,8 @@ async def test_what_new_rights_do_not_cover_is_withdrawn(
 ) -> None:
     anna = place.put("anna")
     requests = {agent: await place.waits(agent) for agent in "ab"}
-    for each in requests.values():
-        await place.rights.answer(anna, each, approval())
+    for request in requests.values():
+        await place.rights.answer(anna, request, approval())
     await place.rights.set_role("anna", role, agents, by="eva")
     left = [a for a, each in requests.items() if await place.approved_by(each)]
 
@@ -312,7 +312,7 @@ async def test_processes_that_vote_while_another_removes(place: Place) -> None:
 
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert place.people.find("anna") is None
-    assert {await place.approved_by(each) for each in requests} == {()}
+    assert {await place.approved_by(request) for request in requests} == {()}
 
 
 DIE = """
@@ -390,11 +390,11 @@ async def test_the_configuration_of_an_issuer_is_followed(
     }
     await place.rights.put_subjects(ISSUER, before)
     requests = {agent: await place.waits(agent) for agent in "ab"}
-    for each in requests.values():
-        await place.desk.approvals.answer(each.id, approval())
+    for request in requests.values():
+        await place.desk.approvals.answer(request.id, approval())
     await place.desk.approvals.answer(requests["a"].id, approval("dora"))
     await place.rights.put_subjects(issuer, {} if now is None else {subject: now})
-    names = [await place.approved_by(each) for each in requests.values()]
+    names = [await place.approved_by(request) for request in requests.values()]
     left = [a for a, found in zip("ab", names, strict=True) if "anna" in found]
 
     assert "".join(left) == kept

@@ -43,9 +43,9 @@ def begun(
     future = service.call("run_python", "coder", session=session, code=code)
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        for each in service.host.live_calls.all():
-            if each.number not in before and each.output.size:
-                return each, future
+        for live in service.host.live_calls.all():
+            if live.number not in before and live.output.size:
+                return live, future
         assert not future.done(), future.result()
         time.sleep(0.01)
     raise AssertionError("the program did not begin")
@@ -90,7 +90,7 @@ def test_a_run_is_followed_and_ended(
     assert operator.acts == {f"{path}/cancel"}
     answer = operator.act(f"{path}/cancel")
     assert answer.headers["location"] == "/runs"
-    assert [each for each in lines if each][-2:] == ["event: end", 'data: "cancelled"']
+    assert [line for line in lines if line][-2:] == ["event: end", 'data: "cancelled"']
     assert future.result(60).status == "cancelled"
     viewer.page(path, 404)
     operator.act(f"{path}/cancel", 404)
@@ -114,7 +114,7 @@ def test_a_secret_with_colours_inside_is_hidden(
     shown = viewer.page(path)
     service.portal.call(_cancel, service, call)
     future.result(60)
-    assert [each for each in lines if each][-1] == 'data: "cancelled"'
+    assert [line for line in lines if line][-1] == 'data: "cancelled"'
 
     assert event == [["", "[redacted] \\u{1b}[31m\n"]]
     assert "[redacted] \\u{1b}[31m" in shown
@@ -134,8 +134,8 @@ def test_a_run_is_ended_though_it_cannot_be_recorded(tmp_path: Path) -> None:
 def test_the_calls_of_a_program_are_a_tree(service: Service, viewer: Client) -> None:
     code = "tools.calculate(expression='6*7')\ntools.calculate(expression='1/0')"
     assert service.call("run_python", agent="coder", code=code).result(60).ok
-    inner = [each for each in records(service) if each.record.parent_id]
-    outer = next(each for each in records(service) if not each.record.parent_id)
+    inner = [record for record in records(service) if record.record.parent_id]
+    outer = next(record for record in records(service) if not record.record.parent_id)
     page = viewer.page(f"/runs/{outer.number}")
 
     assert len(inner) == 2

@@ -226,8 +226,8 @@ def five(service: Service) -> Iterator[None]:
     for number in range(5):
         service.asked(to=f"shop {number}")
     yield
-    for each in service.waiting():
-        service.deny(each)
+    for request in service.waiting():
+        service.deny(request)
 
 
 def promised(words: str) -> tuple[int, int]:

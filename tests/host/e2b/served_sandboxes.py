@@ -72,7 +72,7 @@ class Sandbox:
         events = await self.events(
             "process.Process/Start", process=config, stdin=False, **options
         )
-        data = [each["event"].get("data", {}) for each in events if "event" in each]
+        data = [event["event"].get("data", {}) for event in events if "event" in event]
         output = b"".join(b64decode(each.get("stdout", "")) for each in data)
         return output, events[-2:]
 

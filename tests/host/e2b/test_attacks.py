@@ -42,7 +42,7 @@ async def test_anothers_sandbox_is_not_there(tmp_path: Path) -> None:
         listed = await service.http.get("/v2/sandboxes", headers=key)
         alive = await service.http.get("/health", headers=sandbox.headers)
 
-    assert {each.status_code for each in answers} == {404}
+    assert {answer.status_code for answer in answers} == {404}
     assert listed.json() == []
     assert alive.status_code == 204
 
@@ -194,7 +194,7 @@ async def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str) -> Non
             ),
         ]
 
-    assert {each.status_code for each in answers} == {400}
+    assert {answer.status_code for answer in answers} == {400}
 
 
 async def test_paths_are_never_options_or_scripts(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_bodies_over_their_limit_are_refused(tmp_path: Path) -> None:
             "/process.Process/StreamInput", content=claimed, headers=sandbox.headers
         )
 
-    assert [each.status_code for each in answers] == [413] * 5
+    assert [answer.status_code for answer in answers] == [413] * 5
     assert b"resource_exhausted" in stream.content
 
 

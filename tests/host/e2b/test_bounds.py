@@ -13,7 +13,7 @@ from .served_sandboxes import POLICIES, Sandbox, Service, envelope, served
 
 pytestmark = pytest.mark.anyio
 
-MANY = {str(each): "" for each in range(20_000)}
+MANY = {str(number): "" for number in range(20_000)}
 
 
 @pytest.mark.promise("R53")
@@ -200,9 +200,9 @@ async def test_odd_files_are_answered(tmp_path: Path) -> None:
         listed = await sandbox.unary("filesystem.Filesystem/ListDir", path=".")
         left, _ = await sandbox.command("pgrep -c cat")
 
-    assert {each.status_code for each in answers.values()} == {400}
+    assert {answer.status_code for answer in answers.values()} == {400}
     assert written.status_code == 400
-    times = {each["name"]: each["modifiedTime"] for each in listed.json()["entries"]}
+    times = {entry["name"]: entry["modifiedTime"] for entry in listed.json()["entries"]}
     assert len(times) == 3
     assert left.strip() == b"0"
 

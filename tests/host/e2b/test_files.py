@@ -73,8 +73,8 @@ async def test_entries_are_shown_and_moved(tmp_path: Path) -> None:
         removed = await sandbox.unary(f"{service_name}/Remove", path="e")
         missing = await sandbox.unary(f"{service_name}/Stat", path="e")
 
-    assert [each["name"] for each in listed["entries"]] == ["link", "one", "pipe"]
-    users = {(each["owner"], each["group"]) for each in listed["entries"]}
+    assert [entry["name"] for entry in listed["entries"]] == ["link", "one", "pipe"]
+    users = {(entry["owner"], entry["group"]) for entry in listed["entries"]}
     assert users == {("user", "user")}
     assert stat["entry"]["symlinkTarget"] == "/home/user/d/one"
     assert moved.json()["entry"]["path"] == "/home/user/e/two"
@@ -181,7 +181,7 @@ async def test_files_have_metadata(tmp_path: Path) -> None:
 
     known = {"author": "mish", "kind": "x y"}
     assert written["metadata"] == stat.json()["entry"]["metadata"] == known
-    listed = [each.get("metadata") for each in found.json()["entries"]]
+    listed = [entry.get("metadata") for entry in found.json()["entries"]]
     assert listed == [known, {"own": "1"}]
     assert moved.json()["entry"]["metadata"] == known
     assert own.json()["entry"]["metadata"] == {"own": "1"}

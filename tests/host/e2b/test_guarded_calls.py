@@ -118,11 +118,11 @@ async def test_calls_are_in_the_records(tmp_path: Path) -> None:
         await sandbox.code(code="raise SystemExit(3)")
         records = await written(service, 5)
 
-    found = {(each.tool_name[8:], each.status): each for each in records}
+    found = {(record.tool_name[8:], record.status): record for record in records}
     create, code = found["create", "ok"], found["code", "ok"]
     allowed, denied = found["command", "ok"], found["command", "denied"]
     missing = found["read", "error"]
-    assert {each.agent_id for each in records} == {"a"}
+    assert {record.agent_id for record in records} == {"a"}
     assert create.tool_name == "sandbox.create"
     assert create.arguments["env"] == ["MY_VALUE"]
     assert (allowed.status, allowed.verdict) == ("ok", "allowed")
@@ -157,7 +157,7 @@ async def test_calls_have_spans(tmp_path: Path, spans: InMemorySpanExporter) -> 
         await written(service, 3)
         [record] = service.host.executor.records.query(tool_name="sandbox.command")
 
-    found = {each.name: each for each in spans.get_finished_spans()}
+    found = {span.name: span for span in spans.get_finished_spans()}
     command = found["execute_tool sandbox.command"]
     read = found["execute_tool sandbox.read"]
     assert "execute_tool sandbox.create" in found
@@ -182,7 +182,7 @@ async def test_calls_are_in_the_audit_log(tmp_path: Path) -> None:
         await sandbox.write("x", b"")
 
     records = [json.loads(line) for line in log.read_text().splitlines()]
-    tools = [each["tool"] for each in records if each.get("event") == "outcome"]
+    tools = [record["tool"] for record in records if record.get("event") == "outcome"]
     assert tools == ["sandbox.create", "sandbox.command", "sandbox.write"]
 
 
@@ -190,10 +190,10 @@ async def live_call(service: Service, tool: str, state: str = "running") -> Live
     """Return the call of a tool that lives, once it was admitted or waits."""
     with anyio.fail_after(60):
         while True:
-            for each in service.host.live_calls.all():
-                if (each.tool, each.state) == (tool, state):
-                    if each.deadline or state == "parked":
-                        return each
+            for call in service.host.live_calls.all():
+                if (call.tool, call.state) == (tool, state):
+                    if call.deadline or state == "parked":
+                        return call
             await anyio.sleep(0.01)
 
 
@@ -381,7 +381,7 @@ async def test_a_storm_that_a_command_leaves_behind_is_charged_as_it_counts_itse
         charged = await used(service, "cpu_ms")
         commands = service.host.executor.records.query(tool_name="sandbox.command")
 
-    charged -= sum(int(each.usage["cpu_ms"]) for each in commands)
+    charged -= sum(int(command.usage["cpu_ms"]) for command in commands)
     assert 0.95 * oracle <= charged <= 1.05 * oracle + 150
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 def texts(lines: list[dict[str, Any]], kind: str) -> str:
-    return "".join(each["text"] for each in lines if each["type"] == kind)
+    return "".join(line["text"] for line in lines if line["type"] == kind)
 
 
 async def contexts(
@@ -70,9 +70,9 @@ Value()
         lines = await sandbox.code(code=code)
 
     told = [
-        {name: each[name] for name in each if name not in ("type", "timestamp")}
-        for each in lines
-        if each["type"] in ("stdout", "result")
+        {name: line[name] for name in line if name not in ("type", "timestamp")}
+        for line in lines
+        if line["type"] in ("stdout", "result")
     ]
     assert told == [
         {"text": "a\n"},
@@ -185,7 +185,7 @@ async def test_cells_are_those_of_a_notebook_with_data_of_charts(
         last = await sandbox.code(code="_ + '!'")
 
     assert texts(lines, "stdout") == "hi\n"
-    [shown, value] = [each for each in lines if each["type"] == "result"]
+    [shown, value] = [line for line in lines if line["type"] == "result"]
     assert (shown["chart"], shown["data"]) == ({"type": "bar"}, {"a": [1]})
     assert value["text"] == "text"
     assert texts(last, "result") == "text!"

@@ -92,9 +92,9 @@ async def test_sandboxes_have_cells_on_a_node(redis_url: str, tmp_path: Path) ->
             "/v2/sandboxes", json={}, headers=service.key()
         )
         assert refused.status_code == 429
-        for each in (sandbox, other):
+        for ended in (sandbox, other):
             gone = await service.http.delete(
-                f"/sandboxes/{each.id}", headers=service.key()
+                f"/sandboxes/{ended.id}", headers=service.key()
             )
             assert gone.status_code == 204
         assert cells.active_cells == 0

@@ -122,7 +122,9 @@ async def test_a_server_gets_what_was_approved_as_it_was_written(
         ),
     ]
     assert answers[-1].startswith("400|")
-    shown = {(each.arguments["path"], each.arguments["query"]) for each in records}
+    shown = {
+        (record.arguments["path"], record.arguments["query"]) for record in records
+    }
     assert {("/status", "a=1"), ("/a%09b", "id=%207")} <= shown
 
 

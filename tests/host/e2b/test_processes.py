@@ -38,7 +38,7 @@ async def started(
 
 
 def said(events: list[Any], name: str = "stdout") -> bytes:
-    data = [each["event"].get("data", {}) for each in events if "event" in each]
+    data = [event["event"].get("data", {}) for event in events if "event" in event]
     return b"".join(b64decode(each.get(name, "")) for each in data)
 
 

@@ -103,12 +103,13 @@ async def test_records_spans_metrics_and_log_are_the_same(
         await call_all(service, command)
         await written(service, 4)
         records = {
-            each.tool_name: each for each in service.host.executor.records.all_records()
+            record.tool_name: record
+            for record in service.host.executor.records.all_records()
         }
     found = {
-        str((each.attributes or {})["gen_ai.tool.name"]): each
-        for each in spans.get_finished_spans()
-        if each.name.startswith("execute_tool")
+        str((span.attributes or {})["gen_ai.tool.name"]): span
+        for span in spans.get_finished_spans()
+        if span.name.startswith("execute_tool")
     }
     lines = (tmp_path / "audit.jsonl").read_text().splitlines()
     log = [json.loads(line) for line in lines]

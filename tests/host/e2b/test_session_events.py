@@ -100,8 +100,8 @@ async def test_a_fork_is_opened_and_the_stop_of_the_server_ends_all(
         copy = made["sandbox"]["sandboxID"]
         await sandbox.start("sleep", "600")
 
-    for each in (sandbox.id, copy):
-        assert kinds(seen, each) == ["session.opened", "session.closed shutdown"]
+    for number in (sandbox.id, copy):
+        assert kinds(seen, number) == ["session.opened", "session.closed shutdown"]
 
 
 async def test_a_lost_cell_ends_its_sandbox_once_that_is_found(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ async def test_a_snapshot_is_its_tokens_alone(tmp_path: Path) -> None:
         )
         names = await listed(service, "b")
 
-    assert [each.status_code for each in answers] == [404, 404]
+    assert [answer.status_code for answer in answers] == [404, 404]
     assert (deleted.status_code, taken.status_code, names) == (404, 404, [])
 
 
@@ -176,7 +176,7 @@ async def test_names_cannot_lead_anywhere(tmp_path: Path) -> None:
             for name in ("../x", "a/b", "", "x" * 129, "a\0b")
         ]
 
-    assert [each.status_code for each in answers] == [400] * 5
+    assert [answer.status_code for answer in answers] == [400] * 5
 
 
 async def test_old_snapshots_are_deleted_and_foreign_ones_refused(

@@ -19,7 +19,7 @@ SERVICE = "filesystem.Filesystem"
 async def asked(sandbox: Sandbox, watcher: str) -> set[tuple[str, str]]:
     answer = await sandbox.unary(f"{SERVICE}/GetWatcherEvents", watcherId=watcher)
     assert answer.status_code == 200, answer.text
-    return {(each["name"], each["type"][11:]) for each in answer.json()["events"]}
+    return {(event["name"], event["type"][11:]) for event in answer.json()["events"]}
 
 
 async def test_events_are_there_when_they_are_asked_for(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_events_are_streamed_to_the_end_of_the_sandbox(tmp_path: Path) -> 
     messages = envelopes(heard)
 
     assert messages[0] == {"start": {}}
-    events = [each["filesystem"] for each in messages if "filesystem" in each]
+    events = [message["filesystem"] for message in messages if "filesystem" in message]
     assert {"name": "a/b", "type": "EVENT_TYPE_CREATE"} in events
 
 
@@ -94,8 +94,8 @@ async def test_events_describe_what_is_there(tmp_path: Path) -> None:
         stat = await sandbox.unary(f"{SERVICE}/Stat", path="d/new")
 
     entries = {
-        (each["name"], each["type"][11:]): each.get("entry")
-        for each in answer.json()["events"]
+        (event["name"], event["type"][11:]): event.get("entry")
+        for event in answer.json()["events"]
     }
     new = stat.json()["entry"]
     assert (new["path"], new["size"]) == ("/home/user/d/new", "3")

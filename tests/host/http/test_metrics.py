@@ -40,7 +40,7 @@ async def test_prometheus_reads_the_metrics_of_a_server(tmp_path: Path) -> None:
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
     lines = answer.text.splitlines()
-    [calls] = [each for each in lines if each.startswith("toolcell_calls_total{")]
+    [calls] = [line for line in lines if line.startswith("toolcell_calls_total{")]
     assert 'gen_ai_tool_name="calculate"' in calls and 'gen_ai_agent_id="a"' in calls
     assert "toolcell_cells_active" in answer.text
     assert "toolcell_call_duration_seconds_bucket" in answer.text

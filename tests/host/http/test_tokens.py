@@ -92,7 +92,7 @@ def test_another_text_is_no_token(tmp_path: Path, change: object) -> None:
         token, text = store.create("a")
         others = [change(text), token.id, f"tcl_{token.id}_", f"tcl__{text}", "\udcff"]
 
-        assert [store.find(each) for each in others] == [None] * 5
+        assert [store.find(other) for other in others] == [None] * 5
         assert store.find(text) == token
 
 

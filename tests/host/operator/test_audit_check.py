@@ -41,7 +41,7 @@ def test_a_check_finds_what_was_cut_off_after_a_kept_head(tmp_path: Path) -> Non
     assert check.start([head])
     report = finished(check).state.report
     assert report is not None
-    assert [each.kind for each in report.problems] == ["truncated"]
+    assert [problem.kind for problem in report.problems] == ["truncated"]
 
     path.unlink()
     assert check.start()

@@ -104,9 +104,9 @@ class Listened:
         """Return the first event of a type, once it is there."""
         with anyio.fail_after(60):
             while True:
-                for each in self.seen:
-                    if each.kind == kind:
-                        return each
+                for event in self.seen:
+                    if event.kind == kind:
+                        return event
                 await anyio.sleep(0.01)
 
 
@@ -299,12 +299,12 @@ CAUSES: dict[str, Callable[[Listened], Awaitable[Any]]] = {
 def test_the_table_is_closed() -> None:
     assert set(EVENTS) == set(CAUSES)
     schemas = openapi_document("1")["components"]["schemas"]
-    assert {each.__name__ for each in EVENTS.values()} <= set(schemas)
+    assert {event.__name__ for event in EVENTS.values()} <= set(schemas)
     described = schemas["StreamedEvent"]["discriminator"]["mapping"]
     assert set(described) == {"stream.opened", *EVENTS}
-    assert all(each.__doc__ for each in EVENTS.values())
+    assert all(event.__doc__ for event in EVENTS.values())
     told = (ROOT / "docs" / "rest.md").read_text()
-    assert [each for each in EVENTS if f"`{each}`" not in told] == []
+    assert [event for event in EVENTS if f"`{event}`" not in told] == []
 
 
 # Sandboxes of E2B's API have a home of their own, and so namespaces.

@@ -26,6 +26,6 @@ async def test_a_line_that_is_no_record_is_left_out(tmp_path: Path, form: str) -
     lines = exported.decode().splitlines()
 
     if form == "jsonl":
-        assert [json.loads(each)["seq"] for each in lines] == [2, 1]
+        assert [json.loads(line)["seq"] for line in lines] == [2, 1]
     else:
-        assert [each.partition(",")[0] for each in lines] == ["seq", "2", "1"]
+        assert [line.partition(",")[0] for line in lines] == ["seq", "2", "1"]

@@ -157,11 +157,11 @@ async def test_a_call_is_seen_with_its_output_and_can_be_ended(tmp_path: Path) -
         "parent": None,
         "status": "cancelled",
     }
-    acted = [each for each in events(tmp_path) if each["event"] == "call_cancelled"]
+    acted = [event for event in events(tmp_path) if event["event"] == "call_cancelled"]
     assert [(each["by"], each["call_id"], each["agent_id"]) for each in acted] == [
         ("Ann", "one", "a")
     ]
-    last = next(each for each in events(tmp_path) if each.get("call_id") == "one")
+    last = next(event for event in events(tmp_path) if event.get("call_id") == "one")
     assert (last["event"], last["status"]) == ("outcome", "cancelled")
 
 
@@ -205,9 +205,9 @@ async def test_sessions_are_seen_interrupted_and_closed(tmp_path: Path) -> None:
             with pytest.raises(InvalidInputError):
                 await stop(way, by="Bob")
     done = [
-        (each["event"], each["by"], each["agent_id"], each["session"])
-        for each in events(tmp_path)
-        if each["event"].startswith("session_")
+        (event["event"], event["by"], event["agent_id"], event["session"])
+        for event in events(tmp_path)
+        if event["event"].startswith("session_")
     ]
     assert done == [
         ("session_closed", "Bob", "a", "s"),
@@ -233,7 +233,7 @@ async def test_a_call_is_ended_though_it_cannot_be_recorded(
         assert call.status == "cancelled"
         assert live.all() == []
 
-    [told] = [each for each in caplog.messages if "call_cancelled" in each]
+    [told] = [message for message in caplog.messages if "call_cancelled" in message]
     assert "'by': 'Ann'" in told
     assert "'call_id': 'one'" in told
 

@@ -52,7 +52,7 @@ def test_what_is_kept_has_a_bound_however_it_is_printed(size: int) -> None:
     kept = sum(len(data) for _, data in found)
     assert missing + kept == ring.size
     assert 0 < kept <= MAX_BYTES
-    assert sum(len(each.data) for each in ring._pieces) <= MAX_BYTES + 4_096
+    assert sum(len(piece.data) for piece in ring._pieces) <= MAX_BYTES + 4_096
     assert len(ring._pieces) <= 513
 
 

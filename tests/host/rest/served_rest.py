@@ -78,8 +78,8 @@ class Service:
         with anyio.fail_after(60):
             while True:
                 told = await self.get("/v1/approvals", name)
-                for each in told.json()["approvals"]:
-                    return {**each, "call": call.json()["id"]}
+                for approval in told.json()["approvals"]:
+                    return {**approval, "call": call.json()["id"]}
                 await anyio.sleep(0.02)
 
     @asynccontextmanager

@@ -31,7 +31,7 @@ async def test_a_call_is_made_and_found_again_in_calls_and_records(
         records = (await service.get("/v1/records", call_id=call["id"])).json()
         left = (await service.get("/v1/budgets")).json()
 
-    assert {each["name"] for each in tools} == {"calculate", "hold", "pay"}
+    assert {tool["name"] for tool in tools} == {"calculate", "hold", "pay"}
     assert made.status_code == again.status_code == 200
     assert (call["state"], call["result"]["content"]) == ("ended", 42)
     assert again.json() == call
@@ -158,8 +158,11 @@ async def test_without_a_valid_token_nothing_is_answered(
             for path in ("/v1/openapi.json", "/healthz", "/readyz")
         ]
 
-    for each in (*told, posted, revoked):
-        assert (each.status_code, each.headers["www-authenticate"]) == (401, "Bearer")
+    for answer in (*told, posted, revoked):
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (
+            401,
+            "Bearer",
+        )
     assert public == [200, 200, 200]
 
 

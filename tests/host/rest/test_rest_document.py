@@ -101,7 +101,9 @@ def test_the_document_names_every_operation_and_its_refusals() -> None:
     }
     assert document["openapi"] == "3.1.0"
     assert document["security"] == [{"token": []}]
-    assert named == {(each.method, each.path, each.name) for each in OPERATIONS}
+    assert named == {
+        (operation.method, operation.path, operation.name) for operation in OPERATIONS
+    }
     answers = document["paths"]["/v1/calls"]["post"]["responses"]
     assert answers.keys() == set(
         "200 202 400 401 408 409 413 415 422 429 500 503".split()

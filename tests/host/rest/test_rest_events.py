@@ -126,7 +126,7 @@ async def test_a_reader_that_leaves_during_the_replay_says_nothing(
                 await anyio.sleep(0.01)
         assert (await service.get("/v1/approvals")).status_code == 200
 
-    assert [each for each in caplog.records if each.name == "asyncio"] == []
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def collected(events: Events, last_id: str | None) -> list[bytes]:

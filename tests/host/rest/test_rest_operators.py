@@ -32,9 +32,9 @@ async def held(service: Service, name: str, call_id: str) -> dict[str, Any]:
     with anyio.fail_after(60):
         while True:
             told = await service.get("/v1/live", "operator", agent="*")
-            for each in told.json()["calls"]:
-                if each["call_id"] == call_id and each["deadline"]:
-                    call: dict[str, Any] = each
+            for live in told.json()["calls"]:
+                if live["call_id"] == call_id and live["deadline"]:
+                    call: dict[str, Any] = live
                     return call
             await anyio.sleep(0.01)
 
@@ -73,9 +73,7 @@ async def test_an_operator_sees_and_ends_the_calls_of_all_agents(
         for each in audit_page(tmp_path / "audit.jsonl")
         if each.record["event"] == "call_cancelled"
     ]
-    assert [(each["by"], each["call_id"]) for each in acts] == [
-        (f"token {token}", "one")
-    ]
+    assert [(act["by"], act["call_id"]) for act in acts] == [(f"token {token}", "one")]
 
 
 async def test_an_operator_reads_budgets_and_records_of_all(tmp_path: Path) -> None:
@@ -99,14 +97,14 @@ async def test_an_operator_reads_budgets_and_records_of_all(tmp_path: Path) -> N
             for name in ("since", "until")
         }
 
-    assert [each["agent_id"] for each in agents] == ["a", "b"]
+    assert [agent["agent_id"] for agent in agents] == ["a", "b"]
     assert agents[0] == of_a
     [limit] = of_a["limits"]
     assert (limit["maximum"], limit["used"], limit["left"]) == (1000, 2, 998)
-    assert [each["agent_id"] for each in first["records"]] == ["b", "a"]
-    assert [each["agent_id"] for each in second.json()["records"]] == ["a"]
+    assert [record["agent_id"] for record in first["records"]] == ["b", "a"]
+    assert [record["agent_id"] for record in second.json()["records"]] == ["a"]
     assert second.json()["next"] is None
-    assert [each["agent_id"] for each in own["records"]] == ["b"]
+    assert [record["agent_id"] for record in own["records"]] == ["b"]
     assert [len(times[name].json()["records"]) for name in times] == [3, 0]
 
 
@@ -138,7 +136,8 @@ async def test_records_are_found_by_what_was_called_and_how_it_ended(
         ]
 
     found = [
-        (query, [each["call_id"] for each in page["records"]]) for query, page in told
+        (query, [record["call_id"] for record in page["records"]])
+        for query, page in told
     ]
     assert found == expected
 

@@ -107,7 +107,9 @@ async def test_usage_is_told_while_a_program_runs_and_harms_it_not(
         first = {**run("import time; time.sleep(600)"), "id": "one"}
         await service.post("/v1/calls", first, wait=0)
         with anyio.fail_after(60):
-            while not [each for each in await sessions(service, "a") if each["usage"]]:
+            while not [
+                session for session in await sessions(service, "a") if session["usage"]
+            ]:
                 await anyio.sleep(0.01)
         assert (await service.get("/v1/calls/one", wait=0)).json()["state"] == "running"
         await service.post("/v1/calls/one/cancel")

@@ -38,7 +38,9 @@ async def begun(service: Service, count: int) -> None:
     """Wait until so many clients are answered."""
     connections: Any = service.web.server_state.connections
     with anyio.fail_after(60):
-        while len([each for each in connections if each.cycle]) < count:
+        while (
+            len([connection for connection in connections if connection.cycle]) < count
+        ):
             await anyio.sleep(0.01)
 
 
@@ -80,8 +82,8 @@ async def test_memory_is_flat_and_others_miss_nothing(tmp_path: Path) -> None:
         finally:
             tracemalloc.stop()
         call = await service.get("/v1/live", "operator", agent="*")
-        for each in readers:
-            each.close()
+        for reader in readers:
+            reader.close()
 
     # 20 MB were told to each of five readers, and 1 MB of it is kept for all.
     assert after - before < 3_000_000

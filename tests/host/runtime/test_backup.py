@@ -72,7 +72,7 @@ async def test_a_host_that_runs_is_copied_and_brought_back(tmp_path: Path) -> No
     (tmp_path / "new").mkdir()
     assert restore(new, tmp_path / "backup") == made
 
-    assert {each.name for each in made.files} > {"guard.db", "records.db", "tokens.db"}
+    assert {file.name for file in made.files} > {"guard.db", "records.db", "tokens.db"}
     assert made.files[-1].kind == "audit"
     assert verify_audit(tmp_path / "new/audit.jsonl").ok
     assert new.tools.mcp_pins.read_text() == '{"pinned": {}}'
@@ -123,14 +123,14 @@ async def test_rotated_files_of_the_audit_log_come_along(tmp_path: Path) -> None
         for number in range(100):
             log.append("note", number=number)
         head = log.head()
-    names = {each.name for each in (tmp_path / "old").glob("audit.jsonl*")}
+    names = {path.name for path in (tmp_path / "old").glob("audit.jsonl*")}
     made = back_up(old, tmp_path / "backup")
     (tmp_path / "new").mkdir()
     restore(new, tmp_path / "backup")
 
     assert len(names) > 3
-    assert {each.name for each in made.files} == names
-    assert {each.name for each in (tmp_path / "new").glob("audit*")} == names
+    assert {file.name for file in made.files} == names
+    assert {path.name for path in (tmp_path / "new").glob("audit*")} == names
     assert verify_audit(tmp_path / "new/audit.jsonl", anchors=[head]).ok
 
 
@@ -143,10 +143,10 @@ async def test_a_backup_is_for_its_owner_alone_and_has_no_logs_beside(
 
     backup = tmp_path / "backup"
     assert stat.S_IMODE(backup.stat().st_mode) == 0o700
-    modes = {stat.S_IMODE(each.stat().st_mode) for each in backup.iterdir()}
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in backup.iterdir()}
     assert modes == {0o600}
     assert not list(backup.glob("*-wal")) and not list(backup.glob("*-shm"))
-    assert [each for each in tmp_path.iterdir() if "partial" in each.name] == []
+    assert [path for path in tmp_path.iterdir() if "partial" in path.name] == []
     with closing(sqlite3.connect(backup / "guard.db")) as file:
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
@@ -226,7 +226,7 @@ def test_the_command_line_copies_and_restores(tmp_path: Path) -> None:
     folder = str(tmp_path / "backup")
     copied = toolcell("backup", folder, *options, "--json")
     assert {"guard.db", "records.db"} <= {
-        each["name"] for each in json.loads(copied.stdout)["files"]
+        file["name"] for file in json.loads(copied.stdout)["files"]
     }
     refused = toolcell("restore", folder, *options)
     assert (refused.returncode, refused.stdout) == (2, b""), refused.stderr

@@ -89,7 +89,9 @@ async def test_a_call_of_a_program_has_the_caller_of_the_program(
         program = "tools.calculate(expression='1')"
         await client.call_tool("run_python", {"code": program})
 
-    told = {each["tool"]: each["caller"] for each in records(tmp_path, "decision")}
+    told = {
+        record["tool"]: record["caller"] for record in records(tmp_path, "decision")
+    }
     assert told == {"run_python": "test", "calculate": "test"}
 
 
@@ -110,5 +112,5 @@ async def test_callers_of_one_tool_at_once_are_not_mixed_up(tmp_path: Path) -> N
                 with called_by(name):
                     await executor.call(call)
 
-    told = [each.get("caller") for each in records(tmp_path, "decision")]
+    told = [record.get("caller") for record in records(tmp_path, "decision")]
     assert told == ["anna", "eva", None, "anna"]

@@ -70,7 +70,7 @@ total
         ("calculate", "ok"),
         ("run_python", "error"),
     ]
-    assert [(each.call_id, each.agent_id) for each in records] == [
+    assert [(record.call_id, record.agent_id) for record in records] == [
         (call["id"], "a") for call in calls
     ]
 

@@ -110,16 +110,16 @@ async def test_no_record_log_span_or_file_has_a_value(
     assert found_below(folder, spellings(VALUE)) == set()
     command = ["credentials", "list", "--json", "--config", str(path)]
     listed = CliRunner().invoke(make_app(["credentials"]), command).stdout
-    last = max(each.started_at for each in records if "used" in str(each.result))
+    last = max(record.started_at for record in records if "used" in str(record.result))
     assert json.loads(listed)[0]["last_use"] == last.isoformat(timespec="seconds")
     assert "audit.jsonl" in found_below(folder, [placeholder])
-    reasons = [each.reason for each in records if each.status == "denied"]
+    reasons = [record.reason for record in records if record.status == "denied"]
     assert sorted(map(str, reasons)) == [
         "credential_misplaced",
         "credential_misplaced",
         "denied",
     ]
-    used = [each.result for each in records if each.status == "ok"]
+    used = [record.result for record in records if record.status == "ok"]
     assert [each["used"] for each in used if isinstance(each, dict)] == [["api"]] * 2
     log = (folder / "audit.jsonl").read_text()
     assert log.count('"credential_misplaced"') == 2

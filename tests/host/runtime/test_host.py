@@ -120,8 +120,8 @@ async def test_lost_counters_are_told_at_the_start(
         async with Host.from_config(path, environ={}) as host:
             await host.call("calculate", SUM, agent_id="a", run=RUN)
     assert "begin anew" not in caplog.text
-    for each in (tmp_path / "state").glob("guard.db*"):
-        each.unlink()
+    for file in (tmp_path / "state").glob("guard.db*"):
+        file.unlink()
     if loss == "emptied":
         (tmp_path / "state/guard.db").touch()
     async with Host.from_config(path, environ={}):

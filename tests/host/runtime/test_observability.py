@@ -101,7 +101,7 @@ async def test_calls_and_refusals_are_counted(
     assert grown("toolcell.call.duration", tool="calculate") == 5
     # Nearly all calls are shorter than a second.
     bounds = after["toolcell.call.duration"][0].explicit_bounds
-    assert len([each for each in bounds if each < 1]) > 5
+    assert len([bound for bound in bounds if bound < 1]) > 5
 
 
 async def test_names_that_nobody_registered_make_no_series(
@@ -113,8 +113,8 @@ async def test_names_that_nobody_registered_make_no_series(
     points = read(metric_reader)["toolcell.calls"]
 
     assert value(points, tool="unknown", agent="unknown", status="error") >= 20
-    assert not [each for each in points if "made_up" in str(each.attributes)]
-    assert not [each for each in points if "nobody" in str(each.attributes)]
+    assert not [point for point in points if "made_up" in str(point.attributes)]
+    assert not [point for point in points if "nobody" in str(point.attributes)]
 
 
 async def test_cells_and_limits_are_shown_while_a_host_is_open(

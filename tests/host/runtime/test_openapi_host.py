@@ -85,7 +85,7 @@ async def test_an_operation_is_called_once_it_is_approved(
     async with Host.from_config(path, environ={}) as host:
         again = await host.call("pets__act", {}, agent_id="a")
     assert again.content == {"method": "DELETE", "target": "/p"}
-    assert [each.method for each in api.requests] == ["GET", "DELETE"]
+    assert [request.method for request in api.requests] == ["GET", "DELETE"]
     assert (tmp_path / "openapi_pins.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -161,7 +161,7 @@ async def test_our_own_rest_is_an_api_like_any_other(tmp_path: Path) -> None:
         assert code == 0, shown
         token = service.keys["a"]
         async with Host.from_config(path, environ={"TOKEN": token}) as host:
-            names = [each.name for each in host.tools("a")]
+            names = [tool.name for tool in host.tools("a")]
             sums = {"tool": "calculate", "arguments": {"expression": "6 * 7"}}
             called = await host.call("rest__makeCall", {"body": sums}, agent_id="a")
             content: Any = called.content

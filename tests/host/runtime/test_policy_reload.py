@@ -41,7 +41,7 @@ def audited(tmp_path: Path) -> Path:
 
 
 async def names(client: Client) -> list[str]:
-    return [each.name for each in (await client.list_tools(cache_mode="refresh")).tools]
+    return [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]
 
 
 def version_of(text: str) -> str:
@@ -93,12 +93,12 @@ async def test_stale_policies_are_recorded_and_measured(
 
     first, other = seen[0][1], version_of(DENIED)
     assert seen == [(0, first), (1, first), (0, first), (0, other)]
-    assert [(each["event"], each["version"]) for each in records] == [
+    assert [(record["event"], record["version"]) for record in records] == [
         ("policies_stale", first),
         ("policies", first),
         ("policies", other),
     ]
-    assert all(each["files"] == [str(audited)] for each in records)
+    assert all(record["files"] == [str(audited)] for record in records)
     assert "alow" in records[0]["problem"]
 
 

@@ -169,7 +169,7 @@ def test_pictures_that_are_artifacts_have_one_name(tmp_path: Path) -> None:
     assert b"\x1b" not in done.stderr
     assert "\u202e" not in done.stderr.decode()
     names = {"mine.png", "\\u{1b}[2J\\n.png", "\\u{202e}gnp.png"}
-    assert {each.name for each in (tmp_path / "made").iterdir()} == names
+    assert {path.name for path in (tmp_path / "made").iterdir()} == names
 
 
 def test_hidden_characters_of_texts_are_written_out(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ async def test_a_host_tells_of_a_call_that_waits_and_of_its_answer(
             [asked] = await host.approvals.pending()
             await host.approvals.answer(asked.id, Approve(approver="Ann"))
         await until(lambda: len(api.requests) == 2)
-    first, second = (verified(each) for each in api.requests)
+    first, second = (verified(request) for request in api.requests)
 
     assert results[0].content == "paid"
     assert first["type"] == "approval.asked" and second["type"] == "approval.answered"
@@ -188,8 +188,8 @@ async def test_a_host_tells_of_a_call_that_waits_and_of_its_answer(
     assert second["data"]["approver"] == "Ann"
     assert (first["data"]["approvers"], first["data"]["approved_by"]) == (1, [])
     assert second["data"]["approved_by"] == ["Ann"]
-    assert {each.target for each in api.requests} == {"/hook?room=1"}
-    assert all(each.method == "POST" for each in api.requests)
+    assert {request.target for request in api.requests} == {"/hook?room=1"}
+    assert all(request.method == "POST" for request in api.requests)
     assert b"secret-friend" not in api.requests[0].body + api.requests[1].body
 
 
@@ -220,17 +220,19 @@ async def test_each_end_is_told_once(place: Place, api: WebAPI) -> None:
         await until(lambda: len(api.requests) == 5)
         place.clock.now += 101
         await until(lambda: len(api.requests) == 6)
-    told = [(data(each)["type"], data(each)["data"]["id"]) for each in api.requests]
+    told = [
+        (data(request)["type"], data(request)["data"]["id"]) for request in api.requests
+    ]
 
-    assert told[:3] == [("approval.asked", each) for each in names.values()]
+    assert told[:3] == [("approval.asked", name) for name in names.values()]
     assert sorted(told[3:5]) == sorted(
         ("approval.answered", names[each]) for each in ("yes", "no")
     )
     assert told[5:] == [("approval.expired", names["late"])]
-    statuses = [data(each)["data"].get("status") for each in api.requests]
+    statuses = [data(request)["data"].get("status") for request in api.requests]
     assert sorted(filter(None, statuses)) == ["approved", "rejected"]
-    assert len({each.header("webhook-id") for each in api.requests}) == 6
-    assert all(b"hidden words" not in each.body for each in api.requests)
+    assert len({request.header("webhook-id") for request in api.requests}) == 6
+    assert all(b"hidden words" not in request.body for request in api.requests)
 
 
 async def test_a_request_that_waits_again_is_told_again(
@@ -293,7 +295,7 @@ async def test_a_webhook_is_told_of_its_own_events_alone(
         place.clock.now += 101
         await until(lambda: api.requests)
 
-    assert [data(each)["type"] for each in api.requests] == ["approval.expired"]
+    assert [data(request)["type"] for request in api.requests] == ["approval.expired"]
 
 
 async def test_a_failed_message_is_tried_again_with_growing_pauses(
@@ -313,8 +315,8 @@ async def test_a_failed_message_is_tried_again_with_growing_pauses(
                 api.answers.clear()
             await until(lambda tries=tries: len(api.requests) == tries)
         await until(lambda: queue.waiting("w0") == 0)
-    ids = {each.header("webhook-id") for each in api.requests}
-    times = [each.header("webhook-timestamp") for each in api.requests]
+    ids = {request.header("webhook-id") for request in api.requests}
+    times = [request.header("webhook-timestamp") for request in api.requests]
 
     assert len(ids) == 1
     assert times == [str(int(START) + each) for each in (0, 5, 15, 35, 75)]
@@ -332,7 +334,7 @@ async def test_a_message_that_nobody_takes_is_dropped_after_a_day(
         await until(lambda: len(api.requests) == 2)
         await until(lambda: queue.waiting("w0") == 0)
 
-    assert {each.target for each in api.requests} == {"/hook"}
+    assert {request.target for request in api.requests} == {"/hook"}
 
 
 async def test_a_dead_receiver_delays_nobody(place: Place, api: WebAPI) -> None:
@@ -376,7 +378,7 @@ async def test_two_hosts_of_one_folder_deliver_once(place: Place, api: WebAPI) -
             await place.ask(str(number))
         await until(lambda: len(api.requests) >= 50 and queue.waiting("w0") == 0)
 
-    assert len({each.header("webhook-id") for each in api.requests}) == 50
+    assert len({request.header("webhook-id") for request in api.requests}) == 50
     assert len(api.requests) == 50
 
 
@@ -389,7 +391,7 @@ async def test_requests_from_before_the_first_start_are_not_told(
         new = await place.ask("new")
         await until(lambda: api.requests)
 
-    assert [data(each)["data"]["id"] for each in api.requests] == [new]
+    assert [data(request)["data"]["id"] for request in api.requests] == [new]
 
 
 def test_the_messages_that_wait_are_bounded(tmp_path: Path) -> None:

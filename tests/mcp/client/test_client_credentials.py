@@ -69,10 +69,12 @@ network = {json.dumps(network)}
 async def asked(config: HostConfig, *expressions: str) -> list[Any]:
     async with offering_toolset(config, "files", {}) as toolset:
         results = [
-            await executor(*toolset.tools).call(call("files__ask", expression=each))
-            for each in expressions
+            await executor(*toolset.tools).call(
+                call("files__ask", expression=expression)
+            )
+            for expression in expressions
         ]
-    return [json.loads(each.to_text()) for each in results]
+    return [json.loads(result.to_text()) for result in results]
 
 
 @pytest.mark.parametrize("agents", [["mcp:files"], ["*"]])

@@ -164,7 +164,7 @@ async def test_names_of_servers_stay_apart(tmp_path: Path) -> None:
         results = [
             await host.call(call(name)) for name in ("echo", "one__echo", "two__echo")
         ]
-        assert [each.content for each in results] == ["ours", "{}", "{}"]
+        assert [result.content for result in results] == ["ours", "{}", "{}"]
         assert (one.log("called"), two.log("called")) == (["echo"], ["echo"])
         mine = MCPToolset(
             "three", one.command(), prefix="one", pins=MCPPins({"three": _of(first)})
@@ -301,7 +301,7 @@ async def test_a_server_may_not_ask_for_anything(tmp_path: Path) -> None:
         assert (await ask(toolset, "echo")).ok
 
     answers = [json.loads(line) for line in server.log("told")[: len(methods)]]
-    assert all("code" in each for each in answers)
+    assert all("code" in answer for answer in answers)
     assert loop.error is not None and loop.error.details == {"outcome": "unknown"}
 
 

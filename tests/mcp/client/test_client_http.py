@@ -123,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.forgets = False
             self.reply(self.server.forgotten.replace(b"null", b"%d" % number), 404)
         elif method == "tools/list":
-            self.reply(self.result(number, tools=[definition(each) for each in TOOLS]))
+            self.reply(self.result(number, tools=[definition(tool) for tool in TOOLS]))
         elif method == "tools/call":
             self.server.called.append(message["params"]["name"])
             self.act(number, message["params"]["name"])
@@ -274,9 +274,9 @@ async def test_events_that_arrive_in_pieces_are_whole() -> None:
             yield text[start : start + size]
 
     for size in (1, 2, 3, 5, len(text)):
-        events = [each async for each in read_events(pieces(size), 100, Pace())]
+        events = [event async for event in read_events(pieces(size), 100, Pace())]
         assert b"".join(events) == text
-        assert [each.strip() for each in events] == [
+        assert [event.strip() for event in events] == [
             b"data: 1", b"data: 2", b"data: 3\rdata: 4", b"data: 5"
         ]  # fmt: skip
 

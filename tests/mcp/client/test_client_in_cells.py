@@ -131,7 +131,7 @@ async def test_where_all_servers_are_at_work_a_call_is_refused() -> None:
         async with anyio.create_task_group() as tasks:
             wait = {**call("test__never").model_dump(), "agent_id": "a"}
             tasks.start_soon(host.call, wait)
-            await until(lambda: any(each.calls for each in places(toolset)))
+            await until(lambda: any(place.calls for place in places(toolset)))
             refused = await ask(toolset, "b", "1")
             tasks.cancel_scope.cancel()
         assert await value(toolset, "b", "1 + 1") == 2
@@ -241,5 +241,5 @@ def places(toolset: MCPToolset) -> list[Any]:
 
 def open_to_others(folder: Path) -> None:
     """Let programs of other users read what is in a folder of this test."""
-    for each in (*folder.parents[:3], folder, *folder.iterdir()):
-        each.chmod(each.stat().st_mode | 0o055)
+    for place in (*folder.parents[:3], folder, *folder.iterdir()):
+        place.chmod(place.stat().st_mode | 0o055)

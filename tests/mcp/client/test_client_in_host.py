@@ -50,7 +50,7 @@ async def test_an_approved_tool_is_called_by_an_allowed_agent(tmp_path: Path) ->
     assert pinned(path, "--yes")[0] == 0
     started = len(server.pids)
     async with Host.from_config(path, environ={}) as host:
-        assert [each.name for each in host.tools("a")] == ["files__die", "files__echo"]
+        assert [tool.name for tool in host.tools("a")] == ["files__die", "files__echo"]
         assert host.tools("b") == []
         assert len(server.pids) == started
         result = await host.call("files__echo", {"a": 1}, agent_id="a")

@@ -29,7 +29,7 @@ async def test_names_are_mended_and_cut_and_the_server_is_called_by_its_own(
         names = [tools[each].name for each in (long, other)]
         assert tools["files/read"].name == "test__files_read"
         assert tools["a:b"].name == "test__a_b"
-        assert [len(each) for each in names] == [64, 64] and len(set(names)) == 2
+        assert [len(name) for name in names] == [64, 64] and len(set(names)) == 2
         shown = {"day\\u{200b}s", "a" * 60 + "\\u{200b}"}
         assert set(toolset.unusable) == shown | {"x y", "x_y"}
         for name in ("files/read", long):
@@ -65,7 +65,7 @@ async def test_a_malformed_definition_costs_itself(tmp_path: Path, bad: Any) -> 
     server = Scripted(tmp_path)
     server.tell([bad, definition("echo")])
     async with server.toolset() as toolset:
-        assert "test__echo" in [each.name for each in toolset.tools]
+        assert "test__echo" in [tool.name for tool in toolset.tools]
         assert len(toolset.unusable) + len(toolset.tools) == 2
         assert (await executor(*toolset.tools).call(call("test__echo"))).ok
 

@@ -102,7 +102,7 @@ async def ask(
 
 
 async def test_its_tools_are_there(toolset: MCPToolset) -> None:
-    assert {f"every__{name}" for name in TOOLS} <= {each.name for each in toolset.tools}
+    assert {f"every__{name}" for name in TOOLS} <= {tool.name for tool in toolset.tools}
     assert toolset.unusable == {}
 
 
@@ -153,7 +153,7 @@ async def test_progress(toolset: MCPToolset) -> None:
     )
 
     assert result.ok
-    assert [each.progress for each in reports] == [1, 2, 3, 4]
+    assert [report.progress for report in reports] == [1, 2, 3, 4]
     assert reports[0].total == 4
 
 
@@ -187,4 +187,4 @@ async def test_calls_at_once(toolset: MCPToolset) -> None:
     with anyio.fail_after(120):
         results = await executor(*toolset.tools).execute(calls)
 
-    assert [each.content for each in results] == [f"Echo: {n}" for n in range(20)]
+    assert [result.content for result in results] == [f"Echo: {n}" for n in range(20)]

@@ -60,7 +60,7 @@ async def test_answers_of_one_server_share_a_pace(waits: list[float]) -> None:
 
 async def test_comments_are_left_out_and_wait(waits: list[float]) -> None:
     flood = pieces(b":\n\n" * 50_000, b": data\n\n", b":\n\n" * 50_000, b"data: 1\n\n")
-    events = [each async for each in read_events(flood, 100, Pace())]
+    events = [event async for event in read_events(flood, 100, Pace())]
 
     assert events == [b": data\n\n", b"data: 1\n\n", b""]
     assert waits == [0, 0.98]

@@ -64,7 +64,7 @@ async def test_calls_go_through_guard_and_records(tmp_path: Path) -> None:
 
     assert [fine.status, refused.status, nobody.status] == ["ok", "denied", "denied"]
     assert server.log("called") == ["echo"]
-    assert [each.verdict for each in host.records.query()] == [
+    assert [record.verdict for record in host.records.query()] == [
         "allowed",
         "denied",
         "denied",
@@ -88,7 +88,9 @@ async def test_arguments_are_checked_before_the_server_sees_them(
             for arguments in ({"n": 10}, {"n": "1"}, {}, {"n": 1, "m": 2})
         ]
 
-    assert {each.error and each.error.kind for each in results} == {"tool.validation"}
+    assert {result.error and result.error.kind for result in results} == {
+        "tool.validation"
+    }
     assert server.log("called") == []
 
 
@@ -111,7 +113,7 @@ async def test_nothing_is_started_before_it_is_needed(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "echo")
     pins = MCPPins({"test": [MCPDefinition(**definition("echo"))]})
     async with server.toolset(pins) as toolset:
-        assert [each.name for each in toolset.tools] == ["test__echo"]
+        assert [tool.name for tool in toolset.tools] == ["test__echo"]
         assert server.pids == []
         assert (await ask(toolset, "echo")).ok
         assert (await ask(toolset, "echo")).ok
@@ -132,7 +134,7 @@ async def test_a_server_that_died_is_started_again_by_the_next_call(
 
     # A call may meet the end of the connection; none after it does.
     assert results[-1].ok
-    assert [each.status for each in results].count("error") <= 1
+    assert [result.status for result in results].count("error") <= 1
     assert len(server.pids) == 2
 
 
@@ -196,7 +198,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_server(tmp_path: Path) -> No
             tasks.cancel_scope.cancel()
 
         assert await server.logged("cancelled") == number
-        assert [each.status for each in host.records.query()] == ["cancelled"]
+        assert [record.status for record in host.records.query()] == ["cancelled"]
         assert (await ask(toolset, "echo")).ok
 
 
@@ -212,8 +214,8 @@ async def test_progress_grows_and_ends_with_the_call(tmp_path: Path) -> None:
         await host.call(call("test__echo"))
 
     assert (heard.content, deaf.content) == ("True", "False")
-    assert [each.progress for each in reports] == [1, 3, 4]
-    assert {each.total for each in reports} == {4}
+    assert [report.progress for report in reports] == [1, 3, 4]
+    assert {report.total for report in reports} == {4}
     said = reports[0].message or ""
     assert len(said) == 256 and said.startswith("\\u{1b}[31mw")
 
@@ -245,7 +247,7 @@ async def test_many_calls_share_a_connection(tmp_path: Path) -> None:
         calls = [call("test__echo", str(number), n=number) for number in range(50)]
         results = await executor(*toolset.tools, max_concurrency=50).execute(calls)
 
-    answers = [json.loads(each.to_text())["n"] for each in results]
+    answers = [json.loads(result.to_text())["n"] for result in results]
     assert answers == list(range(50))
     assert len(server.pids) == 1
 

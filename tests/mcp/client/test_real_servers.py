@@ -54,7 +54,7 @@ async def answer(
         if isinstance(error.__cause__, PackageError | SandboxUnavailableError):
             missing(f"no index of packages answers: {error.__cause__}")
         raise
-    assert all(each.ok for each in results), results
+    assert all(result.ok for result in results), results
     return results[-1].to_text()
 
 
@@ -102,9 +102,9 @@ async def test_git(backend: BackendRow, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     commands = ("init -q", "commit -q --allow-empty -m first-of-all")
     repository.mkdir()
-    for each in commands:
+    for command in commands:
         subprocess.run(
-            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *each.split()],
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *command.split()],
             cwd=repository,
             check=True,
         )

@@ -156,7 +156,7 @@ def look(programs: Programs, count: Count, **where: str) -> None:
     """Look at the host with the inspector, over one transport."""
     name = "HTTP" if where else "stdio"
     code, told = programs.inspect("--method", "tools/list", **where)
-    names = {each["name"] for each in told.get("tools", [])}
+    names = {tool["name"] for tool in told.get("tools", [])}
     count.check(f"{name} tools/list", holds=code == 0 and "test_simple_text" in names)
     # A tool of an output schema that refuses its arguments is an error like others.
     refused = ("test_simple_text", "--tool-arg", "none=such")

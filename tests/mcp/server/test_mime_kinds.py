@@ -108,7 +108,7 @@ FILES: dict[str, tuple[bytes, str, type[ContentBlock]]] = {
 }
 PROGRAM = f"""
 import os
-for data in {[each.data for each in KINDS.values()]!r}:
+for data in {[kind.data for kind in KINDS.values()]!r}:
     display(data, raw=True)
 os.mkdir("artifacts")
 for name, data in {[(name, each[0]) for name, each in FILES.items()]!r}:
@@ -163,16 +163,18 @@ async def test_each_kind_reaches_a_client(
     text, *blocks = result.content
     assert isinstance(text, TextContent)
     count = sum(bool(each.picture) for each in KINDS.values())
-    pictures = [each for each in blocks[:count] if isinstance(each, ImageContent)]
-    check_outputs(facts["outputs"], [base64.b64decode(each.data) for each in pictures])
-    known = [each.picture for each in KINDS.values() if each.picture]
-    assert [each.mime_type for each in pictures] == [
+    pictures = [block for block in blocks[:count] if isinstance(block, ImageContent)]
+    check_outputs(
+        facts["outputs"], [base64.b64decode(picture.data) for picture in pictures]
+    )
+    known = [kind.picture for kind in KINDS.values() if kind.picture]
+    assert [picture.mime_type for picture in pictures] == [
         "image/png" if each == PNG else "image/jpeg" for each in known
     ]
-    assert [as_row(each) for each in blocks[count:]] == [
-        each for each in FILES.values() if each[1]
+    assert [as_row(block) for block in blocks[count:]] == [
+        file for file in FILES.values() if file[1]
     ]
-    named = {each["name"]: each["mime"] for each in facts["artifacts"]}
+    named = {artifact["name"]: artifact["mime"] for artifact in facts["artifacts"]}
     assert list(named) == list(FILES)
     assert named["4.webp"] == "image/webp"
 
@@ -199,13 +201,13 @@ async def test_each_kind_reaches_the_messages_of_a_model(tmp_path: Path) -> None
     assert isinstance(result.content, dict)
     parts = Message.tool(result).parts
 
-    pictures = [each for each in parts if isinstance(each, ImagePart)]
+    pictures = [part for part in parts if isinstance(part, ImagePart)]
     assert len(pictures) == len(parts)
     outputs: Any = result.content["outputs"]
-    check_outputs(outputs, [base64.b64decode(each.data) for each in pictures])
+    check_outputs(outputs, [base64.b64decode(picture.data) for picture in pictures])
     [block] = Message.tool(result).to_anthropic_format()["content"]
     assert [each["source"]["media_type"] for each in block["content"][1:]] == [
-        each.mime for each in pictures
+        picture.mime for picture in pictures
     ]
 
 
@@ -249,7 +251,7 @@ async def test_limits_that_were_reached_are_told(tmp_path: Path) -> None:
     assert len(result.content) == 1 + 32
     outputs = facts["outputs"]
     assert len(outputs) == 256
-    assert [each.get("picture") for each in outputs[30:33]] == [31, 32, None]
+    assert [output.get("picture") for output in outputs[30:33]] == [31, 32, None]
     assert outputs[32]["text"] == f"[image/png, {len(PNG) + 1} bytes: not sent]"
     assert outputs[36]["text"] == "x" * 16_000
     assert outputs[37]["text"] == "[16000 characters: not sent]"

@@ -333,7 +333,7 @@ async def test_draining_waits_for_calls_that_run(tmp_path: Path, mode: Any) -> N
 
     assert said(late)["code"] == "server.busy"
     assert cancelled == [0]
-    assert [said(each) for each in results] == [{"result": "let go"}]
+    assert [said(result) for result in results] == [{"result": "let go"}]
 
 
 @pytest.mark.promise("T7")

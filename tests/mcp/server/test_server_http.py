@@ -198,7 +198,7 @@ async def test_foreign_pages_are_kept_out(
     assert refused.status_code == 403
     # A probe of Kubernetes names the address of its pod; a page learns nothing.
     for_pages = 403 if "Origin" in headers else 200
-    assert [each.status_code for each in probes] == [for_pages] * 2
+    assert [probe.status_code for probe in probes] == [for_pages] * 2
     assert let_in.status_code == 200
 
 
@@ -253,9 +253,9 @@ async def test_a_page_of_an_allowed_origin_can_call(tmp_path: Path) -> None:
     assert "POST" in preflight.headers["Access-Control-Allow-Methods"]
     assert "Access-Control-Allow-Credentials" not in preflight.headers
     assert (answer.status_code, refused.status_code) == (200, 401)
-    for each in (answer, refused):
-        assert each.headers["Access-Control-Allow-Origin"] == page
-        assert "Mcp-Session-Id" in each.headers["Access-Control-Expose-Headers"]
+    for response in (answer, refused):
+        assert response.headers["Access-Control-Allow-Origin"] == page
+        assert "Mcp-Session-Id" in response.headers["Access-Control-Expose-Headers"]
 
 
 @pytest.mark.promise("E-92", "E-132")

@@ -312,7 +312,7 @@ async def test_a_request_that_the_stop_meets_is_answered(
 
     assert answer.startswith(b"HTTP/1.1 503")
     assert "Exception in ASGI" not in caplog.text
-    assert not [each for each in caplog.records if each.exc_info]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def ended(stream: SocketStream) -> None:

@@ -70,12 +70,14 @@ async def test_clients_list_read_and_get(tmp_path: Path, mode: Any) -> None:
         read: Any = (await client.read_resource("note://desk/today")).contents
         got = await client.get_prompt("greet", {"who": "Ada"})
 
-    assert [each.uri for each in resources] == ["note://desk/today"]
-    assert [each.uri_template for each in templates] == ["note://desk/{day}"]
-    assert [(each.name, each.description) for each in prompts] == [
+    assert [resource.uri for resource in resources] == ["note://desk/today"]
+    assert [template.uri_template for template in templates] == ["note://desk/{day}"]
+    assert [(prompt.name, prompt.description) for prompt in prompts] == [
         ("greet", f"{MARK} Greet.")
     ]
-    arguments = [(each.name, each.required) for each in prompts[0].arguments or ()]
+    arguments = [
+        (argument.name, argument.required) for argument in prompts[0].arguments or ()
+    ]
     assert arguments == [("who", True), ("how", False)]
     assert [each.text for each in read] == ["Tea."]
     assert read[0].meta == {"toolcell/untrusted": MARK}
@@ -109,10 +111,10 @@ async def test_only_marked_text_of_a_server_is_listed(
     assert (first.mime_type, templates[0].mime_type) == (None, None)
     assert (page.mime_type, page.description) == ("text/html", f"{MARK} page")
     listed: list[Any] = [first, *templates, *prompts]
-    for each in listed:
-        text = each.description or ""
+    for offer in listed:
+        text = offer.description or ""
         assert text.startswith(f"{MARK} Ignore") and text.endswith("[cut]")
-        assert len(each.model_dump_json()) < 2_500
+        assert len(offer.model_dump_json()) < 2_500
 
 
 async def test_a_refusal_is_an_error_with_its_reason(tmp_path: Path, mode: Any) -> None:

@@ -60,7 +60,7 @@ async def test_programs_show_what_they_display(tmp_path: Path, mode: Any) -> Non
         assert block.mime_type == "image/png"
         data = base64.b64decode(block.data)
         assert data[16:20] == bytes([0, 0, 0, number])
-        [about] = [each for each in outputs if each.get("picture") == number]
+        [about] = [output for output in outputs if output.get("picture") == number]
         assert about["bytes"] == len(data)
         assert about["sha256"] == hashlib.sha256(data).hexdigest()
     [artifact] = result.structured_content["artifacts"]
@@ -69,7 +69,7 @@ async def test_programs_show_what_they_display(tmp_path: Path, mode: Any) -> Non
     assert record.result["outputs"] == outputs
     assert record.result["artifacts"] == [artifact]
     assert base64.b64encode(data).decode() not in json.dumps(record.result)
-    shown = [(each.get("picture"), each.get("text")) for each in outputs]
+    shown = [(output.get("picture"), output.get("text")) for output in outputs]
     assert shown[:3] == [(1, None), (None, "# between"), (2, None)]
     assert shown[3][0] is None
     assert "5000 x 1 pixels" in str(shown[3][1])

@@ -81,7 +81,7 @@ async def test_a_client_calls_as_the_configured_agent(
     )
     answer = answering("accept", approve=True)
     async with Client(command, mode=mode, elicitation_callback=answer) as client:
-        names = {each.name for each in (await client.list_tools()).tools}
+        names = {tool.name for tool in (await client.list_tools()).tools}
         number = await client.call_tool("calculate", SUM)
         program = await client.call_tool("run_python", {"code": "print(6 * 7)"})
         date = await client.call_tool("get_today_date", {})
@@ -163,14 +163,14 @@ def test_the_end_of_input_waits_for_answers(tmp_path: Path) -> None:
     done = toolcell("serve", "--config", str(written(tmp_path)), stdin=lines + b"\n")
 
     answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert sorted(each["id"] for each in answers) == list(range(30))
+    assert sorted(answer["id"] for answer in answers) == list(range(30))
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_requests_may_come_from_a_file(tmp_path: Path) -> None:
     requests = tmp_path / "requests.jsonl"
     messages = [INITIALIZE, INITIALIZED, call(1, "calculate", **SUM)]
-    requests.write_text("".join(json.dumps(each) + "\n" for each in messages))
+    requests.write_text("".join(json.dumps(message) + "\n" for message in messages))
     with requests.open("rb") as file:
         done = subprocess.run(
             [TOOLCELL, "serve", "--config", str(written(tmp_path))],

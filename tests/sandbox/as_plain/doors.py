@@ -53,7 +53,7 @@ class End(NamedTuple):
 
 def end_of(result: ExecutionResult, files: dict[str, int] | None = None) -> End:
     if files is None:
-        files = {each.name: each.size for each in result.artifacts}
+        files = {artifact.name: artifact.size for artifact in result.artifacts}
     code = result.exit_code
     if code is None:
         code = 128 + signal.Signals[result.signal or ""]
@@ -67,7 +67,7 @@ def last_line(stderr: bytes) -> bytes:
 
 def files_below(folder: Path) -> dict[str, int]:
     """Return the size of each file by its path."""
-    found = [each for each in folder.rglob("*") if each.is_file()]
+    found = [path for path in folder.rglob("*") if path.is_file()]
     return {each.relative_to(folder).as_posix(): each.stat().st_size for each in found}
 
 
@@ -95,7 +95,7 @@ async def by_session(case: Case) -> End:
 
 
 def end_in_session(case: Case, result: ExecutionResult) -> End:
-    files = {each.name: each.size for each in result.artifacts}
+    files = {artifact.name: artifact.size for artifact in result.artifacts}
     own = {name: size for name, size in files.items() if name.startswith(case.name)}
     return end_of(result, own)
 
@@ -115,7 +115,7 @@ async def by_exec(case: Case) -> End:
     command = ["python3", "main.py"]
     process = await case.session.exec(command, stdin=case.stdin, cwd=folder)
     end, below = end_of(await process.wait()), f"{folder}/{ARTIFACTS}/"
-    found = [each for each in await case.session.list_files() if each.kind == "file"]
+    found = [file for file in await case.session.list_files() if file.kind == "file"]
     files = {each.path: each.size for each in found if each.path.startswith(below)}
     return end._replace(files={at.removeprefix(below): files[at] for at in files})
 
@@ -130,7 +130,9 @@ async def by_run_python(case: Case) -> End:
     executor = ConcurrentExecutor(registry, guard=None)
     call = ToolCall(id="1", name="run_python", arguments={"code": case.code})
     facts: Any = (await executor.call(call)).content
-    files = {each["name"]: each["bytes"] for each in facts.get("artifacts", [])}
+    files = {
+        artifact["name"]: artifact["bytes"] for artifact in facts.get("artifacts", [])
+    }
     stdout, stderr = facts["stdout"].encode(), facts["stderr"].encode()
     return End(stdout, last_line(stderr), facts["exit_code"], files)
 

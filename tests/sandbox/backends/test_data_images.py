@@ -111,10 +111,10 @@ def test_superseded_builds_are_pruned_and_names_stay() -> None:
     tags = [build_image("python", base=IMAGE, tag="toolcell-test/pruned:1")]
     tags.append(build_image("python", base=tags[0], tag="toolcell-test/pruned:2"))
     prune_images()
-    names = {name for each in list_images() for name in each.names}
+    names = {name for image in list_images() for name in image.names}
 
     assert set(tags) <= names
-    assert all(each.names for each in list_images() if each.built_as == "python")
+    assert all(image.names for image in list_images() if image.built_as == "python")
     removed = toolcell("images", "prune", "--json")
     assert json.loads(removed.stdout) == {"removed": []}
 
@@ -131,7 +131,7 @@ def test_images_that_somebody_else_removes_meanwhile_stop_no_prune() -> None:
     with closing(docker.from_env()) as client, ThreadPoolExecutor(4) as threads:
         made = {superseded_build(client, f"{number}") for number in range(12)}
         removed = [each.result(120) for each in [threads.submit(prune) for _ in "1234"]]
-        left = {each["Id"] for each in client.api.images()}
+        left = {image["Id"] for image in client.api.images()}
 
     assert not made & left
     assert made <= {name for names in removed for name in names}
@@ -204,12 +204,12 @@ def served(
             "schemaVersion": 2,
             "mediaType": manifest_kind,
             "config": about(settings_kind, settings),
-            "layers": [about(layer_kind, each) for each in layers],
+            "layers": [about(layer_kind, layer) for layer in layers],
         }
     ).encode()
     files = {f"/v2/{name}/blobs/{digest(settings)}": (settings_kind, settings)}
-    for each in layers:
-        files[f"/v2/{name}/blobs/{digest(each)}"] = (layer_kind, each)
+    for layer in layers:
+        files[f"/v2/{name}/blobs/{digest(layer)}"] = (layer_kind, layer)
     for tag in ("1", digest(manifest)):
         files[f"/v2/{name}/manifests/{tag}"] = (manifest_kind, manifest)
     return files, digest(manifest)
@@ -272,7 +272,7 @@ def test_cells_run_in_a_pinned_image() -> None:
             return file.read()
 
         [parts] = json.loads(read("manifest.json"))
-        layers = [read(each) for each in parts["Layers"]]
+        layers = [read(layer) for layer in parts["Layers"]]
         files, mark = served("cells", read(parts["Config"]), layers)
 
     async def value(image: str) -> object:

@@ -100,7 +100,7 @@ async def test_programs_of_a_remote_engine_reach_out_from_here() -> None:
         relay.shut()
 
     assert result.value == "hello /far", result.stderr
-    assert [each.verdict for each in result.connections] == ["allowed"]
+    assert [connection.verdict for connection in result.connections] == ["allowed"]
 
 
 async def test_an_engine_that_goes_away_loses_the_cell(engine: Any) -> None:
@@ -127,7 +127,9 @@ async def test_an_engine_that_goes_away_loses_the_cell(engine: Any) -> None:
 def containers(engine: Any) -> set[str]:
     """Return the containers of this process; managers of other tests have theirs."""
     ours = {"label": f"{OWNER_LABEL}={process_identity.this_process()}"}
-    return {each["Id"] for each in engine.api.containers(all=True, filters=ours)}
+    return {
+        container["Id"] for container in engine.api.containers(all=True, filters=ours)
+    }
 
 
 async def no_more_containers(engine: Any, before: set[str]) -> None:

@@ -58,7 +58,7 @@ def volumes_of_engine() -> set[str]:
     volumes = client.api.volumes()["Volumes"] or []
     client.close()
     # One with options is no folder: containers of tests beside this one have theirs.
-    return {each["Name"] for each in volumes if not each["Options"]}
+    return {volume["Name"] for volume in volumes if not volume["Options"]}
 
 
 @pytest.mark.promise("A26")

@@ -92,7 +92,9 @@ async def test_cells_end_with_a_host_that_forked(backend: BackendRow) -> None:
 
 def containers_of(engine: Any, process: str) -> list[str]:
     filters = {"label": f"{OWNER_LABEL}={process}"}
-    return [each["Id"] for each in engine.containers(all=True, filters=filters)]
+    return [
+        container["Id"] for container in engine.containers(all=True, filters=filters)
+    ]
 
 
 @pytest.mark.promise("F1")

@@ -163,9 +163,9 @@ uids = open("/proc/self/uid_map").read().split()
         said = [(await each.run(code)).value for each in (one, other)]
 
     uids = []
-    for each in said:
-        assert isinstance(each, list)
-        groups, uid_map = each
+    for value in said:
+        assert isinstance(value, list)
+        groups, uid_map = value
         assert "toolcell" not in str(groups)
         uids.append(uid_map)
     if os.geteuid() == 0:

@@ -41,7 +41,7 @@ def stuck(place: str) -> Iterator[list[str]]:
     groups = [f"{place}/{dead}-{number}" for number in range(3)]
     sleepers = [Child(SLEEPER) for _ in groups]
     try:
-        with frozen(*(each.pid for each in sleepers)):
+        with frozen(*(sleeper.pid for sleeper in sleepers)):
             for number, (group, sleeper) in enumerate(
                 zip(groups, sleepers, strict=True)
             ):
@@ -52,9 +52,9 @@ def stuck(place: str) -> Iterator[list[str]]:
                 made.rename(group)
             yield groups
     finally:
-        for each in sleepers:
-            each.kill()
-            each.wait()
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
         assert host_cgroups.remove(dict(zip(groups, groups, strict=True))) == []
 
 
@@ -120,12 +120,12 @@ def test_a_group_that_the_kernel_held_is_removed_later() -> None:
         maker = GroupMaker(paths)
         first = maker.make(LIMITS)
         held = [Path(path, "cell-1", "held") for path in set(paths.values())]
-        for each in held:
-            each.mkdir()
+        for group in held:
+            group.mkdir()
         maker.remove(first)
         assert all(each.exists() for each in held)
-        for each in held:
-            each.rmdir()
+        for group in held:
+            group.rmdir()
         maker.remove(maker.make(LIMITS))
 
         assert not any(Path(path, "cell-1").exists() for path in paths.values())

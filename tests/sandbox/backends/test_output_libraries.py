@@ -78,7 +78,7 @@ def results() -> dict[str, ExecutionResult]:
             judge = await manager.run(JUDGE, packages=ALL, inputs={"code": code})
             ways = await manager.run(SHOWN, packages=LIBRARIES)
             edges = await manager.run(EDGES, packages=LIBRARIES)
-            small = [each.preview and each.preview.data for each in edges.outputs]
+            small = [output.preview and output.preview.data for output in edges.outputs]
             seen = await manager.run(SEEN, packages=LIBRARIES, inputs={"small": small})
         return {
             "figures": shown,
@@ -181,7 +181,7 @@ def test_a_cell_shows_what_ipython_shows(results: dict[str, ExecutionResult]) ->
     assert len(judged) == 17
 
     for name in ("shim", "real"):
-        assert [sorted(each.mimes) for each in results[name].outputs] == judged
+        assert [sorted(output.mimes) for output in results[name].outputs] == judged
 
 
 def test_figures_come_where_they_were_shown(
@@ -192,14 +192,17 @@ def test_figures_come_where_they_were_shown(
     assert result.stderr == ""
     first, second = result.outputs
 
-    assert [each.name for each in result.artifacts] == ["figure-1.png", "figure-2.png"]
+    assert [artifact.name for artifact in result.artifacts] == [
+        "figure-1.png",
+        "figure-2.png",
+    ]
     assert first.mimes == ("image/png", "text/plain")
     assert first.content("image/png") == result.artifacts[0].data
     assert first.preview is None
     # 4,000 pixels wide; the cell has made a smaller copy.
     assert second.preview is not None
-    for each in (first, second):
-        [part] = each.to_content()
+    for output in (first, second):
+        [part] = output.to_content()
         assert isinstance(part, ImagePart)
         assert len(part.data) < 1_400_000
 
@@ -209,7 +212,7 @@ def test_each_library_shows_in_its_own_way(
 ) -> None:
     result = results["ways"]
     assert result.status == "ok", result.stderr
-    kinds = [each.mimes for each in result.outputs]
+    kinds = [output.mimes for output in result.outputs]
 
     plotly = ("application/vnd.plotly.v1+json",)
     assert [kinds[0], kinds[1], kinds[4]] == [plotly] * 3

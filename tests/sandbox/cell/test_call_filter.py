@@ -127,9 +127,9 @@ ANSWERS = [
     ("bpf", (5, POINTER), "EPERM"),
     # Users that a cell does not have; the kernel sees 32 bits of each.
     *(
-        (call, (each,), "EPERM")
+        (call, (user,), "EPERM")
         for call in ("setuid", "setgid")
-        for each in OTHER_USERS
+        for user in OTHER_USERS
     ),
     *((call, (each,), "done") for call in ("setuid", "setgid") for each in OWN_USERS),
     *(

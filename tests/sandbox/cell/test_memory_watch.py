@@ -226,7 +226,7 @@ async def test_memory_is_watched_between_runs(unheld: Sandbox) -> None:
                 await anyio.sleep(0.1)
         lost = "the session's variables were lost before this run"
         ended = (result.status, result.state) == ("out_of_memory", "lost")
-        assert ended or any(lost in each for each in result.warnings), result
+        assert ended or any(lost in warning for warning in result.warnings), result
 
 
 async def test_the_greatest_ends_a_command_or_the_run(unheld: Sandbox) -> None:

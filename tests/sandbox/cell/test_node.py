@@ -303,7 +303,7 @@ Promise.all([worker, net]).then(([seven, reached]) => ({
     names = {"HOME", "LANG", "MPLBACKEND", "PATH", "PYTHONDONTWRITEBYTECODE", "TMPDIR"}
     names |= {"LOGNAME", "USER"}
     assert isinstance(variables, list)
-    assert {str(each) for each in variables} == names
+    assert {str(variable) for variable in variables} == names
     assert result.value == {
         "seven": 7, "reached": "refused", "child": "hi\n", "uid": 10_001, "wasm": 65_536
     }  # fmt: skip
@@ -314,7 +314,7 @@ async def test_a_value_cannot_be_forged_twice(here: SandboxManager) -> None:
     result = await js(here, code)
 
     assert result.value is None
-    assert any("result channel" in each for each in result.warnings)
+    assert any("result channel" in warning for warning in result.warnings)
 
 
 async def test_files_artifacts_and_secrets(nodes: SandboxManager) -> None:

@@ -133,7 +133,7 @@ async def test_artifacts_follow_the_verdict_in_pieces() -> None:
         encode({"type": "collected", "left": ["shrunk"], "more": 0}),
     )
 
-    assert [(each.name, each.data) for each in result.artifacts] == [
+    assert [(artifact.name, artifact.data) for artifact in result.artifacts] == [
         ("a", b"one22"),
         ("empty", b""),
     ]

@@ -35,7 +35,7 @@ async def made(session: Session, folder: str, code: str) -> None:
 
 def taken(folder: Path) -> int:
     """Return the bytes that files take on disk."""
-    found = {each.lstat().st_ino: each.lstat() for each in folder.rglob("*")}
+    found = {path.lstat().st_ino: path.lstat() for path in folder.rglob("*")}
     return sum(each.st_blocks * 512 for each in found.values())
 
 
@@ -74,8 +74,8 @@ for number in range(50):
     files = list((tmp_path / "out" / "links").iterdir())
 
     assert count == len(files) == 51
-    assert {each.stat().st_size for each in files} == {MIB}
-    assert len({each.stat().st_ino for each in files}) == 1
+    assert {file.stat().st_size for file in files} == {MIB}
+    assert len({file.stat().st_ino for file in files}) == 1
 
 
 @pytest.mark.promise("A12")

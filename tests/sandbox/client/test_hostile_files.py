@@ -69,7 +69,7 @@ async def test_names_that_are_not_utf_8_are_left_out(sandbox: SandboxManager) ->
     )
     async with sandbox.session() as session:
         assert (await session.run(code)).ok
-        listed = [each.path for each in await session.list_files()]
+        listed = [file.path for file in await session.list_files()]
         await session.remove("d")
         after = await session.run("os.listdir('.') == ['\\udcff']")
 
@@ -107,7 +107,7 @@ async def test_what_is_removed_is_never_reached_by_a_link(
     async with sandbox.session() as session:
         assert (await session.run(code)).ok
         await session.remove("d")
-        left = [each.path for each in await session.list_files()]
+        left = [file.path for file in await session.list_files()]
 
     assert left == ["kept", "kept/it"]
 
@@ -210,7 +210,7 @@ async def test_odd_artifacts_cost_no_result(
     result = await sandbox.run(f"{begin}open('0', 'w').write('good')\n{left}\n41 + 1")
 
     assert (result.status, result.value) == ("ok", 42), result.stderr
-    assert {each.size for each in result.artifacts} <= {0, 4}
+    assert {artifact.size for artifact in result.artifacts} <= {0, 4}
     [warning] = result.warnings
     assert warning.startswith("artifacts left out: ")
     assert named in warning
@@ -279,8 +279,8 @@ async def test_files_that_come_and_go_cost_no_result(sandbox: SandboxManager) ->
         for count in range(1, 31):
             seen = await session.run("x += 1\nx")
             assert (seen.value, seen.state) == (count, "kept")
-            listed = [each.path for each in await session.list_files()]
-            taken = [each.name for each in seen.artifacts]
+            listed = [file.path for file in await session.list_files()]
+            taken = [artifact.name for artifact in seen.artifacts]
             assert len(set(listed)) == len(listed)
             assert len(set(taken)) == len(taken)
 
@@ -309,7 +309,7 @@ async def test_a_program_that_ended_in_time_gets_its_verdict(
     assert (result.status, result.value) == ("ok", 42)
     assert result.stdout == "in time\n"
     assert result.usage.cpu_ms > 0
-    assert any("artifacts left out" in each for each in result.warnings)
+    assert any("artifacts left out" in warning for warning in result.warnings)
 
 
 @pytest.mark.promise("P-23")

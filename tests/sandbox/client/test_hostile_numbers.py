@@ -271,8 +271,8 @@ def numbers_in(value: Any) -> Iterator[int | float]:
     if isinstance(value, dict):
         value = [*value.values()]
     if isinstance(value, list | tuple):
-        for each in value:
-            yield from numbers_in(each)
+        for item in value:
+            yield from numbers_in(item)
     elif isinstance(value, int | float):
         yield value
 

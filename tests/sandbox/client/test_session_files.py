@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 async def _left(session: Session, code: str) -> dict[str, bytes]:
     result = await session.run(code)
     assert result.ok, result.stderr
-    return {each.name: each.data for each in result.artifacts}
+    return {artifact.name: artifact.data for artifact in result.artifacts}
 
 
 @pytest.mark.promise("P-19")
@@ -122,7 +122,7 @@ async def test_absolute_paths_begin_at_the_root_of_the_cell(
     async with sandbox.session() as session:
         await session.write_file(f"{name}/deep/data", b"1")
         seen = await session.run(f"open('{name}/deep/data').read()")
-        listed = [each.path for each in await session.list_files(name)]
+        listed = [file.path for file in await session.list_files(name)]
         read = await session.read_file(f"{name}/deep/data")
         root = await session.read_file("/etc/passwd")
         files = await session.download(tmp_path / "out", name)

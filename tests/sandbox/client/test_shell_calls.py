@@ -415,7 +415,7 @@ async def test_programs_of_a_reused_cell_call_each_for_itself(
     config = backend.config(programs_per_cell=10, limits=Limits(wall_seconds=60))
     async with SandboxManager(config) as sandbox:
         hosts = [Host(), Host()]
-        results = [await bash(sandbox, "tools add --a 1", each) for each in hosts]
+        results = [await bash(sandbox, "tools add --a 1", host) for host in hosts]
 
-    assert [each.stdout for each in results] == ["1\n", "1\n"], results[0].stderr
-    assert [len(each.seen) for each in hosts] == [1, 1]
+    assert [result.stdout for result in results] == ["1\n", "1\n"], results[0].stderr
+    assert [len(host.seen) for host in hosts] == [1, 1]

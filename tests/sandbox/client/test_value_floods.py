@@ -85,7 +85,7 @@ async def test_a_value_of_too_many_values_of_javascript_is_described() -> None:
             for count in (MAX_RESULT_VALUES, MAX_RESULT_VALUES + 1)
         ]
 
-    whole, described = (each.value for each in results)
+    whole, described = (result.value for result in results)
     assert whole == [0] * MAX_RESULT_VALUES, results[0].stderr
     assert isinstance(described, OpaqueValue)
     assert described.type == "Array"

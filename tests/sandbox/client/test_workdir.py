@@ -107,11 +107,11 @@ async def test_files_go_in_and_out(sandbox: SandboxManager) -> None:
 
         assert seen.value == [256, "text"]
         assert await session.read_file("made") == b"by the program"
-        listed = {each.path: each.kind for each in await session.list_files()}
+        listed = {file.path: file.kind for file in await session.list_files()}
         assert listed["deep/er/data.bin"] == "file"
         assert listed["deep"] == "folder"
         await session.remove("deep")
-        assert [each.path for each in await session.list_files()] == ["made", "note"]
+        assert [file.path for file in await session.list_files()] == ["made", "note"]
 
 
 @pytest.mark.promise("P-16")
@@ -164,7 +164,7 @@ async def test_what_is_no_regular_file_is_never_read_or_written(
                     await session.read_file(path)
                 with pytest.raises(InvalidInputError):
                     await session.write_file(path, "x")
-        kinds = {each.path: each.kind for each in await session.list_files()}
+        kinds = {file.path: file.kind for file in await session.list_files()}
         await session.remove("folder")
         kept = await session.run("open(f'{tmp}/secret').read()")
 
@@ -224,7 +224,7 @@ async def test_members_of_archives_that_climb_stay_inside(
         await session.run("import os\nos.symlink('..', 'up')\nos.mkdir('d')")
         await session.download(tmp_path / "out")
 
-    assert sorted(each.name for each in (tmp_path / "out").rglob("*")) == ["d"]
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["d"]
 
 
 def member_names(data: bytes) -> list[str]:
@@ -243,7 +243,9 @@ async def test_artifacts_come_back(sandbox: SandboxManager) -> None:
     )
     result = await sandbox.run(code)
 
-    assert [(each.name, each.mime, each.data) for each in result.artifacts] == [
+    assert [
+        (artifact.name, artifact.mime, artifact.data) for artifact in result.artifacts
+    ] == [
         ("a.csv", "text/csv", b"x,y"),
         ("sub/b", "application/octet-stream", b"\0\xff"),
     ]
@@ -263,7 +265,7 @@ async def test_hostile_artifacts_are_left_out(sandbox: SandboxManager) -> None:
         result = await sandbox.run(code)
 
     assert result.ok, result.stderr
-    assert [(each.name, each.mime) for each in result.artifacts] == [
+    assert [(artifact.name, artifact.mime) for artifact in result.artifacts] == [
         ("lie.png", "text/plain")
     ]
     assert any("large, one, two" in warning for warning in result.warnings)
@@ -287,7 +289,7 @@ async def test_figures_and_tables_are_kept(sandbox: SandboxManager) -> None:
     files = {"matplotlib/__init__.py": "", "matplotlib/pyplot.py": pyplot}
     result = await sandbox.run(code, files=files)
 
-    assert [(each.name, each.mime) for each in result.artifacts] == [
+    assert [(artifact.name, artifact.mime) for artifact in result.artifacts] == [
         ("figure-1.png", "image/png"),
         ("value.html", "text/html"),
         ("value.txt", "text/plain"),

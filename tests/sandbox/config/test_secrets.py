@@ -271,10 +271,10 @@ def packed_with(given: Any, language: Any = "python", **inputs: Any) -> Any:
 
 def assert_silent(error: ToolcellError, canary: str) -> None:
     chain: list[BaseException | None] = [error, error.__cause__, error.__context__]
-    for each in chain:
-        if each is not None:
-            assert canary not in "".join(traceback.format_exception(each))
-            assert canary not in repr((vars(each), each.args))
+    for link in chain:
+        if link is not None:
+            assert canary not in "".join(traceback.format_exception(link))
+            assert canary not in repr((vars(link), link.args))
 
 
 @pytest.mark.promise("P-32")

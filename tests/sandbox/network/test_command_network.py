@@ -66,7 +66,7 @@ async def test_a_command_reaches_what_the_session_may(
     assert allowed.usage.connections == 1
     assert allowed.usage.network_bytes == record.bytes_in + record.bytes_out > 0
     assert refused.exit_code == 1
-    assert [each.verdict for each in refused.connections] == ["refused"]
+    assert [connection.verdict for connection in refused.connections] == ["refused"]
 
 
 async def test_commands_and_a_run_have_networks_of_their_own(
@@ -122,7 +122,9 @@ async def test_rules_change_for_commands_that_run(session: Session, site: Site) 
     await session.set_network(Network.none)
     assert (await anext(output))[1] == b"end b''\n"
     result = await process.wait()
-    assert [each.reason for each in result.connections] == ["the rules have changed"]
+    assert [connection.reason for connection in result.connections] == [
+        "the rules have changed"
+    ]
     hosts = site.rules
     await session.set_network(Network.allow(hosts))
     assert (await (await get(session, site.url)).wait()).ok

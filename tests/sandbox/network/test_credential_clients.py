@@ -124,5 +124,5 @@ async def test_a_client_sends_the_value_and_has_the_placeholder(
     assert mirror.heads
     for head in mirror.heads:
         assert VALUE in head or BASIC in head
-    assert {tuple(each["used"]) for each in gate.outcomes} == {("api",)}
+    assert {tuple(outcome["used"]) for outcome in gate.outcomes} == {("api",)}
     assert not any(text in repr(result) for text in (VALUE, BASIC))

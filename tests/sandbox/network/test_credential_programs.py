@@ -87,7 +87,7 @@ async def test_a_program_sends_the_value_and_has_the_placeholder(
 
     assert result.status == "ok", (result.stdout, result.stderr)
     assert any(VALUE in head or BASIC in head for head in mirror.heads)
-    assert ["api"] in [each.get("used") for each in gate.outcomes]
+    assert ["api"] in [outcome.get("used") for outcome in gate.outcomes]
     assert not any(text in repr(result) for text in (VALUE, BASIC))
     if program == "git":
         assert result.stdout.endswith(f"{'1' * 40}\trefs/heads/main\n")

@@ -135,7 +135,7 @@ send("/nothing", Range="bytes=0-3")
     assert base64.b64encode(f"x:{VALUE}".encode()).decode() in basic
     assert f"key={quote(VALUE, safe='')} " in query.replace("\n", " ")
     assert not any("Range" in each for each in (bearer, nothing))
-    used = [each.get("used") for each in gate.outcomes]
+    used = [outcome.get("used") for outcome in gate.outcomes]
     assert used == [["github"]] * 3 + [None]
     assert VALUE not in repr((gate.asked, gate.outcomes))
 
@@ -263,10 +263,10 @@ print(status, token in told or told, hidden)
         manager.session(agent_id="builder") as cell,
     ):
         found = []
-        for each in (VALUE, fresh, "short", None, fresh):
+        for secret in (VALUE, fresh, "short", None, fresh):
             file.unlink(missing_ok=True)
-            if each is not None:
-                file.write_text(each)
+            if secret is not None:
+                file.write_text(secret)
             found += await said(cell, ask, mirror, Gate())
 
     lost = "403 credential_unreadable True"
@@ -362,7 +362,7 @@ def test_what_is_kept_back_says_nothing_of_a_value() -> None:
     def sizes(guess: str) -> list[int]:
         mask = Mask({text: b"*" * len(text) for text in spellings(VALUE)})
         pieces = [b"x" * 100, guess.encode(), b"y" * len(VALUE) * 4]
-        return [len(mask.next(each)) for each in pieces]
+        return [len(mask.next(piece)) for piece in pieces]
 
     for size in range(len(VALUE) + 1):
         right = VALUE[:size]

@@ -77,7 +77,10 @@ with redis.Redis("{DATABASE}", port) as client:
 
 
 def told(connections: tuple[Connection, ...]) -> list[tuple[str, int, str]]:
-    return [(each.host, each.port, each.verdict) for each in connections]
+    return [
+        (connection.host, connection.port, connection.verdict)
+        for connection in connections
+    ]
 
 
 @pytest.mark.promise("QN10")

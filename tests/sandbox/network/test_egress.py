@@ -137,11 +137,17 @@ said
         *("hello /a?b", "hello /c"),
         *("0500", "05000001000000000000", "hello /d"),
     ]
-    assert [(each.host, each.verdict, each.address) for each in result.connections] == [
-        (NAME, "allowed", "127.0.0.1")
-    ] * 3
-    assert all(each.bytes_in and each.bytes_out for each in result.connections)
-    total = sum(each.bytes_in + each.bytes_out for each in result.connections)
+    assert [
+        (connection.host, connection.verdict, connection.address)
+        for connection in result.connections
+    ] == [(NAME, "allowed", "127.0.0.1")] * 3
+    assert all(
+        connection.bytes_in and connection.bytes_out
+        for connection in result.connections
+    )
+    total = sum(
+        connection.bytes_in + connection.bytes_out for connection in result.connections
+    )
     assert (result.usage.connections, result.usage.network_bytes) == (3, total)
     assert result.to_json()["connections"][0]["port"] == outside.plain.port
 
@@ -167,7 +173,10 @@ said
         "Tunnel connection failed: 403 Forbidden",
         [502, "toolcell: unknown.example.test has no address\n"],
     ]
-    found = [(each.host, each.port, each.verdict) for each in result.connections]
+    found = [
+        (connection.host, connection.port, connection.verdict)
+        for connection in result.connections
+    ]
     assert found == [
         ("other.test", 80, "refused"),
         ("other.test", 443, "refused"),
@@ -203,7 +212,7 @@ async def test_without_network_there_is_no_proxy(
     # The proxy listens, and a listener for each rule of one name.
     assert open_to.value == [sorted([*variables, *upper, "NODE_USE_ENV_PROXY"]), 4]
     assert narrow.status == "error"
-    assert [each.verdict for each in narrow.connections] == ["refused"]
+    assert [connection.verdict for connection in narrow.connections] == ["refused"]
 
 
 async def test_a_run_and_a_session_only_narrow(reaching: SandboxManager) -> None:
@@ -291,9 +300,11 @@ except http.client.IncompleteRead as error:
         )
 
     assert result.value == ["1", "", 403, 403], result.stderr
-    verdicts = [(each.verdict, each.reason) for each in result.connections]
+    verdicts = [
+        (connection.verdict, connection.reason) for connection in result.connections
+    ]
     assert verdicts[0] == ("allowed", "the rules have changed")
-    assert [each[0] for each in verdicts[1:]] == ["refused", "refused"]
+    assert [verdict[0] for verdict in verdicts[1:]] == ["refused", "refused"]
 
 
 async def test_connections_and_bytes_are_limited(
@@ -474,7 +485,7 @@ async def test_a_run_leaves_no_connection_to_the_next(
         )
 
     assert first.value == "HTTP/1.1 200 Connection established"
-    assert [each.verdict for each in first.connections] == ["allowed"]
+    assert [connection.verdict for connection in first.connections] == ["allowed"]
     assert (left.value, left.connections) == (0, ()), left.stderr
 
 

@@ -172,9 +172,9 @@ async def bash(
         **more,
     )
     assert result.status == "ok", result.stderr
-    assert {(each.host, each.verdict) for each in result.connections} == {
-        (NAME, "allowed")
-    }
+    assert {
+        (connection.host, connection.verdict) for connection in result.connections
+    } == {(NAME, "allowed")}
     return result
 
 
@@ -218,7 +218,7 @@ async def test_python_libraries(
     )
 
     assert result.value == "hello", result.stderr
-    assert [each.verdict for each in result.connections] == ["allowed"]
+    assert [connection.verdict for connection in result.connections] == ["allowed"]
 
 
 POOLED = {
@@ -305,9 +305,9 @@ async def test_node_fetches(sandbox: SandboxManager, shop: Shop) -> None:
     )
 
     assert (result.status, result.stdout) == ("ok", "hello\n"), result.stderr
-    assert [(each.host, each.verdict) for each in result.connections] == [
-        (NAME, "allowed")
-    ]
+    assert [
+        (connection.host, connection.verdict) for connection in result.connections
+    ] == [(NAME, "allowed")]
 
 
 def test_the_command_line_names_hosts(tmp_path: Path) -> None:
@@ -330,5 +330,5 @@ def test_the_command_line_names_hosts(tmp_path: Path) -> None:
     assert done.stdout == b"b'hello /a'\n403\n", done.stderr
     assert b"network: other.test:80 refused: " in done.stderr
     records = json.loads(told.stdout)["connections"]
-    assert [each["verdict"] for each in records] == ["allowed", "refused"]
+    assert [record["verdict"] for record in records] == ["allowed", "refused"]
     assert (bad.returncode, b"has no port" in bad.stderr) == (2, True)

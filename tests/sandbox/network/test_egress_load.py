@@ -68,7 +68,7 @@ async def fetch(
 async def test_64_streams_at_once(reaching: SandboxManager, site: Site) -> None:
     result = await fetch(reaching, site, 64, 100_000)
 
-    assert [each.verdict for each in result.connections] == ["allowed"] * 64
+    assert [connection.verdict for connection in result.connections] == ["allowed"] * 64
 
 
 async def test_more_streams_than_fit_wait_their_turn(

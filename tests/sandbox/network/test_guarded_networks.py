@@ -148,7 +148,7 @@ except urllib.error.HTTPError as error:
             f"{NAME}:{site.port}/x: no rule allows it (a.deny[0]). Try again in 7 s. 7"
         ).split()
     )
-    assert [each.verdict for each in result.connections] == ["refused"]
+    assert [connection.verdict for connection in result.connections] == ["refused"]
     assert site.hits == []
 
 
@@ -209,8 +209,8 @@ async def test_a_command_that_waits_for_two_persons_at_once_gains_the_time_once(
     async def wait_for_both(number: int) -> None:
         async with pause_deadline():
             asked[number].set()
-            for each in asked:
-                await each.wait()
+            for event in asked:
+                await event.wait()
 
     async def handler(*_: Any) -> dict[str, Any]:
         await wait_for_both(0)

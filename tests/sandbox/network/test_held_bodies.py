@@ -112,8 +112,8 @@ print(post(body))
     digest = hashlib.sha256(BODY).hexdigest()
 
     assert await said(cell, code, site, gate) == ["100", f"1 {digest}", digest]
-    assert [each["body_sha256"] for each in gate.bodies] == [digest] * 2
-    assert [each["content_length"] for each in gate.bodies] == [SIZE] * 2
+    assert [body["body_sha256"] for body in gate.bodies] == [digest] * 2
+    assert [body["content_length"] for body in gate.bodies] == [SIZE] * 2
     assert len(site.hits) == 2
 
 

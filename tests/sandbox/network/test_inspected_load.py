@@ -128,4 +128,4 @@ async def test_64_connections_at_once_have_their_own_answers(
 
     assert result.value == [192, True], result.stderr
     assert len(gate.outcomes) == 192
-    assert {each["status"] for each in gate.outcomes} == {200}
+    assert {outcome["status"] for outcome in gate.outcomes} == {200}

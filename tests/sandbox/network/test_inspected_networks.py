@@ -97,7 +97,7 @@ print(way.getresponse().status)
         "403",
     ]
     assert {name for name, _ in gate.asked} == {"http.request"}
-    assert [each["status"] for each in gate.outcomes] == [200] * 5
+    assert [outcome["status"] for outcome in gate.outcomes] == [200] * 5
     assert gate.outcomes[-1]["bytes_in"] > 1_000_000 > gate.outcomes[0]["bytes_in"]
     assert [hit.split()[0::2] for hit in site.hits] == [
         ["GET", "/yes"],
@@ -197,7 +197,7 @@ print(status, said[:4], upgrade("/no")[1])
         "101 b'\\x81\\x02hi' 403",
     ]
     assert gate.asked == [("http.upgrade", "/ws"), ("http.upgrade", "/no")]
-    assert [each["status"] for each in gate.outcomes] == [101]
+    assert [outcome["status"] for outcome in gate.outcomes] == [101]
     assert gate.outcomes[0]["bytes_out"] > 300_000
 
 
@@ -219,9 +219,9 @@ except urllib.error.HTTPError as error:
 
     told = f"the certificate of {NAME} does not verify: self-signed certificate"
     assert result.stdout.strip() == f"502 toolcell: {told}"
-    assert [(each.verdict, each.reason) for each in result.connections] == [
-        ("failed", told)
-    ]
+    assert [
+        (connection.verdict, connection.reason) for connection in result.connections
+    ] == [("failed", told)]
     assert site.hits == []
 
 

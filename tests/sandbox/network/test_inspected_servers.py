@@ -404,7 +404,7 @@ async def test_an_answer_has_one_reading_or_is_none(
                 found.append(event)
         [head] = found
         names = [name for name, _ in head.headers]
-        lengths = [each for each in names if each in FRAMES]
+        lengths = [name for name in names if name in FRAMES]
         assert (head.status_code, len(lengths), len(event.headers)) == (status, 1, 0)
         assert b"X-Early" not in names
         assert came == body if status == 200 else came.startswith(b"toolcell: ")

@@ -115,8 +115,8 @@ async def test_a_redirect_to_no_address_is_a_package_error(
 
 
 def written(folder: Path) -> bytes:
-    files = [each for each in folder.rglob("*") if each.is_file()]
-    return b"".join(each.read_bytes() for each in files)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return b"".join(file.read_bytes() for file in files)
 
 
 async def test_an_index_gets_its_password_and_nothing_else_has_it(

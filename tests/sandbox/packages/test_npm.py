@@ -176,7 +176,7 @@ async def test_a_set_is_installed_once_and_stays_until_it_is_pruned(
         result = await third.run("require('kind')", language="node")
         assert prune_packages(0, str(store)) == ()
     assert result.value == 42
-    assert [each.key for each in prune_packages(0, str(store))] == [layer.key]
+    assert [package.key for package in prune_packages(0, str(store))] == [layer.key]
     assert list((store / "resolved").iterdir()) == []
 
 

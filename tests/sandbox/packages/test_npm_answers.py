@@ -243,4 +243,4 @@ async def test_programs_do_not_see_where_packages_came_from(tmp_path: Path) -> N
     files = {"node_modules/.package-lock.json": "", "node_modules/a/index.js": ""}
     folder = await installed(NpmCell(files, DOCKER), tmp_path)
 
-    assert sorted(each.name for each in folder.iterdir()) == [".bin", "a"]
+    assert sorted(path.name for path in folder.iterdir()) == [".bin", "a"]

@@ -52,7 +52,7 @@ async def test_lines_install_by_the_rules_of_packages(packed: SandboxManager) ->
     assert more.value == "leaf", more.stderr
     assert (refused.status, refused.stdout) == ("ok", "1\n")
     errors = refused.stderr.splitlines()
-    assert [each[:7] for each in errors] == ["ERROR: "] * 3
+    assert [error[:7] for error in errors] == ["ERROR: "] * 3
     assert "not allowed here: the package shadow" in errors[0]
     assert "option -r is not known" in errors[1]
     assert "git+https://a.example/b" in errors[2]

@@ -85,7 +85,7 @@ async def test_a_source_is_built_for_the_interpreter_of_the_cells(
     assert leaks == []
     assert said[0] == "Building crafted 1.0 in a cell"
     assert "Built crafted 1.0" in said
-    names = {each.packages for each in list_packages(folder)}
+    names = {package.packages for package in list_packages(folder)}
     assert ("crafted==1.0", "leaf==1.0", "user==1.0") in names
 
 

@@ -232,7 +232,7 @@ async def test_hostile_archives_are_refused_as_a_whole(
         await session.write_file("kept", b"as it was")
         with pytest.raises(InvalidInputError), anyio.fail_after(60):
             await session.load(archive)
-        assert [each.path for each in await session.list_files()] == ["kept"]
+        assert [file.path for file in await session.list_files()] == ["kept"]
 
 
 @pytest.mark.promise("E-28")

@@ -65,7 +65,7 @@ async def test_a_stream_that_nobody_reads_holds_up_nothing_else(
                 assert await session.read_file("note") == b"text"
                 await session.write_file("large", LARGE)
                 assert await session.read_file("large") == LARGE
-                listed = [each.path for each in await session.list_files()]
+                listed = [file.path for file in await session.list_files()]
                 await session.remove("note")
                 assert (await session.usage()).disk_bytes >= len(LARGE)
                 said = await (await session.exec("ls")).wait()

@@ -99,7 +99,7 @@ async def test_a_pause_waits_for_the_run_under_way(session: SandboxSession) -> N
         tasks.start_soon(run)
         await anyio.wait_all_tasks_blocked()
         await session.pause()
-        assert [each.value for each in results] == ["whole"]
+        assert [result.value for result in results] == ["whole"]
     await session.resume()
 
 

@@ -185,7 +185,7 @@ async def test_risky_programs_are_contained(
     bash = workloads("redcode_exec/bash.jsonl")
     assert (len(python), len(bash)) == (426, 287)
     programs = [*python, *bash] if whole else one_of_each([*python, *bash])
-    assert len({each.category for each in programs}) == 27
+    assert len({program.category for program in programs}) == 27
 
     with canaries_near(tmp_path, [*python, *bash]).set_up() as canaries:
         # Before the backend starts anything that could inherit it.

@@ -48,8 +48,8 @@ async def test_a_session_keeps_large_inputs(sandbox: Sandbox) -> None:
         fresh = await session.run(FILES, inputs={"text": "y" * SIZE}, fresh=True)
         fork = await session.fork()
         forked = await fork.run("[len(text), len(more)]", inputs={"more": "z" * SIZE})
-        files = [each.path for each in await session.list_files()]
-        assert [each.path for each in await fork.list_files()] == []
+        files = [file.path for file in await session.list_files()]
+        assert [file.path for file in await fork.list_files()] == []
 
     assert first.value == fresh.value == [SIZE, []]
     assert (kept.value, forked.value, files) == (SIZE, [SIZE, SIZE], [])

@@ -42,8 +42,8 @@ async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
 
 def joined(strings: list[str]) -> bytes:
     """Return strings as a program writes them: a NUL after each."""
-    assert not any("\0" in each for each in strings)
-    return "".join(f"{each}\0" for each in strings).encode()
+    assert not any("\0" in string for string in strings)
+    return "".join(f"{string}\0" for string in strings).encode()
 
 
 async def test_strings_as_input_output_and_value(cell: Session) -> None:
@@ -79,7 +79,7 @@ async def test_strings_as_keys_and_as_an_exception(cell: Session) -> None:
 async def test_strings_in_the_program_itself(cell: Session) -> None:
     """As comments and literals; the source that a traceback shows is the program's."""
     strings = naughty_strings()
-    comments = "".join(f"# {each}\n" for each in strings)
+    comments = "".join(f"# {string}\n" for string in strings)
     literals = json.dumps(strings, ensure_ascii=False).replace("\x7f", "\\x7f")
     code = (
         f"{comments}texts = {literals}\nimport linecache\n"
@@ -94,7 +94,7 @@ async def test_strings_in_the_program_itself(cell: Session) -> None:
 
 
 async def test_a_traceback_shows_the_line_that_raised(cell: Session) -> None:
-    comments = "".join(f"# {each}\n" for each in naughty_strings())
+    comments = "".join(f"# {string}\n" for string in naughty_strings())
     result = await cell.run(f"{comments}1 / 0  # here", fresh=True)
 
     assert result.exception is not None
@@ -104,7 +104,7 @@ async def test_a_traceback_shows_the_line_that_raised(cell: Session) -> None:
 async def test_strings_in_bash(cell: Session) -> None:
     """As environment variables, arguments and comments."""
     strings = naughty_strings()
-    comments = "".join(f"# {each}\n" for each in strings)
+    comments = "".join(f"# {string}\n" for string in strings)
     values = await bash_values(cell, strings, comments)
 
     assert values == joined(strings)
@@ -192,7 +192,7 @@ def test_a_terminal_gets_nothing_to_obey(backend: BackendRow, stream: int) -> No
     text = shown.decode("utf-8")
     assert raw_controls(text) == set()
     lines = text.split("\r\n")
-    assert lines[: len(strings)] == [escaped(each) for each in strings]
+    assert lines[: len(strings)] == [escaped(string) for string in strings]
     assert "toolcell: ok" in lines[-2]
 
 
@@ -313,9 +313,9 @@ async def test_payloads_stay_bytes(cell: Session) -> None:
         ]
 
     assert seen == []
-    sized = [len(each).to_bytes(4, "big") + each for each in payloads]
+    sized = [len(payload).to_bytes(4, "big") + payload for payload in payloads]
     assert written.stdout_bytes == b"".join(sized)
-    assert written.value == [repr(each) for each in payloads]
+    assert written.value == [repr(payload) for payload in payloads]
     for payload, result in zip(payloads, described, strict=True):
         assert result.value == OpaqueValue(type="bytes", repr=repr(payload)[:1024])
 

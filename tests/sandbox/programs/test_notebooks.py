@@ -71,7 +71,7 @@ async def ended(session: Session, cell: str) -> tuple[str, str]:
     result = await session.run(cell, limits=Limits(wall_seconds=CELL_SECONDS))
     if not result.ok:
         return result.exception.type if result.exception else result.status, ""
-    told = result.value is not None or any(each.is_value for each in result.outputs)
+    told = result.value is not None or any(output.is_value for output in result.outputs)
     if has_value and not told:
         # What it is can only be seen from inside.
         seen: Any = await session.run("_ is not __last")

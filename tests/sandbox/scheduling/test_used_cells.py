@@ -201,7 +201,7 @@ async def test_a_session_has_a_cell_of_its_own(sandbox: SandboxManager) -> None:
 
 async def test_streams_and_batches_use_cells_again(sandbox: SandboxManager) -> None:
     results = [each async for each in sandbox.map(["1"] * 40, concurrency=2)]
-    assert max(number_of(each.result) for each in results if each.result) > 1
+    assert max(number_of(result.result) for result in results if result.result) > 1
     numbers = set()
     for _ in range(_TRIES):
         async for event in sandbox.stream("print(1)", agent_id="a"):
@@ -231,7 +231,7 @@ x = bytearray(b"1") * (100 << 20)
     assert second.usage.cpu_ms < 350
     assert second.usage.peak_memory_bytes < 64 << 20
     assert not second.truncated
-    assert [each.data for each in second.artifacts] == [b"1"]
+    assert [artifact.data for artifact in second.artifacts] == [b"1"]
 
 
 async def test_sockets_of_the_machine_cost_a_cell_no_new_network(
@@ -244,8 +244,8 @@ async def test_sockets_of_the_machine_cost_a_cell_no_new_network(
             # The machine counts more of them at each look between two runs.
             sockets += [socket.socket() for _ in range(100)]
             runs.append(await sandbox.run(code, agent_id="a"))
-        for each in sockets:
-            each.close()
+        for opened in sockets:
+            opened.close()
         is_reused = number_of(runs[2]) == number_of(runs[0]) + 2
         # A socket of the program before may be closed a moment late, which counts.
         if is_reused and runs[2].value == runs[0].value:
@@ -295,7 +295,7 @@ async def test_a_cell_that_cannot_be_made_new_is_destroyed(
     async with SandboxManager(config) as sandbox:
         results = [await sandbox.run("6 * 7", agent_id="a") for _ in range(5)]
 
-    assert [(number_of(each), each.value) for each in results] == [(1, 42)] * 5
+    assert [(number_of(result), result.value) for result in results] == [(1, 42)] * 5
 
 
 async def test_closing_leaves_no_used_cell() -> None:

@@ -318,10 +318,10 @@ def plain_processes() -> dict[str, Any]:
         pool = workers.map(abs, [-1, -2])
     found: list[int] = []
     threads = [threading.Thread(target=found.append, args=(i,)) for i in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
     left = soft - resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -59,7 +59,8 @@ def system_call(number: int, *arguments: Any) -> str:
 
     libc = ctypes.CDLL(None, use_errno=True)
     values = [
-        ctypes.c_long(each) if isinstance(each, int) else each for each in arguments
+        ctypes.c_long(argument) if isinstance(argument, int) else argument
+        for argument in arguments
     ]
     if libc.syscall(ctypes.c_long(number), *values) == -1:
         return errno.errorcode.get(ctypes.get_errno(), "unknown")

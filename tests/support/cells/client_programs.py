@@ -48,7 +48,7 @@ def _add(folder: Path, program: Path) -> None:
     for path in (program, *libraries):
         shutil.copy(path, folder / "lib" / path.name)
     # The loader of this machine finds its own C library, whatever the image has.
-    [loader] = [each.name for each in libraries if each.name.startswith("ld-")]
+    [loader] = [library.name for library in libraries if library.name.startswith("ld-")]
     lib = f"{SHOWN}/lib"
     starter = folder / "bin" / program.name
     call = f"{lib}/{loader} --library-path {lib} {lib}/{program.name}"

@@ -36,9 +36,9 @@ def held(pid: int, engine: Any = None) -> Held:
     """Count now; containers only where there is an engine."""
     name, processes = owner_of(pid), below(pid)
     descriptors = 0
-    for each in (pid, *processes):
+    for process in (pid, *processes):
         with suppress(OSError):
-            descriptors += len(os.listdir(f"/proc/{each}/fd"))
+            descriptors += len(os.listdir(f"/proc/{process}/fd"))
     groups = [found for path in groups_of(name) for found in os.walk(path)]
     return Held(
         processes=len(processes),

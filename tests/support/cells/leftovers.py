@@ -48,9 +48,13 @@ def groups_of(process: str) -> list[str]:
 
 def folders_of(process: str) -> list[Path]:
     mark = f"{own_folders.PREFIX}{process_identity.pid_namespace()}-{process}_"
-    return [each for each in own_folders.all_folders() if each.name.startswith(mark)]
+    return [
+        folder for folder in own_folders.all_folders() if folder.name.startswith(mark)
+    ]
 
 
 def containers_of(engine: Any, process: str) -> list[str]:
     filters = {"label": f"{OWNER_LABEL}={process}"}
-    return [each["Id"] for each in engine.containers(all=True, filters=filters)]
+    return [
+        container["Id"] for container in engine.containers(all=True, filters=filters)
+    ]

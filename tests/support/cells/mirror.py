@@ -48,8 +48,8 @@ class Mirror(BaseHTTPRequestHandler):
         if show == "pieces":
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            for each in text:
-                self.wfile.write(b"1\r\n%c\r\n" % each)
+            for byte in text:
+                self.wfile.write(b"1\r\n%c\r\n" % byte)
             self.wfile.write(b"0\r\n\r\n")
             return
         self.send_header("Content-Length", str(len(text)))

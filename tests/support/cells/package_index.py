@@ -45,9 +45,9 @@ SITECUSTOMIZE = "open('/work/site', 'w').write('sitecustomize was run')\n"
 
 def open_to_cells(folder: Path) -> None:
     """Let users of cells pass to a folder: pytest closes those that it makes."""
-    for each in folder.parents:
-        if tempfile.gettempdir() in map(str, each.parents):
-            each.chmod(each.stat().st_mode | 0o011)
+    for parent in folder.parents:
+        if tempfile.gettempdir() in map(str, parent.parents):
+            parent.chmod(parent.stat().st_mode | 0o011)
 
 
 class Index:

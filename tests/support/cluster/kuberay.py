@@ -92,7 +92,7 @@ def pods(manifest: dict[str, Any]) -> list[dict[str, Any]]:
         ValidationError: It has a field that KubeRay has not, or lacks one.
     """
     read = TypeAdapter(RayCluster).validate_python(manifest)
-    workers = [each.template for each in read.spec.workerGroupSpecs]
+    workers = [group.template for group in read.spec.workerGroupSpecs]
     return [
         {
             "apiVersion": "v1",

@@ -100,8 +100,8 @@ class Wire:
     async def cut(self) -> None:
         """End all connections; new ones are carried."""
         streams, self._streams = self._streams, []
-        for each in streams:
-            await anyio.aclose_forcefully(each)
+        for stream in streams:
+            await anyio.aclose_forcefully(stream)
 
     async def _pass(
         self, source: ByteStream, target: ByteStream, *, back: bool
@@ -127,8 +127,8 @@ class Wire:
             anyio.ClosedResourceError,
         ):
             pass
-        for each in (source, target):
-            await anyio.aclose_forcefully(each)
+        for stream in (source, target):
+            await anyio.aclose_forcefully(stream)
 
 
 @asynccontextmanager

@@ -69,7 +69,7 @@ class Requests:
 
     async def nodes(self) -> list[Any]:
         assert self._directory is not None
-        return [each.model_dump() for each in await self._directory.nodes()]
+        return [node.model_dump() for node in await self._directory.nodes()]
 
     async def tell(self, waiting: int) -> None:
         assert self._directory is not None
@@ -97,9 +97,9 @@ class Requests:
 
     def _process(self, process: str, number: str) -> subprocess.Popen[bytes]:
         node = self._cluster.head_node
-        for each in self._nodes:
-            if each.node_id == number:
-                node = each
+        for started_node in self._nodes:
+            if started_node.node_id == number:
+                node = started_node
         [found] = node.all_processes[process]
         started: subprocess.Popen[bytes] = found.process
         return started

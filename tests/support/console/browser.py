@@ -164,8 +164,8 @@ class Browser:
 
     def close_others(self, own: str) -> None:
         """Close all windows but one, and go on in that one."""
-        for each in {*self.driver.window_handles} - {own}:
-            self.driver.switch_to.window(each)
+        for window in {*self.driver.window_handles} - {own}:
+            self.driver.switch_to.window(window)
             # Chromium may wait for ever for one that closes while its page loads.
             self.until(lambda: self.script("return document.readyState") == "complete")
             self.driver.close()
@@ -213,10 +213,10 @@ def browser(*, size: str = "1200,900") -> Iterator[Browser]:
         missing("chromium and chromium-driver are not installed")
     options = ChromeOptions()
     options.binary_location = chromium
-    for each in ("headless=new", "no-sandbox", f"window-size={size}"):
-        options.add_argument(f"--{each}")
-    for each in ("disable-dev-shm-usage", "disable-background-networking"):
-        options.add_argument(f"--{each}")
+    for option in ("headless=new", "no-sandbox", f"window-size={size}"):
+        options.add_argument(f"--{option}")
+    for option in ("disable-dev-shm-usage", "disable-background-networking"):
+        options.add_argument(f"--{option}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     started = Chrome(options=options, service=ChromeService(driver))
     try:

@@ -73,7 +73,9 @@ class Client:
         shape = _Shape(answer.text)
         assert shape.tags <= _KNOWN, shape.tags - _KNOWN
         assert shape.scripts == ["/static/console.js"]
-        assert not [each for each in shape.attributes if each.startswith("on")]
+        assert not [
+            attribute for attribute in shape.attributes if attribute.startswith("on")
+        ]
         assert "style" not in shape.attributes
         self.acts = shape.acts - {"/logout"}
         self.links = shape.links

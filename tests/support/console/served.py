@@ -140,9 +140,9 @@ class Service:
     def end_calls(self) -> None:
         """Deny what waits until all calls have ended: none may outlive the host."""
         for _ in range(200):
-            for each in self.waiting():
+            for request in self.waiting():
                 with suppress(InvalidInputError):
-                    self.deny(each)
+                    self.deny(request)
             if not wait(self.calls, timeout=0.1).not_done:
                 return
 

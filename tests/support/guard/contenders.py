@@ -69,8 +69,8 @@ def threads(place: Place) -> Iterator[Burst]:
             events.clear()
             parts = zip(portals, _parts(jobs, THREADS), strict=True)
             done = [portal.start_task_soon(part, mine) for portal, mine in parts]
-            for each in done:
-                each.result()
+            for thread in done:
+                thread.result()
             return [*events]
 
         with impatient_threads():
@@ -152,16 +152,16 @@ class Processes:
             ready = connection.wait(list(talking), pause)
             if alive and (not ready or self._chance.random() < 0.3):
                 alive.pop().kill()
-            for each in ready:
-                assert isinstance(each, connection.Connection)
-                worker = talking[each]
+            for end in ready:
+                assert isinstance(end, connection.Connection)
+                worker = talking[end]
                 try:
-                    told = each.recv()
+                    told = end.recv()
                 except (EOFError, OSError):
                     assert worker in doomed, "a worker failed"
                     told = None
                 if told is None:
-                    del talking[each]
+                    del talking[end]
                 else:
                     events.append(Event(*told))
         return events

@@ -38,7 +38,7 @@ class Desk:
         self.approvals = Approvals(self.store, answered_elsewhere=True, **options)
         rules = rules or (TWO,)
         self.guard = ActionGuard(
-            [AgentPolicy(agent_id=each, ask=rules) for each in agents],
+            [AgentPolicy(agent_id=agent, ask=rules) for agent in agents],
             approvals=self.approvals,
         )
 

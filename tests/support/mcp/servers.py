@@ -34,7 +34,7 @@ class Scripted:
 
     def offer(self, *tools: str | dict[str, Any]) -> None:
         """Tell these tools from the next listing on."""
-        told = [definition(each) if isinstance(each, str) else each for each in tools]
+        told = [definition(tool) if isinstance(tool, str) else tool for tool in tools]
         self.tell(told)
 
     def tell(self, listing: Any) -> None:
@@ -76,9 +76,9 @@ def in_cell(
 
 def be_patient(toolset: MCPToolset) -> None:
     """Let calls take a minute from now on, whatever they might take before."""
-    for each in toolset.tools:
+    for tool in toolset.tools:
         # What was registered stays as it is, for all but this.
-        object.__setattr__(each, "timeout", 60.0)
+        object.__setattr__(tool, "timeout", 60.0)
 
 
 def processes_of(folder: Path) -> list[int]:

@@ -50,7 +50,7 @@ class WebAPI:
 
     @property
     def targets(self) -> list[str]:
-        return [each.target for each in self.requests]
+        return [request.target for request in self.requests]
 
 
 class _Handler(BaseHTTPRequestHandler):

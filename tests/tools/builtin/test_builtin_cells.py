@@ -56,9 +56,9 @@ async def test_programs_run_in_cells_of_their_own(
     assert "ZeroDivisionError" in failed["traceback"]
     records = desk.executor.records.all_records()
     # A program that fails is an answer, and its cost is the cell's.
-    assert [each.status for each in records] == ["ok"] * 3
-    assert {each.backend for each in records} == {backend.options["backend"]}
-    assert all("cpu_ms" in each.usage for each in records)
+    assert [record.status for record in records] == ["ok"] * 3
+    assert {record.backend for record in records} == {backend.options["backend"]}
+    assert all("cpu_ms" in record.usage for record in records)
 
 
 @pytest.mark.promise("JF3")

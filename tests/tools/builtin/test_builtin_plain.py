@@ -208,7 +208,7 @@ async def test_what_is_no_query_is_refused_and_changes_nothing(
         "more": False,
     }
     assert database.read_bytes() == before
-    assert [each.name for each in database.parent.iterdir()] == [database.name]
+    assert [path.name for path in database.parent.iterdir()] == [database.name]
     assert str(database.parent) not in result.to_text()
 
 

@@ -54,7 +54,7 @@ NAMES = [each.name for each in TOOLS]
 
 
 async def outcomes_of_model(executor: ConcurrentExecutor) -> dict[str, Any]:
-    calls = [ToolCall(id=each, name=each, agent_id="a") for each in NAMES]
+    calls = [ToolCall(id=name, name=name, agent_id="a") for name in NAMES]
     found = await executor.execute(calls)
     return {
         each.name: each.content if each.error is None else each.error.kind

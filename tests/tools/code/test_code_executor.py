@@ -80,8 +80,8 @@ def guarded(**policy: Any) -> ActionGuard:
 
 def made_by(result: CodeResult) -> list[tuple[str, dict[str, Any], str, Any]]:
     return [
-        (each.call.name, each.call.arguments, each.result.status, each.result.content)
-        for each in result.calls
+        (call.call.name, call.call.arguments, call.result.status, call.result.content)
+        for call in result.calls
     ]
 
 
@@ -107,7 +107,7 @@ async def both():
         ("add", {"a": 1, "b": 2}, "ok", 3),
         ("add", {"b": 3, "a": 4}, "ok", 7),
     ]
-    assert {each.result.content for each in result.calls} == {3, 7, 11, 22}
+    assert {call.result.content for call in result.calls} == {3, 7, 11, 22}
 
 
 async def test_a_session_calls_tools_where_it_left_off(
@@ -137,9 +137,8 @@ async def test_each_call_passes_the_guard(sandbox: SandboxManager) -> None:
     assert result.value == ["guard.denied", 1, 2, "guard.denied"], result.stderr
     assert [each[2] for each in made_by(result)] == ["denied", "ok", "ok", "denied"]
     assert stranger.value == ["guard.denied"] * 4
-    verdicts = [
-        (each.agent_id, each.verdict) for each in code.executor.records.all_records()
-    ]
+    records = code.executor.records.all_records()
+    verdicts = [(record.agent_id, record.verdict) for record in records]
     mine = [("a", each) for each in ("denied", "allowed", "allowed", "denied")]
     assert verdicts == [*mine, *[("b", "denied")] * 4]
 
@@ -165,17 +164,17 @@ attempt(alias, 1, 2, 3)
         ("add", {"a": "x", "b": []}, "error", None),
         ("add", {}, "error", None),
     ], result.stderr
-    assert all(0 < each.duration_ms < 20_000 for each in result.calls)
+    assert all(0 < call.duration_ms < 20_000 for call in result.calls)
     records = code.executor.records.query(parent_id=result.id)
     assert [each.call_id for each in records] == [each.call.id for each in result.calls]
-    assert [each.error_kind for each in records] == [
+    assert [record.error_kind for record in records] == [
         None,
         "tool.execution",
         "tool.validation",
         "tool.validation",
     ]
     told = json.loads(json.dumps(result.to_json()))
-    assert [each["result"]["status"] for each in told["calls"]] == [
+    assert [call["result"]["status"] for call in told["calls"]] == [
         "ok",
         "error",
         "error",
@@ -252,7 +251,7 @@ odd = [raw(7, "who", more=more), raw(7, "who", '{{"agent_id": "root"}}')]
     assert first[:2] == second[:2] == ["a", "asked"]
     assert len({first[2], second[2], result.calls[2].call.id}) == 3
     assert third == "tool.validation"
-    assert {each.call.agent_id for each in result.calls} == {"a"}
+    assert {call.call.agent_id for call in result.calls} == {"a"}
 
 
 @pytest.mark.promise("E-85", "GR-19")
@@ -328,7 +327,7 @@ async def test_programs_inside_programs_have_one_budget_and_an_end(
     assert deep.value == [[2, "tool.execution"]], deep.stderr
     assert inner[0].calls[1].result.error is not None
     assert "2 deep" in inner[0].calls[1].result.error.message
-    assert {each.call.parent_id for each in inner[0].calls} == {deep.calls[0].call.id}
+    assert {call.call.parent_id for call in inner[0].calls} == {deep.calls[0].call.id}
     assert inner[1].value == [1, 2, 3, 4, *["too_many"] * 5]
     assert wide.value == ["too_many", "too_many"], wide.stderr
 
@@ -365,7 +364,7 @@ async def test_an_approved_call_is_not_approved_again_by_a_replay(
     assert unasked.value == ["guard.denied"] * 3, unasked.stderr
     assert result.value == [5, "guard.denied", "guard.denied"], result.stderr
     assert paid == [5]
-    assert len({each.call.id for each in result.calls}) == 3
+    assert len({call.call.id for call in result.calls}) == 3
     assert [each[2] for each in made_by(result)] == ["ok", "denied", "denied"]
 
 
@@ -433,7 +432,7 @@ async def test_calls_that_the_deadline_meets_are_told(sandbox: SandboxManager) -
     stuck = await code.execute("tools.meet()", limits=Limits(wall_seconds=6))
 
     assert stuck.status == "timeout"
-    assert [each.result.status for each in stuck.calls] == ["cancelled"]
+    assert [call.result.status for call in stuck.calls] == ["cancelled"]
     [record] = code.executor.records.query(parent_id=stuck.id)
     assert (record.tool_name, record.status) == ("meet", "cancelled")
 
@@ -451,7 +450,7 @@ tools.first()
     result = await code.execute(program)
 
     assert result.status == "ok", result.stderr
-    told = {each.call.name: each.result.status for each in result.calls}
+    told = {call.call.name: call.result.status for call in result.calls}
     assert told == {"meet": "cancelled", "first": "ok"}
     [record] = code.executor.records.query(tool_name="meet")
     assert record.status == "cancelled"

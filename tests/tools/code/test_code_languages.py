@@ -36,11 +36,11 @@ async def test_a_bash_program_is_guarded_as_any_other(sandbox: Sandbox) -> None:
 
     assert run.stdout == "250\n3\n", run.stderr
     assert "guard.denied" in run.stderr
-    assert [(each.call.name, each.result.status) for each in run.calls] == [
+    assert [(call.call.name, call.result.status) for call in run.calls] == [
         ("price", "ok"),
         ("order", "denied"),
     ]
-    assert all(each.call.agent_id == "ada" for each in run.calls)
+    assert all(call.call.agent_id == "ada" for call in run.calls)
 
 
 async def test_a_command_is_guarded_as_its_agent(sandbox: Sandbox) -> None:

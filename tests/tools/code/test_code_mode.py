@@ -94,7 +94,7 @@ async def test_a_model_finds_tools_and_calls_them_in_one_program(
         '        currency: The money to count in.\n    """'
     )
     assert (ran["status"], ran["value"]) == ("ok", 6.5), ran
-    assert [each["name"] for each in ran["calls"]] == ["shop.getPrice"] * 2
+    assert [call["name"] for call in ran["calls"]] == ["shop.getPrice"] * 2
 
 
 async def test_what_a_policy_denies_is_neither_found_nor_described_nor_called(
@@ -286,5 +286,5 @@ async def test_code_mode_costs_a_twentieth_of_a_thousand_tools(
 
     whole = len(json.dumps([to_anthropic(each) for each in tools]))
     shown = len(json.dumps([to_anthropic(each) for each in three]))
-    assert len(tools) == 1000 and all(each.count("def ") > 5 for each in answers)
+    assert len(tools) == 1000 and all(answer.count("def ") > 5 for answer in answers)
     assert shown + max(map(len, answers)) <= whole * 0.05

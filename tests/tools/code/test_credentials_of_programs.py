@@ -54,8 +54,8 @@ async def executor(tmp_path: Path) -> AsyncIterator[ConcurrentExecutor]:
     async with SandboxManager(config) as sandbox:
         made = ConcurrentExecutor(registry, guard=guard, sandbox=sandbox)
         programs = CodeExecutor(sandbox, registry, executor=made)
-        for each in code_tools(sandbox, executor=programs):
-            registry.register(each)
+        for added in code_tools(sandbox, executor=programs):
+            registry.register(added)
         yield made
 
 

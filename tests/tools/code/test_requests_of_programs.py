@@ -117,8 +117,8 @@ def world(
     registry = ToolRegistry([fetch])
     executor = ConcurrentExecutor(registry, guard=guard, sandbox=manager)
     code = CodeExecutor(manager, registry, executor=executor)
-    for each in code_tools(manager, executor=code):
-        registry.register(each)
+    for added in code_tools(manager, executor=code):
+        registry.register(added)
     return World(executor, site)
 
 
@@ -155,7 +155,7 @@ async def test_rules_judge_the_requests_of_every_program(
         ["GET", "/repos/c?page=3"],
     ]
     records = seen.requests()
-    assert [(each.parent_id, each.verdict) for each in records] == [
+    assert [(record.parent_id, record.verdict) for record in records] == [
         ("c-run_python", "allowed"),
         *[("c-run_python", "denied")] * 3,
         ("c-run_shell", "allowed"),
@@ -249,8 +249,8 @@ async def test_a_secret_is_redacted_in_bodies_that_are_no_text_too(
         assert await seen.python(code) == [200] * 3
 
     records = [json.loads(line) for line in file.read_text().splitlines()]
-    previews = [each["preview"] for each in records if "preview" in each]
-    assert [each.partition("\n")[2] for each in previews] == [
+    previews = [record["preview"] for record in records if "preview" in record]
+    assert [preview.partition("\n")[2] for preview in previews] == [
         "[redacted]",
         ".[redacted]",
         ".[redacted]",

@@ -41,7 +41,9 @@ HOSTILE: dict[str, dict[str, Any]] = {
 def test_a_hostile_schema_refuses_its_value_and_ends(schema: dict[str, Any]) -> None:
     problems = problems_of(build_validator("t", schema), {"a": 1})
 
-    assert [each.expected for each in problems] == ["less for its schema to check"]
+    assert [problem.expected for problem in problems] == [
+        "less for its schema to check"
+    ]
 
 
 def test_a_call_of_a_tool_with_a_hostile_schema_is_refused() -> None:

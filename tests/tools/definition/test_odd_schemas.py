@@ -177,7 +177,7 @@ def test_what_json_cannot_write_is_no_value_of_a_list(value: Any) -> None:
 
 
 def with_patterns(*patterns: str) -> dict[str, Any]:
-    return with_x({"allOf": [{"pattern": each} for each in patterns]})
+    return with_x({"allOf": [{"pattern": pattern} for pattern in patterns]})
 
 
 CHINESE = "".join(chr(0x4E00 + 7 * n) for n in range(250))

@@ -171,7 +171,7 @@ def test_progress_grows_and_reaches_the_host() -> None:
     given.report_progress(0.5, total=2, message="half")
     given.report_progress(2)
 
-    assert [(each.progress, each.total, each.message) for each in reports] == [
+    assert [(report.progress, report.total, report.message) for report in reports] == [
         (0.5, 2, "half"),
         (2, None, None),
     ]

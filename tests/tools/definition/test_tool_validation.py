@@ -50,12 +50,12 @@ def problems(made: Tool, arguments: Any) -> list[tuple[str, str, str]]:
     error = caught.value
     assert not error.retryable
     assert error.hint == "correct these fields and call again"
-    for each in error.details["problems"]:
-        assert set(each) == {"field", "reason", "expected"}
-        assert each["field"] in error.message
+    for problem in error.details["problems"]:
+        assert set(problem) == {"field", "reason", "expected"}
+        assert problem["field"] in error.message
     return [
-        (each["field"], each["reason"], each["expected"])
-        for each in error.details["problems"]
+        (problem["field"], problem["reason"], problem["expected"])
+        for problem in error.details["problems"]
     ]
 
 
@@ -264,7 +264,7 @@ def test_equal_calls_have_one_text_and_one_digest() -> None:
 
     assert first.text == same.text == '{"a":1.0,"b":["x","y"],"c":null}'
     assert first.digest == same.digest
-    assert len({first.digest, *(each.digest for each in others)}) == 4
+    assert len({first.digest, *(other.digest for other in others)}) == 4
 
 
 def test_whole_numbers_of_json_schema_are_one_call() -> None:

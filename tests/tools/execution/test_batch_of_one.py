@@ -99,7 +99,7 @@ async def test_a_tool_that_cancels_its_task_leaves_the_caller_alone(
         await anyio.lowlevel.checkpoint()
 
     assert statuses(results) == [status]
-    assert [each.status for each in made.records.all_records()] == [status]
+    assert [record.status for record in made.records.all_records()] == [status]
     assert task.cancelling() == 0
 
 
@@ -111,7 +111,7 @@ async def test_a_timeout_of_the_caller_ends_the_call() -> None:
             await made.execute([call("wait", number=0)])
 
     assert gates.cancelled == {0}
-    assert [each.status for each in made.records.all_records()] == ["cancelled"]
+    assert [record.status for record in made.records.all_records()] == ["cancelled"]
 
 
 async def test_a_cancelled_scope_of_the_caller_ends_the_call() -> None:
@@ -123,7 +123,7 @@ async def test_a_cancelled_scope_of_the_caller_ends_the_call() -> None:
         tasks.cancel_scope.cancel()
 
     assert gates.cancelled == {0}
-    assert [each.status for each in made.records.all_records()] == ["cancelled"]
+    assert [record.status for record in made.records.all_records()] == ["cancelled"]
 
 
 async def test_a_cancelled_caller_is_cancelled_though_the_tool_cancelled_itself() -> (
@@ -149,7 +149,7 @@ async def test_a_cancelled_caller_is_cancelled_though_the_tool_cancelled_itself(
     with anyio.fail_after(PATIENCE), pytest.raises(asyncio.CancelledError):
         await caller
 
-    assert [each.status for each in made.records.all_records()] == ["cancelled"]
+    assert [record.status for record in made.records.all_records()] == ["cancelled"]
 
 
 @pytest.mark.promise("LT-12")

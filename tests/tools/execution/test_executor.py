@@ -76,7 +76,7 @@ async def test_each_index_comes_once_in_a_stream(kind: type[Any]) -> None:
 
 async def test_an_empty_stream_ends_at_once() -> None:
     async with executor(echo).execute_streaming([]) as results:
-        assert [each async for each in results] == []
+        assert [result async for result in results] == []
 
 
 async def test_a_stream_is_in_order_of_completion(gates: Gates) -> None:
@@ -131,7 +131,7 @@ async def test_leaving_a_stream_early_cancels_and_waits(gates: Gates, how: str) 
     # Nothing is awaited between leaving and looking.
     assert gates.cancelled == {0, 1, 3, 4}
     assert gates.running == set()
-    recorded = {each.call_id: each.status for each in made.records.all_records()}
+    recorded = {record.call_id: record.status for record in made.records.all_records()}
     assert recorded == {"2": "ok"} | dict.fromkeys("0134", "cancelled")
 
 
@@ -141,7 +141,7 @@ async def test_waiting_calls_are_cancelled_and_recorded_too(gates: Gates) -> Non
         await blocked()
 
     assert gates.cancelled == {0}
-    recorded = {each.call_id: each.status for each in made.records.all_records()}
+    recorded = {record.call_id: record.status for record in made.records.all_records()}
     assert recorded == dict.fromkeys("0123", "cancelled")
 
 
@@ -228,7 +228,7 @@ async def test_a_call_inside_a_call_waits_for_no_slot() -> None:
         results = await made.execute(calls("outer", 3))
 
     assert [result.content for result in results] == [1, 1, 1]
-    assert {each.call_id for each in made.records.query(parent_id="o")} == {
+    assert {record.call_id for record in made.records.query(parent_id="o")} == {
         "in0",
         "in1",
         "in2",
@@ -324,7 +324,7 @@ async def test_a_task_that_a_tool_cancelled_takes_nobody_along(gates: Gates) -> 
     async with made.execute_streaming(batch) as results:
         await blocked()
         gates.gates[0].set()
-        found = dict([each async for each in results])
+        found = dict([result async for result in results])
 
     assert [found[index].content for index in range(7)] == [0, 7, *range(5)]
 
@@ -379,7 +379,7 @@ async def test_the_context_tells_of_the_call() -> None:
     assert remaining is not None
     assert 0 < remaining <= 60
     assert context.idempotency_key
-    assert [each.message for each in reports] == ["half"]
+    assert [report.message for report in reports] == ["half"]
     record = made.records.get_record("c")
     assert record is not None
     assert record.started_at == noon

@@ -300,7 +300,7 @@ async def test_a_bad_call_never_touches_its_siblings(bad: Any, gates: Gates) -> 
     assert [result.content for result in (found[0], found[2])] == [0, 3]
     assert found[1].call_id
     # The malformed one has a record like any other.
-    assert {each.status for each in made.records.all_records()} == {"ok", "error"}
+    assert {record.status for record in made.records.all_records()} == {"ok", "error"}
 
 
 @pytest.mark.promise("OR-17", "A-21")
@@ -390,7 +390,7 @@ async def test_a_call_that_cancels_its_own_task_ends_alone(gates: Gates) -> None
         async with made.execute_streaming(batch) as results:
             await blocked()
             gates.gates[0].set()
-            found = dict([each async for each in results])
+            found = dict([result async for result in results])
 
     assert sorted(found) == list(range(7)), "one end for each, and no wait for more"
     assert [found[0].content, *[found[index].content for index in (4, 5, 6)]] == [

@@ -88,7 +88,7 @@ def executor(counted: Counted, **options: Any) -> ConcurrentExecutor:
 
 
 def verdicts(made: ConcurrentExecutor) -> list[tuple[str, str]]:
-    return [(each.verdict, each.status) for each in made.records.all_records()]
+    return [(record.verdict, record.status) for record in made.records.all_records()]
 
 
 async def test_what_is_not_allowed_does_not_run(counted: Counted) -> None:
@@ -231,7 +231,7 @@ async def test_the_same_call_runs_once(counted: Counted, keys: Any) -> None:
 
     assert counted.runs == 1
     assert {result.content for result in [*results, again]} == {"5 #1"}
-    replays = [each.replayed for each in made.records.all_records()]
+    replays = [record.replayed for record in made.records.all_records()]
     assert replays.count(False) == 1
     assert len(replays) == 21
 
@@ -298,7 +298,7 @@ async def test_what_was_stopped_halfway_is_in_doubt(keys: Any) -> None:
     assert runs == [1]
     assert again.error is not None
     assert again.error.details == {"outcome": "unknown"}
-    assert [each.status for each in made.records.all_records()] == [
+    assert [record.status for record in made.records.all_records()] == [
         "cancelled",
         "error",
     ]

@@ -40,5 +40,5 @@ async def test_a_stranger_s_schema_reads_large_arguments_beside_the_loop() -> No
 
     assert (small.content, large.content) == (1, 10_000)
     assert wrong.error is not None and "wrong type" in wrong.error.message
-    beside = [each is not threading.current_thread() for each in threads]
+    beside = [thread is not threading.current_thread() for thread in threads]
     assert beside == [False, True, True]

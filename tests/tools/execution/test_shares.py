@@ -37,8 +37,8 @@ async def test_slow_calls_of_one_agent_keep_no_other_one_waiting(gates: Gates) -
     async with anyio.create_task_group() as tasks:
 
         async def begin(agent: str, numbers: range) -> None:
-            for each in calls(agent, numbers):
-                tasks.start_soon(made.call, each)
+            for call in calls(agent, numbers):
+                tasks.start_soon(made.call, call)
             await blocked()
 
         await begin("b", range(1))

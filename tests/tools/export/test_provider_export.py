@@ -153,9 +153,9 @@ def test_strict_mode_keeps_openai_s_rules() -> None:
     """Every object is closed and requires all; nothing stands beside a reference."""
     for subject in TOOLS:
         schema = strict(subject)["function"]["parameters"]
-        for each in objects(schema):
-            assert each["additionalProperties"] is False
-            assert each["required"] == list(each["properties"])
+        for object_schema in objects(schema):
+            assert object_schema["additionalProperties"] is False
+            assert object_schema["required"] == list(object_schema["properties"])
         text = json.dumps(schema)
         assert not re.search('"(default|maxLength|oneOf|title)":', text)
         assert not re.search(r'"\$ref": "[^"]*", ', text)
@@ -313,4 +313,4 @@ def test_a_property_that_the_messages_api_refuses_is_told(name: str) -> None:
 
     with pytest.raises(ConfigError, match="no property of such a name"):
         to_anthropic(made)
-    assert any("Messages API" in each for each in made.remarks())
+    assert any("Messages API" in remark for remark in made.remarks())

@@ -44,7 +44,7 @@ async def test_every_name_can_be_written_in_python(sandbox: SandboxManager) -> N
     result = await code.execute(f"[{calls}]")
 
     assert result.value == [1] * 7, result.stderr
-    assert [each.call.name for each in result.calls] == names
+    assert [call.call.name for call in result.calls] == names
 
 
 def closed() -> SandboxManager:
@@ -63,7 +63,7 @@ async def test_two_tools_of_one_name_are_left_out_and_named_once(
 
     assert result.value == [3, False], result.stderr
     assert "add" in described and "srv__" not in described
-    [told] = [each for each in caplog.records if "srv__x-y" in each.getMessage()]
+    [told] = [record for record in caplog.records if "srv__x-y" in record.getMessage()]
     assert "srv__x-y and srv__x_y" in told.getMessage()
 
 
@@ -230,7 +230,11 @@ class Parting(Tool):
 def test_the_result_of_a_tool_that_is_a_class_is_described() -> None:
     functions = stub_of(Greeting(), Parting()).body
 
-    shown = [each.returns for each in functions if isinstance(each, ast.FunctionDef)]
+    shown = [
+        function.returns
+        for function in functions
+        if isinstance(function, ast.FunctionDef)
+    ]
     assert [each and ast.unparse(each) for each in shown] == ["list[str]", "None"]
 
 
@@ -305,7 +309,9 @@ def test_a_schema_without_end_costs_its_own_types(schema: dict[str, Any]) -> Non
     made = JSONSchemaTool(lambda given: given, name="odd", parameters=schema)
     functions = stub_of(made, add).body
 
-    written = [each for each in functions if isinstance(each, ast.FunctionDef)]
+    written = [
+        function for function in functions if isinstance(function, ast.FunctionDef)
+    ]
     assert {each.name for each in written} == {"odd", "add"}
     assert "x: Any=..." in {ast.unparse(each.args) for each in written}
 
@@ -391,7 +397,7 @@ def test_a_name_does_not_grow_without_end() -> None:
     classes = [each for each in stub_of(made).body if isinstance(each, ast.ClassDef)]
 
     assert 1 < len(classes) < 12
-    assert max(len(each.name) for each in classes) <= MAX_NAME
+    assert max(len(class_.name) for class_ in classes) <= MAX_NAME
     assert "dict[str, Any]" in ast.unparse(classes[-1])
 
 

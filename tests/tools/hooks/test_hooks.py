@@ -348,7 +348,7 @@ async def test_what_a_cell_sends_is_json_or_nothing(cells: ConcurrentExecutor) -
     results = await cells.execute(
         [call("spin", "1"), call("burst", "2"), call("hands_out_an_object", "3")]
     )
-    records = {each.call_id: each for each in cells.records.all_records()}
+    records = {record.call_id: record for record in cells.records.all_records()}
 
     assert [result.status for result in results] == ["timeout", "error", "error"]
     assert all(CANARY not in result.to_text() for result in results)

@@ -174,7 +174,7 @@ async def test_operations_can_be_chosen_and_long_names_fit() -> None:
         for name in ("getA", "getB", "putC", long)
     }
     chosen = await tools_of(document(paths), operations=["get*", "x*"])
-    names = [each.name for each in chosen.tools]
+    names = [tool.name for tool in chosen.tools]
 
     assert names[:2] == ["api__getA", "api__getB"]
     assert len(names[2]) == 64 and len(names) == 3
@@ -199,7 +199,7 @@ async def test_one_bad_operation_leaves_the_others() -> None:
     }
     toolset = await tools_of(document(bad))
 
-    assert [each.name for each in toolset.tools] == ["api__good"]
+    assert [tool.name for tool in toolset.tools] == ["api__good"]
     assert sorted(toolset.unusable) == [
         *("/c", "/d", "a", "e", "g", "get_b", "h", "i", "j", "k", "l", "twice")
     ]
@@ -438,8 +438,8 @@ async def test_names_that_differ_in_signs_alone_get_numbers() -> None:
     ]
     found = await one(operation(parameters=parameters))
 
-    assert [each.name for each in found.parameters] == [*names]
-    assert [each.argument for each in found.parameters] == [
+    assert [parameter.name for parameter in found.parameters] == [*names]
+    assert [parameter.argument for parameter in found.parameters] == [
         "StartTime",
         "query_StartTime_",
         "query_StartTime__2",

@@ -90,7 +90,7 @@ async def test_a_pattern_that_matches_nothing_is_refused(api: WebAPI) -> None:
     with pytest.raises(ConfigError, match=r"a name like 'gett' or 'x\*' \("):
         await opened(api, paths, operations=["repos_get", "gett", "x*"])
     both = await opened(api, paths, operations=["repos_*", "*list"])
-    assert [each.name for each in both.tools] == ["api__repos_get", "api__repos_list"]
+    assert [tool.name for tool in both.tools] == ["api__repos_get", "api__repos_list"]
 
 
 async def test_the_names_in_the_hint_are_bounded_and_visible(api: WebAPI) -> None:
@@ -151,7 +151,7 @@ async def test_a_path_that_cannot_be_read_is_told(
 
     assert toolset.unusable.keys() == {"/p"}
     assert reason in toolset.unusable["/p"]
-    assert [each.name for each in toolset.tools] == ["api__here"]
+    assert [tool.name for tool in toolset.tools] == ["api__here"]
     assert api.targets == ["/api.json"]
 
 

@@ -166,7 +166,7 @@ async def test_a_value_of_a_header_is_one_line(value: str) -> None:
         fine = await called(api, values, {"X-A": "a; b=\tc, d"})
 
         assert "one line" in told(result) and told(fine) == ""
-        assert [each.header("X-A") for each in api.requests] == ["a; b=\tc, d"]
+        assert [request.header("X-A") for request in api.requests] == ["a; b=\tc, d"]
 
 
 DELIMITED: dict[str, Any] = {"schema": {}, "explode": False}
@@ -437,5 +437,7 @@ async def test_a_secret_is_in_no_schema_record_or_error() -> None:
 
         assert "302" in told(result)
         shown = repr((result, record, tool.parameters, tool.definition_hash, toolset))
-        shown += json.dumps([each.to_json() for each in toolset.definitions])
+        shown += json.dumps(
+            [definition.to_json() for definition in toolset.definitions]
+        )
         assert "correct-horse" not in shown

@@ -210,8 +210,8 @@ def test_writers_in_threads_lose_nothing() -> None:
 
     def write(part: list[Tool]) -> None:
         start.wait()
-        for each in part:
-            registry.register(each)
+        for added in part:
+            registry.register(added)
 
     threads = [threading.Thread(target=write, args=(part,)) for part in parts]
     often = sys.getswitchinterval()

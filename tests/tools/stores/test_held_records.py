@@ -53,7 +53,7 @@ async def test_calls_stop_before_their_effect_until_records_are_written(
     assert [await call(amount) for amount in (3, 4)] == ["ok", "ok"]
     assert effects == [1, 2, 3, 4]
     executor.check_records()
-    ended = [(each.call_id, each.status) for each in records.query()]
+    ended = [(record.call_id, record.status) for record in records.query()]
     paid = [call_id for call_id, status in ended if status == "ok" and "pay" in call_id]
     assert paid == ["pay-1", "pay-2", "pay-3", "pay-4"]
     records.close()
@@ -78,5 +78,5 @@ async def test_a_refusal_stays_one_if_its_record_has_to_wait(tmp_path: Path) -> 
             await executor.call(made, raise_on_error=True)
         other.execute("ROLLBACK")
     executor.check_records()
-    assert [each.status for each in records.query()] == ["denied"]
+    assert [record.status for record in records.query()] == ["denied"]
     records.close()

@@ -339,7 +339,7 @@ async def test_a_key_of_a_living_process_is_waited_for(
             holder.stdin.write("\n")
             holder.stdin.flush()
 
-    assert [each and each.content for each in results] == ["late"]
+    assert [result and result.content for result in results] == ["late"]
 
 
 RACER = """

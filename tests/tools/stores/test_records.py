@@ -274,6 +274,6 @@ def test_refused_calls_of_an_agent_fill_so_many_bytes(tmp_path: Path) -> None:
     [left] = one._file._connection.execute(
         "SELECT total(bytes) FROM tool_refused_bytes"
     ).fetchone()
-    for each in (one, two):
-        each.close()
+    for opened in (one, two):
+        opened.close()
     assert left == 0

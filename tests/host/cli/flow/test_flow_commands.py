@@ -45,7 +45,7 @@ def test_a_question_is_asked_and_answered_by_commands(folder: Path) -> None:
     done = other("resume", "o1")
     assert (done["status"], done["state"]["log"]) == ("done", ["ship: True"])
     [newest, _] = other("history", "o1", "--limit", "9")
-    assert [each["by"] for each in newest["answers"]] == ["anna"]
+    assert [answer["by"] for answer in newest["answers"]] == ["anna"]
 
 
 @pytest.mark.promise("flow-30")

@@ -254,8 +254,11 @@ def test_the_command_prints_and_writes_what_it_found(
     assert done.code == 0
     results = json.loads((tmp_path / "out" / RESULTS).read_text())
     assert done.json == results
-    assert [each["name"] for each in results["contenders"]] == ["keeps", "ends"]
-    written = {each.name: each.read_text() for each in (tmp_path / "out").iterdir()}
+    assert [contender["name"] for contender in results["contenders"]] == [
+        "keeps",
+        "ends",
+    ]
+    written = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
     assert {name: written[name] for name in plots(results)} == plots(results)
     assert "keeps 7.1" in written["start.svg"]
     [first, second] = table_rows(results)
@@ -308,7 +311,7 @@ def test_results_are_printed_although_the_report_cannot_be_written(
     done = command("bench", "--peers", "--report", "out", "--json")
 
     assert done.code == 4
-    assert [each["name"] for each in done.json["contenders"]] == ["ends"]
+    assert [contender["name"] for contender in done.json["contenders"]] == ["ends"]
     assert "cannot write into out: Is a directory" in done.err
 
 
@@ -317,7 +320,9 @@ def test_results_are_printed_although_the_report_cannot_be_written(
 async def test_cells_are_measured_by_the_same_worker() -> None:
     if not Path("/usr/bin/python3").exists():
         missing("cells run the system's python3")
-    those = [each for each in CONTENDERS if each.name == "toolcell, session"]
+    those = [
+        contender for contender in CONTENDERS if contender.name == "toolcell, session"
+    ]
     found = (await measured(*those))["toolcell, session"]
 
     assert found["ours"] is True
@@ -328,7 +333,7 @@ async def test_cells_are_measured_by_the_same_worker() -> None:
 
 def test_the_page_shows_what_is_drawn_from_the_committed_results() -> None:
     folder = PAGE.parent / "peers"
-    drawn = {each.name: each.read_text() for each in folder.glob("*.svg")}
+    drawn = {path.name: path.read_text() for path in folder.glob("*.svg")}
     results = folder / RESULTS
 
     assert drawn == (plots(json.loads(results.read_text())) if results.exists() else {})
@@ -336,6 +341,9 @@ def test_the_page_shows_what_is_drawn_from_the_committed_results() -> None:
 
 
 def test_the_page_names_every_contender() -> None:
-    rows = [f"| {each.name} | {each.isolation} | {each.call} |" for each in CONTENDERS]
+    rows = [
+        f"| {contender.name} | {contender.isolation} | {contender.call} |"
+        for contender in CONTENDERS
+    ]
 
     assert "\n".join(rows) in PAGE.read_text()

@@ -68,7 +68,7 @@ def test_a_person_signs_in(honest: Issuer, service: Service) -> None:
         page.click("a.button")
         page.until(lambda: page.driver.current_url == f"{service.url}/people")
         page.reads("anna")
-        names = {each["name"] for each in page.driver.get_cookies()}
+        names = {cookie["name"] for cookie in page.driver.get_cookies()}
         complaints = page.complaints()
 
     assert "toolcell-oidc" not in names

@@ -81,7 +81,9 @@ def test_sessions_and_records_have_the_address_of_the_person(tmp_path: Path) -> 
             assert log is not None
             records = [each.record for each in audit_page(log)]
 
-    [signed_in] = [each for each in records if each["event"] == "person_signed_in"]
+    [signed_in] = [
+        record for record in records if record["event"] == "person_signed_in"
+    ]
     assert session.address == "203.0.113.9"
     assert (signed_in["by"], signed_in["address"]) == ("anna", "203.0.113.9")
 

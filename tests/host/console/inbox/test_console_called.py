@@ -35,12 +35,12 @@ _HIDE = "Object.defineProperty(document, 'hidden', { get: () => true });"
 @pytest.fixture
 def five(service: Service) -> Iterator[Asked]:
     """Five calls that wait, and nothing else."""
-    for each in service.waiting():
-        service.deny(each)
+    for request in service.waiting():
+        service.deny(request)
     made = [service.asked(to=f"shop {number}") for number in range(5)]
     yield made
-    for each in service.waiting():
-        service.deny(each)
+    for request in service.waiting():
+        service.deny(request)
 
 
 def opened(page: Browser) -> Any:

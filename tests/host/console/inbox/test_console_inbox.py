@@ -28,9 +28,9 @@ def test_of_two_people_at_once_one_wins(service: Service, anna: Browser) -> None
     with browser() as berta:
         berta.join(service.link("approver"), "berta")
         both = {"anna": anna, "berta": berta}
-        for each in both.values():
-            each.open(url)
-            each.can_press(f"#approve-{request.id}")
+        for person in both.values():
+            person.open(url)
+            person.can_press(f"#approve-{request.id}")
         with ThreadPoolExecutor(2) as threads:
             pressed = [threads.submit(b.send, "Approve once") for b in both.values()]
             for press in pressed:
@@ -140,8 +140,8 @@ def test_what_a_person_writes_is_not_replaced(service: Service, anna: Browser) -
 
     field = anna.find(f"#reason-{request.id}")
     assert field.get_attribute("value") == "because"
-    for each in service.waiting():
-        Client(service).post(f"/approvals/{each.id}/deny")
+    for waiting in service.waiting():
+        Client(service).post(f"/approvals/{waiting.id}/deny")
 
 
 def test_hidden_parts_are_opened_before_they_are_approved(
@@ -282,8 +282,8 @@ def test_grants_are_short_narrow_and_revoked(service: Service, anna: Browser) ->
     anna.press("Revoke")
     anna.reads("None: each call")
     asked, _ = service.asked(to="kiosk", sum=5)
-    for each in (asked, script):
-        carl.post(f"/approvals/{each.id}/deny")
+    for denied in (asked, script):
+        carl.post(f"/approvals/{denied.id}/deny")
 
     told = [each.status_code for each in (long, wide, odd, done)]
     assert told == [403, 409, 409, 303]

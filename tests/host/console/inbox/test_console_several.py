@@ -20,18 +20,18 @@ def test_two_people_at_once_both_count(service: Service, anna: Browser) -> None:
     with browser() as berta:
         berta.join(service.link("approver"), "berta")
         both = (anna, berta)
-        for each in both:
-            each.open(f"{service.url}/approvals/{request.id}")
-            each.reads("waits for 2 people")
-            each.can_press(f"#approve-{request.id}")
+        for person in both:
+            person.open(f"{service.url}/approvals/{request.id}")
+            person.reads("waits for 2 people")
+            person.can_press(f"#approve-{request.id}")
         with ThreadPoolExecutor(2) as threads:
             pressed = [threads.submit(b.send, "Approve once") for b in both]
             for press in pressed:
                 press.result(timeout=60)
-        for each in both:
+        for person in both:
             # Whoever came first hears of the other one.
-            each.reads("approved this call")
-            assert "anna" in each.text and "berta" in each.text
+            person.reads("approved this call")
+            assert "anna" in person.text and "berta" in person.text
 
     assert call.result(timeout=60).content == "paid 1 to both"
 
@@ -145,7 +145,7 @@ def test_who_may_answer_no_more_has_approved_nothing(
     log = service.host.config.audit.path
 
     assert told.status_code == 303
-    assert [f"dora-{act}" in each for each in pages] == [True, False]
+    assert [f"dora-{act}" in page for page in pages] == [True, False]
     assert waiting == [request.id] and call.result(timeout=60).status == "denied"
     assert log is not None and '"approvals_withdrawn"' in log.read_text()
 

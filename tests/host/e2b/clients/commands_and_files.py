@@ -45,7 +45,7 @@ else:
 
 watch = sandbox.files.watch_dir(".")
 sandbox.files.write("seen", "x")
-assert "seen" in {each.name for each in watch.get_new_events()}
+assert "seen" in {event.name for event in watch.get_new_events()}
 watch.stop()
 
 assert sandbox.get_info().metadata == {"a": "b"}

@@ -56,8 +56,8 @@ one.files.write("a.txt", "in a fork")
 assert [each.files.read("a.txt") for each in (sandbox, one, two)] == [
     *("after", "in a fork", "after")
 ]
-for each in (one, two, sandbox):
-    assert each.kill()
+for ended in (one, two, sandbox):
+    assert ended.kill()
 try:
     sandbox.fork()
 except SandboxNotFoundException:
