@@ -14,7 +14,7 @@ from ..config.argument_checks import check_kinds
 from ..config.host_rules import loopback_addresses
 from ..config.network import Network
 from ..config.settings import Limits, SandboxConfig
-from ..network.look_ups import LookUps
+from ..network.name_resolution import LookUps
 from ..programs.program import RunRequest, make_program
 
 if TYPE_CHECKING:

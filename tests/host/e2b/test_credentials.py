@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.sandbox.network.look_ups import LookUps
+from toolcell.sandbox.network.name_resolution import LookUps
 
 from ...support.cells.mirror import mirroring
 from ...support.cells.web_server import NAME, resolve_here, self_signed

@@ -17,7 +17,7 @@ from toolcell.guard import verify_audit
 from toolcell.host import Host, HostConfig
 from toolcell.host.cli.commands import make_app
 from toolcell.sandbox.credentials.masking import spellings
-from toolcell.sandbox.network.look_ups import LookUps
+from toolcell.sandbox.network.name_resolution import LookUps
 
 from ...support.cells.memory import found_below
 from ...support.cells.mirror import mirroring

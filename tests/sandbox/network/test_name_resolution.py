@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from toolcell.sandbox import Limits, Network, SandboxManager
-from toolcell.sandbox.network.look_ups import MAX_LOOK_UPS, LookUps
+from toolcell.sandbox.network.name_resolution import MAX_LOOK_UPS, LookUps
 
 from ...conftest import SUBPROCESS
 from ...support.polling import until
