@@ -15,7 +15,7 @@ import anyio
 Find = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a name and port. May block; raises OSError."""
 
-MAX_LOOK_UPS = 64
+MAX_LOOKUPS = 64
 """Lookups at once. When it is reached further ones wait. So do those of an agent that
 has half as many as the other agents leave free."""
 
@@ -28,7 +28,7 @@ def _addresses(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-class LookUps:
+class NameResolver:
     """The lookups of one event loop.
 
     No run has more than four at once, and no agent more than half of what is free, so
@@ -59,7 +59,7 @@ class LookUps:
         return look_up
 
     def _has_room(self, agent_id: str | None, run: object) -> bool:
-        left = MAX_LOOK_UPS - self._of_agents.total()
+        left = MAX_LOOKUPS - self._of_agents.total()
         share = max(left // 2, min(left, 1))
         return self._of_agents[agent_id] < share and self._of_runs[run] < _OF_A_RUN
 

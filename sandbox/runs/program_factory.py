@@ -14,7 +14,7 @@ from ..config.argument_checks import check_kinds
 from ..config.host_rules import loopback_addresses
 from ..config.network import Network
 from ..config.settings import Limits, SandboxConfig
-from ..network.name_resolution import LookUps
+from ..network.name_resolution import NameResolver
 from ..programs.program import RunRequest, make_program
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class ProgramFactory:
         self._inspector = inspector
         self._credentials = credentials
         self._index_password = index_password
-        self._look_ups = LookUps()
+        self._lookups = NameResolver()
         self._open_builder = open_builder
         self._packages: PackageInstaller | None = None
         self._closed = False
@@ -238,7 +238,7 @@ class ProgramFactory:
         return Egress(
             network,
             limits,
-            resolve=self._resolver or self._look_ups.of_run(agent_id),
+            resolve=self._resolver or self._lookups.of_run(agent_id),
             spawn=self.spawn,
             on_connection=on_connection,
             addresses=loopback_addresses(self.config.network.hosts),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.sandbox.network.name_resolution import LookUps
+from toolcell.sandbox.network.name_resolution import NameResolver
 
 from ...support.cells.mirror import mirroring
 from ...support.cells.web_server import NAME, resolve_here, self_signed
@@ -36,7 +36,7 @@ END"""
 async def test_a_sandbox_uses_a_credential_that_it_never_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LookUps, "of_run", lambda *_: resolve_here)
+    monkeypatch.setattr(NameResolver, "of_run", lambda *_: resolve_here)
     certificate = self_signed(tmp_path)
     (tmp_path / "token").write_text(VALUE)
     with mirroring(certificate, VALUE) as mirror:

@@ -17,7 +17,7 @@ from toolcell.guard import verify_audit
 from toolcell.host import Host, HostConfig
 from toolcell.host.cli.commands import make_app
 from toolcell.sandbox.credentials.masking import spellings
-from toolcell.sandbox.network.name_resolution import LookUps
+from toolcell.sandbox.network.name_resolution import NameResolver
 
 from ...support.cells.memory import found_below
 from ...support.cells.mirror import mirroring
@@ -77,7 +77,7 @@ async def test_no_record_log_span_or_file_has_a_value(
     metric_reader: InMemoryMetricReader,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr(LookUps, "of_run", lambda *_: resolve_here)
+    monkeypatch.setattr(NameResolver, "of_run", lambda *_: resolve_here)
     certificate = self_signed(tmp_path)
     token, folder = tmp_path / "token", tmp_path / "host"
     token.write_text(VALUE)

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from toolcell.sandbox import Limits, Network, SandboxManager
-from toolcell.sandbox.network.name_resolution import MAX_LOOK_UPS, LookUps
+from toolcell.sandbox.network.name_resolution import MAX_LOOKUPS, NameResolver
 
 from ...conftest import SUBPROCESS
 from ...support.polling import until
@@ -95,30 +95,30 @@ async def test_runs_with_a_slow_name_server_slow_no_other_run(
 @pytest.mark.promise("A24")
 async def test_a_slow_name_server_keeps_no_other_run_and_agent_from_theirs() -> None:
     with name_server() as server:
-        look_ups = LookUps(server.find)
+        resolver = NameResolver(server.find)
         async with anyio.create_task_group() as tasks:
             for _ in range(40):
-                greedy = look_ups.of_run("greedy")
+                greedy = resolver.of_run("greedy")
                 for _ in range(8):
                     tasks.start_soon(greedy, "slow", 443)
             await anyio.wait_all_tasks_blocked()
             with anyio.fail_after(60):
                 for agent in ("other", "third", None):
-                    assert await look_ups.of_run(agent)("fast", 443) == ["192.0.2.1"]
+                    assert await resolver.of_run(agent)("fast", 443) == ["192.0.2.1"]
             tasks.cancel_scope.cancel()
 
 
 @pytest.mark.promise("A24")
 async def test_a_run_of_an_agent_leaves_room_to_its_others() -> None:
     with name_server() as server:
-        look_ups = LookUps(server.find)
+        resolver = NameResolver(server.find)
         async with anyio.create_task_group() as tasks:
-            slow = look_ups.of_run("a")
+            slow = resolver.of_run("a")
             for _ in range(100):
                 tasks.start_soon(slow, "slow", 443)
             await until(lambda: server.at_work == 4)
             with anyio.fail_after(60):
-                assert await look_ups.of_run("a")("fast", 443) == ["192.0.2.1"]
+                assert await resolver.of_run("a")("fast", 443) == ["192.0.2.1"]
             assert server.asked == 5
             tasks.cancel_scope.cancel()
 
@@ -128,16 +128,16 @@ async def test_what_was_given_up_holds_its_place_until_the_name_server_answers()
     None
 ):
     with name_server() as server:
-        look_ups = LookUps(server.find)
+        resolver = NameResolver(server.find)
         for _ in range(200):
             with anyio.CancelScope() as scope:
                 scope.deadline = anyio.current_time() + 0.001
-                await look_ups.of_run("greedy")("slow", 443)
-        held = look_ups._of_agents.total()
+                await resolver.of_run("greedy")("slow", 443)
+        held = resolver._of_agents.total()
         await until(lambda: server.at_work == held)
-        assert server.most <= MAX_LOOK_UPS
+        assert server.most <= MAX_LOOKUPS
 
-        waiting = look_ups.of_run("greedy")
+        waiting = resolver.of_run("greedy")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(waiting, "fast", 443)
             await anyio.wait_all_tasks_blocked()
@@ -147,19 +147,19 @@ async def test_what_was_given_up_holds_its_place_until_the_name_server_answers()
 
 async def test_many_agents_together_pass_no_limit() -> None:
     with name_server() as server:
-        look_ups = LookUps(server.find)
+        resolver = NameResolver(server.find)
         async with anyio.create_task_group() as tasks:
-            for agent in range(MAX_LOOK_UPS):
+            for agent in range(MAX_LOOKUPS):
                 for _ in range(2):
-                    tasks.start_soon(look_ups.of_run(f"agent {agent}"), "slow", 443)
+                    tasks.start_soon(resolver.of_run(f"agent {agent}"), "slow", 443)
             await anyio.wait_all_tasks_blocked()
-            assert server.most <= MAX_LOOK_UPS
+            assert server.most <= MAX_LOOKUPS
             server.answers.set()
-        assert server.asked == 2 * MAX_LOOK_UPS
+        assert server.asked == 2 * MAX_LOOKUPS
 
 
 async def test_a_name_without_an_address_is_an_error() -> None:
     with name_server() as server:
         server.answers.set()
         with pytest.raises(OSError, match="no such name"):
-            await LookUps(server.find).of_run("a")("nowhere", 443)
+            await NameResolver(server.find).of_run("a")("nowhere", 443)
