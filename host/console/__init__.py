@@ -5,7 +5,7 @@ A page is added in three steps:
 1. Write `pages/NAME.py` with an `async def show(visit: Visit) -> Response` that returns
    `visit.render("NAME.html", ...)`. What it shows is in `visit.sources`; what is asked
    for in `visit.part("id")` and `visit.query("before")`; who asks is `visit.person`.
-   Raise `NotDoneError(404, "...")` where there is nothing to show.
+   Raise `ActionRefusedError(404, "...")` where there is nothing to show.
 2. Write `templates/NAME.html`: `{% extends "base.html" %}`, the blocks `title` and
    `main`, and `{% import "parts.html" as parts with context %}` for its parts: forms,
    bars and times. Values are escaped and made visible by themselves; `|safe` and

@@ -30,7 +30,7 @@ from .routes import TABLE
 from .web.gate import Gate
 from .web.pages import Page, refusal, route_of
 from .web.templating import make_templates
-from .web.visit import Console, NotDoneError, Visit
+from .web.visit import ActionRefusedError, Console, Visit
 
 STATIC = Path(__file__).resolve().parent / "static"
 
@@ -121,7 +121,7 @@ async def _issuer(
 
 def _gated(console: Console) -> ASGIApp:
     async def missing(request: Request, _: Exception) -> Response:
-        error = NotDoneError(404, "there is no such page")
+        error = ActionRefusedError(404, "there is no such page")
         return refusal(Visit(console, request), error)
 
     app = Starlette(

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from toolcell.tools.spi import UsageHour
 
 from ...operator.limits import agent_limits
-from ..web.visit import NotDoneError, Visit
+from ..web.visit import ActionRefusedError, Visit
 from .charts import HOUR, HOURS, charts
 
 
@@ -54,7 +54,7 @@ async def show_one(visit: Visit) -> Response:
     agent_id, now, sources = visit.part("agent"), time(), visit.sources
     hours = await _usage(visit, now, agent_id)
     if agent_id not in sources.guard.agents and not hours:
-        raise NotDoneError(404, "there is no such agent")
+        raise ActionRefusedError(404, "there is no such agent")
     return visit.render(
         "agent.html",
         agent_id=agent_id,

@@ -18,7 +18,7 @@ from ...operator.audit_anchors import KeptHead
 from ...operator.audit_check import AuditCheck
 from ...operator.exports import export_audit
 from ...operator.filters import NAMES, Asked, fits_audit, read_filters
-from ..web.visit import NotDoneError, Visit
+from ..web.visit import ActionRefusedError, Visit
 from .filters import by_day, exported, filter_choices
 from .numbers import read_number
 
@@ -73,7 +73,7 @@ async def show_one(visit: Visit) -> Response:
     number = read_number(visit.part("number"))
     found = await _page(log.path, number + 1, 1)
     if not found or found[0].seq != number:
-        raise NotDoneError(404, "the log has no such record")
+        raise ActionRefusedError(404, "the log has no such record")
     return visit.render("audit_record.html", entry=found[0])
 
 
@@ -89,7 +89,7 @@ async def keep(visit: Visit) -> Response:
     log, _ = _log(visit)
     heads = visit.console.checks.heads
     if heads is None:
-        raise NotDoneError(
+        raise ActionRefusedError(
             409, "no folder is configured for heads", hint="name a folder in [state]"
         )
     await keep_head(log, heads, by=visit.person.id)
@@ -99,7 +99,7 @@ async def keep(visit: Visit) -> Response:
 def _log(visit: Visit) -> tuple[AuditLog, AuditCheck]:
     log, check = visit.sources.audit, visit.console.checks.audit_check
     if log is None or check is None:
-        raise NotDoneError(
+        raise ActionRefusedError(
             404, "there is no audit log", hint="name its path in [audit]"
         )
     return log, check

@@ -13,7 +13,7 @@ from toolcell.guard.spi import Reason
 from ...http.streams import TAKE_SECONDS, Streamed
 from ...operator.exports import FORMS
 from ...operator.filters import FAILED, NAMES, STATUSES, read_filters
-from ..web.visit import NotDoneError, Visit
+from ..web.visit import ActionRefusedError, Visit
 
 _Item = TypeVar("_Item")
 
@@ -65,12 +65,12 @@ def exported(
         export: Yields what fits, in a form.
 
     Raises:
-        NotDoneError: There is no such form.
+        ActionRefusedError: There is no such form.
         InvalidInputError: A filter cannot be read.
     """
     form = visit.query("form", "jsonl")
     if form not in FORMS:
-        raise NotDoneError(404, "there is no such form", hint="jsonl or csv")
+        raise ActionRefusedError(404, "there is no such form", hint="jsonl or csv")
     given = {each: visit.query(each) for each in NAMES}
     asked = read_filters(given, datetime.now(UTC))
     asked.check()

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from toolcell.guard import ApprovalRequest
 from toolcell.guard.spi import StandingGrant
 
-from ..web.visit import NotDoneError, Visit
+from ..web.visit import ActionRefusedError, Visit
 from .shown import RequestPage, show_request
 
 MAX_LISTED = 50
@@ -55,7 +55,7 @@ async def revoke(visit: Visit) -> Response:
     approvals = visit.sources.approvals
     grant = _find(await approvals.grants(), visit.part("id"))
     if not visit.person.may_answer(grant.agent_id):
-        raise NotDoneError(403, f"you do not answer for {grant.agent_id}")
+        raise ActionRefusedError(403, f"you do not answer for {grant.agent_id}")
     await approvals.revoke(grant.id, by=visit.person.id)
     return visit.go("/#grants")
 
@@ -64,6 +64,6 @@ def _find(grants: list[StandingGrant], grant_id: str) -> StandingGrant:
     for grant in grants:
         if grant.id == grant_id:
             return grant
-    raise NotDoneError(
+    raise ActionRefusedError(
         404, "there is no such grant", hint="it has ended, or somebody revoked it"
     )

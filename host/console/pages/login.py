@@ -11,7 +11,7 @@ from toolcell.core import InvalidInputError, ToolcellError
 
 from ..accounts.people import Link, check_name
 from ..web.gate import cookie_name
-from ..web.visit import NotDoneError, Visit, touch_purpose
+from ..web.visit import ActionRefusedError, Visit, touch_purpose
 
 _LOGIN = "login"
 
@@ -45,7 +45,7 @@ async def sign_in(visit: Visit) -> Response:
     except InvalidInputError as error:
         for sender in tried:
             console.failures.add(sender)
-        raise NotDoneError(403, error.message, hint=error.hint) from None
+        raise ActionRefusedError(403, error.message, hint=error.hint) from None
     url, used = local_path(visit.form.get("next", "")), None if key is None else key.id
     if used is not None and console.vouching.take_news(name, used):
         url = "/people?news=passkey"
@@ -103,7 +103,7 @@ def _link(visit: Visit, code: str) -> Link:
         # A page elsewhere may send a person here, which is no attempt of the person.
         if visit.request.headers.get("sec-fetch-site", "none") == "none":
             visit.console.failures.add(visit.address)
-        raise NotDoneError(
+        raise ActionRefusedError(
             404,
             "this link is good no longer",
             hint="a link is good once, and for a short time; ask for a new one",

@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse, Response
 from toolcell.core import InvalidInputError
 
 from ..accounts.oidc import OIDC, SIGN_IN_SECONDS, SignIn
-from ..web.visit import NotDoneError, Visit
+from ..web.visit import ActionRefusedError, Visit
 from .login import local_path
 
 
@@ -40,7 +40,7 @@ async def finish(visit: Visit) -> Response:
         raise
     person = visit.console.people.of_subject(issuer.settings.issuer, subject)
     if person is None:
-        raise NotDoneError(
+        raise ActionRefusedError(
             403,
             "the issuer knows you, but this console does not",
             hint=f"an admin adds {subject} to [console.oidc.people]",
@@ -54,7 +54,7 @@ async def finish(visit: Visit) -> Response:
 
 def _issuer(visit: Visit) -> OIDC:
     if visit.console.oidc is None:
-        raise NotDoneError(404, "no issuer is configured", hint="use a passkey")
+        raise ActionRefusedError(404, "no issuer is configured", hint="use a passkey")
     return visit.console.oidc
 
 

@@ -20,7 +20,7 @@ from ..accounts.people import (
 )
 from ..accounts.sessions import Session
 from ..accounts.vouching import Vouched
-from ..web.visit import NotDoneError, Visit
+from ..web.visit import ActionRefusedError, Visit
 
 
 async def show(visit: Visit) -> Response:
@@ -55,7 +55,7 @@ async def take_back(visit: Visit) -> Response:
     link_id = visit.part("id")
     await visit.record("invitation_taken_back", link=link_id)
     if not visit.console.people.take_back(link_id):
-        raise NotDoneError(404, "there is no such invitation", hint="it was used")
+        raise ActionRefusedError(404, "there is no such invitation", hint="it was used")
     return visit.go("/people")
 
 
@@ -81,7 +81,7 @@ async def add_passkey(visit: Visit) -> Response:
     session = visit.session
     assert session is not None
     if not visit.fresh_seconds:
-        raise NotDoneError(
+        raise ActionRefusedError(
             403, "you signed in some time ago", hint="sign in again to add a passkey"
         )
     proof = visit.form.get("proof", "")
@@ -102,7 +102,7 @@ async def remove_passkey(visit: Visit) -> Response:
     keys = visit.console.people.passkeys(name)
     [*found] = [key for key in keys if key_text(key) == text]
     if not found:
-        raise NotDoneError(404, "there is no such passkey")
+        raise ActionRefusedError(404, "there is no such passkey")
     await visit.record("passkey_removed", person=name)
     visit.console.people.remove_passkey(name, found[0].id)
     return visit.go("/people")
@@ -118,7 +118,7 @@ async def end_session(visit: Visit) -> Response:
             await visit.record("person_session_ended", person=session.person.id)
             sessions.close(session.id)
             return visit.go("/people")
-    raise NotDoneError(404, "there is no such session", hint="it has ended")
+    raise ActionRefusedError(404, "there is no such session", hint="it has ended")
 
 
 def _page(visit: Visit, *, invited: str = "", url: str = "") -> Response:
@@ -158,9 +158,9 @@ def _purpose(session: Session) -> str:
 def _found(visit: Visit) -> Person:
     person = visit.console.people.find(visit.part("id"))
     if person is None:
-        raise NotDoneError(404, "there is no such person")
+        raise ActionRefusedError(404, "there is no such person")
     if person.issuer is not None:
-        raise NotDoneError(
+        raise ActionRefusedError(
             409,
             f"{person.id} signs in with {person.issuer}",
             hint="change the table [console.oidc] of the configuration",

@@ -14,7 +14,7 @@ from toolcell.tools.spi import ForeignDefinition, MCPPins, OpenAPIPins
 
 from ...config.tools import ToolsConfig
 from ...operator.explanations import explain
-from ..web.visit import NotDoneError, Visit, read_arguments
+from ..web.visit import ActionRefusedError, Visit, read_arguments
 
 
 async def show(visit: Visit) -> Response:
@@ -41,7 +41,7 @@ async def ask(visit: Visit) -> Response:
             seconds=sources.config.tools.timeout_seconds,
         )
     except ToolError as error:
-        raise NotDoneError(409, error.message, hint=error.hint) from None
+        raise ActionRefusedError(409, error.message, hint=error.hint) from None
     return visit.render("policies.html", asked=asked, made=made, **await _shown(visit))
 
 
@@ -49,7 +49,7 @@ async def show_tool(visit: Visit) -> Response:
     """Show a tool as agents see it."""
     tool = visit.sources.registry.snapshot().get(visit.part("name"))
     if tool is None:
-        raise NotDoneError(404, "there is no such tool")
+        raise ActionRefusedError(404, "there is no such tool")
     guard = visit.sources.guard
     return visit.render(
         "tool.html",

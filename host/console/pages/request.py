@@ -14,7 +14,7 @@ from toolcell.guard import ApprovalRequest, Approve, Grant, Reject
 from toolcell.guard.spi import ApprovalRecord
 
 from ..accounts.people import Role
-from ..web.visit import NotDoneError, Visit, read_arguments
+from ..web.visit import ActionRefusedError, Visit, read_arguments
 from .differences import differences
 from .shown import show_request
 
@@ -110,7 +110,7 @@ async def _page(
 async def _found(visit: Visit) -> ApprovalRecord:
     found = await visit.sources.approvals.find(visit.part("id"))
     if found is None:
-        raise NotDoneError(404, "there is no such request")
+        raise ActionRefusedError(404, "there is no such request")
     return found
 
 
@@ -118,18 +118,18 @@ async def _waiting(visit: Visit) -> ApprovalRecord:
     """Return the request, if it waits for this person.
 
     Raises:
-        NotDoneError: It does not wait any more, or is not this person's to answer.
+        ActionRefusedError: It waits no more, or is not this person's to answer.
     """
     record = await _found(visit)
     request = record.request
     if not visit.person.may_answer(request.call.agent_id):
-        raise NotDoneError(
+        raise ActionRefusedError(
             403,
             "you do not answer for this agent",
             hint="an admin says who answers for whom",
         )
     if record.state(time()) != "waiting":
-        raise NotDoneError(409, _told(record))
+        raise ActionRefusedError(409, _told(record))
     return record
 
 
@@ -167,7 +167,7 @@ async def _answer(
         record = await visit.sources.approvals.find(request.id)
         if record is None or record.state(time()) == "waiting":
             raise
-        raise NotDoneError(409, _told(record)) from None
+        raise ActionRefusedError(409, _told(record)) from None
     return visit.go(f"/approvals/{request.id}")
 
 

@@ -24,7 +24,7 @@ from ...operator.exports import export
 from ...operator.filters import NAMES, read_filters
 from ...operator.live_calls import LiveCall, LiveCalls
 from ..web.programs import Terminal, without_colours
-from ..web.visit import NotDoneError, Visit
+from ..web.visit import ActionRefusedError, Visit
 from .filters import by_day, exported, filter_choices
 from .numbers import read_number
 
@@ -129,7 +129,7 @@ async def show_why(visit: Visit) -> Response:
 def _calls(visit: Visit) -> LiveCalls:
     host = visit.sources.host
     if host is None:
-        raise NotDoneError(
+        raise ActionRefusedError(
             404,
             "calls of another process are not seen here",
             hint="`toolcell serve --console` shows those that it serves",
@@ -141,7 +141,7 @@ def _find(visit: Visit) -> LiveCall:
     try:
         return _calls(visit).find(read_number(visit.part("number")))
     except InvalidInputError as error:
-        raise NotDoneError(404, error.message, hint=error.hint) from None
+        raise ActionRefusedError(404, error.message, hint=error.hint) from None
 
 
 async def _record(visit: Visit) -> NumberedRecord:
@@ -149,7 +149,7 @@ async def _record(visit: Visit) -> NumberedRecord:
     search = partial(visit.sources.records.page, before=number + 1, limit=1)
     found = await anyio.to_thread.run_sync(search)
     if not found or found[0].number != number:
-        raise NotDoneError(
+        raise ActionRefusedError(
             404, "there is no such record", hint="records are kept for a time"
         )
     return found[0]

@@ -11,7 +11,7 @@ from toolcell.tools.spi import CodeSession, CodeSessions
 
 from ...operator.actions import stop_session
 from ...operator.session_usage import measured
-from ..web.visit import NotDoneError, Visit
+from ..web.visit import ActionRefusedError, Visit
 
 
 async def show(visit: Visit) -> Response:
@@ -50,6 +50,6 @@ def _find(visit: Visit) -> tuple[CodeSessions, CodeSession]:
         for session in host.sessions.all():
             if str(session.number) == visit.part("number"):
                 return host.sessions, session
-    raise NotDoneError(
+    raise ActionRefusedError(
         404, "this session is not open", hint="it was closed, or has ended by itself"
     )

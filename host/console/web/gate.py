@@ -97,7 +97,7 @@ class Gate:
                 ]
             await send(message)
 
-        refusal = _unasked(scope, self._host, self._origin)
+        refusal = _refuse_cross_site(scope, self._host, self._origin)
         if refusal is None:
             refusal = await self._admit(scope, receive)
         if refusal is not None:
@@ -168,7 +168,7 @@ def cookie_name(origin: str) -> str:
     return f"toolcell-{urlsplit(origin).port or 80}"
 
 
-def _unasked(scope: Scope, host: str, origin: str) -> Response | None:
+def _refuse_cross_site(scope: Scope, host: str, origin: str) -> Response | None:
     """Return the answer to a request that no page of ours, nor a person, makes."""
     headers = Headers(scope=scope)
     if headers.getlist("host") != [host]:

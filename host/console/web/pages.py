@@ -19,7 +19,7 @@ from toolcell.core import (
 )
 
 from ..accounts.people import Role
-from .visit import Console, NotDoneError, Visit
+from .visit import ActionRefusedError, Console, Visit
 
 Handler = Callable[[Visit], Awaitable[Response]]
 _log = logging.getLogger("toolcell.host")
@@ -80,7 +80,7 @@ def route_of(item: Page | Act, console: Console) -> Route:
 def refusal(visit: Visit, error: ToolcellError) -> Response:
     """Return the page that tells what was not done, and why."""
     match error:
-        case NotDoneError():
+        case ActionRefusedError():
             status = error.status
         case InvalidInputError():
             status = 409
@@ -96,7 +96,8 @@ def _to_login(visit: Visit) -> Response:
     request = visit.request
     if request.method == "POST":
         return refusal(
-            visit, NotDoneError(401, "your session has ended", hint="sign in again")
+            visit,
+            ActionRefusedError(401, "your session has ended", hint="sign in again"),
         )
     if request.headers.get("sec-fetch-mode", "navigate") != "navigate":
         return Response(status_code=401)

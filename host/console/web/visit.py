@@ -34,7 +34,7 @@ MAX_ARGUMENT_VALUES = 50_000
 """Values of the arguments that a person wrote. With more they are refused, unread."""
 
 
-class NotDoneError(ToolcellError):
+class ActionRefusedError(ToolcellError):
     """An act that was not done, or a page that is not shown, and why.
 
     Args:
@@ -130,10 +130,10 @@ class Visit:
         """Check that the person has a role.
 
         Raises:
-            NotDoneError: The person has not.
+            ActionRefusedError: The person has not.
         """
         if not self.person.has(role):
-            raise NotDoneError(
+            raise ActionRefusedError(
                 403, f"this takes the role {role}", hint="an admin can give it to you"
             )
 
@@ -147,7 +147,7 @@ class Visit:
         """Check that the person touched a passkey a short time ago, or does so now.
 
         Raises:
-            NotDoneError: The person did not.
+            ActionRefusedError: The person did not.
             InvalidInputError: The proof in the form does not hold.
         """
         session, console = self.session, self.console
@@ -166,7 +166,7 @@ class Visit:
             console.failures.add(session.person.id)
         elif console.sessions.fresh_seconds(session) > 0:
             return
-        raise NotDoneError(
+        raise ActionRefusedError(
             403,
             "this takes a touch of your passkey",
             hint="go back and do it again with scripts allowed, or sign in again",
@@ -176,11 +176,11 @@ class Visit:
         """Check that there were not too many failures of an address or a person.
 
         Raises:
-            NotDoneError: There were.
+            ActionRefusedError: There were.
         """
         seconds = self.console.failures.seconds_to_wait(key)
         if seconds:
-            raise NotDoneError(
+            raise ActionRefusedError(
                 429, "too many attempts failed", hint=f"try again in {seconds} s"
             )
 
