@@ -75,9 +75,9 @@ class ProcessRelay:
         ours, theirs = socket.socketpair()
         self.pid = self._fork()
         if self.pid == 0:
-            from . import host
+            from . import server
 
-            host.main(theirs.detach(), settings, oom)
+            server.main(theirs.detach(), settings, oom)
         theirs.close()
         ours.setblocking(False)
         self._sock, self._decoder = ours, FrameDecoder()

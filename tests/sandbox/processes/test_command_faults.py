@@ -243,7 +243,7 @@ async def test_a_process_host_that_fails_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resize = 'elif kind == "exec_resize":'
-    change = ("processes.host", resize, f"{resize}\n            {{}}[process.number]")
+    change = ("processes.server", resize, f"{resize}\n            {{}}[process.number]")
     code = changed_bundle([change])
     for name in ("bundle", "compiled_bundle"):
         monkeypatch.setattr(launcher_start, name, lambda: code)
@@ -253,7 +253,7 @@ async def test_a_process_host_that_fails_says_why(
     ):
         process = await session.exec(["sleep", "600"], pty=(24, 80))
         await process.resize(25, 80)
-        lost = r"process host is gone: KeyError\(1\) in .*processes.host.*:\d+"
+        lost = r"process host is gone: KeyError\(1\) in .*processes.server.*:\d+"
         with anyio.fail_after(60), pytest.raises(CellLostError, match=lost):
             await process.wait()
 
@@ -264,7 +264,7 @@ async def test_a_command_of_which_the_cell_says_nothing_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     starts = 'self._send({"type": "exec_started", "id": number, "pid": process.pid})'
-    code = changed_bundle([("processes.host", starts, "pass")])
+    code = changed_bundle([("processes.server", starts, "pass")])
     for name in ("bundle", "compiled_bundle"):
         monkeypatch.setattr(launcher_start, name, lambda: code)
     monkeypatch.setattr(table, "_START_SECONDS", 0.1)
@@ -290,7 +290,7 @@ async def test_a_cell_that_speaks_nonsense_harms_no_other(
 ) -> None:
     resize = 'elif kind == "exec_resize":'
     says = f'{resize}\n            self._send({{"type": {nonsense}}}); raise SystemExit'
-    code = changed_bundle([("processes.host", resize, says)])
+    code = changed_bundle([("processes.server", resize, says)])
     for name in ("bundle", "compiled_bundle"):
         monkeypatch.setattr(launcher_start, name, lambda: code)
     async with (
