@@ -35,7 +35,7 @@ class FrameTable(Protocol):
         """
 
     def end_all(self, why: str, /) -> None:
-        """End everything: the cell, or its process host, is gone."""
+        """End everything: the cell, or its process server, is gone."""
 
 
 class SideChannel:
@@ -115,7 +115,7 @@ class SideChannel:
             if kind == "exec_lost":
                 # The supervisor answers as before.
                 why = str(frame.header["why"])[:_MAX_REASON]
-                self._end_all(f"its process host is gone: {why}", _OF_THE_SUPERVISOR)
+                self._end_all(f"its process server is gone: {why}", _OF_THE_SUPERVISOR)
             else:
                 self._tables[kind.partition("_")[0]].handle_frame(frame)
         except (KeyError, OverflowError, TypeError, ValueError) as error:

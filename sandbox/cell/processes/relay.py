@@ -1,4 +1,4 @@
-"""The supervisor's end of the process host: starts it, and passes frames on."""
+"""The supervisor's end of the process server: starts it, and passes frames on."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _KILLED = {"type": "exec_lost", "why": "it was killed"}
 
 
 class ProcessRelay:
-    """Passes frames between the host and the process host of this cell.
+    """Passes frames between the host and the process server of this cell.
 
-    Commands run below their own process, the process host, so that what they leave
+    Commands run below their own process, the process server, so that what they leave
     behind becomes its child and not the supervisor's, which kills its strays after
-    each run. The process host is forked at the first command or connection; a cell
+    each run. The process server is forked at the first command or connection; a cell
     without them pays nothing. If it fails, or a program kills it (where both have the
     same user), commands and connections end with it, the host gets `exec_lost`, and the
     next one gets a new one.
@@ -41,7 +41,7 @@ class ProcessRelay:
         self._unsent = bytearray()
         self._lost = _KILLED
         self.pid = 0
-        """The process host; 0 if there is none."""
+        """The process server; 0 if there is none."""
 
     def watch(self, poller: select.poll) -> None:
         """Have a poller tell when `pump` has something to do."""
@@ -56,7 +56,7 @@ class ProcessRelay:
     def forward(
         self, header: dict[str, Any], payload: bytes, settings: dict[str, Any], oom: int
     ) -> None:
-        """Pass a frame of the host on, to a new process host if there is none.
+        """Pass a frame of the host on, to a new process server if there is none.
 
         Args:
             header: The header of the host's frame.

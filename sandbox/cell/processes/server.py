@@ -1,4 +1,4 @@
-"""The process host: runs the commands of a session, and adopts what they leave behind.
+"""The process server: runs commands of a session, and adopts what they leave behind.
 
 Theory of operation. It is a fork of the supervisor, trusted like it, and not dumpable:
 no command can trace it. It is the subreaper of its commands, so a daemon that a shell
@@ -47,7 +47,7 @@ MAX_PROCESSES = 64
 
 
 def main(sock_fd: int, settings: dict[str, Any], oom: int) -> NoReturn:
-    """Be the process host, in a fresh fork of the supervisor, until the cell ends."""
+    """Be the process server, in a fresh fork of the supervisor, until the cell ends."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -56,7 +56,7 @@ def main(sock_fd: int, settings: dict[str, Any], oom: int) -> NoReturn:
         _adopt_orphans()
         sock = socket.socket(fileno=sock_fd)
         try:
-            ProcessHost(sock, settings, oom).serve()
+            ProcessServer(sock, settings, oom).serve()
         except Exception as error:
             sock.sendall(encode({"type": "exec_lost", "why": _described(error)}))
     finally:
@@ -77,7 +77,7 @@ def _adopt_orphans() -> None:
         return
 
 
-class ProcessHost:
+class ProcessServer:
     """Runs commands, each known by the number that the host gave it.
 
     Args:

@@ -3,7 +3,7 @@
 Theory of operation. The host asks for the next changes; only then is the folder looked
 at, until there is a change or the host wants an answer at once. So a host that does not
 ask costs nothing, and nothing is queued but the changes of one look. Looks are made in
-short slices between what else the process host serves, and pause ten times as long as
+short slices between what else the process server serves, and pause ten times as long as
 they took.
 """
 

@@ -244,7 +244,7 @@ class Supervisor:
         return bool(self._processes.pid or self._branches.living())
 
     def _exec(self, frame: Frame) -> None:
-        """Hand a frame about a command, a port or a watch to the process host.
+        """Hand a frame about a command, a port or a watch to the process server.
 
         What the cell uses is known here, and files are served here.
         """

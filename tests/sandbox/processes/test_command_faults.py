@@ -239,7 +239,7 @@ async def test_no_process_of_a_session_is_left(backend: BackendRow) -> None:
     await until(lambda: not there())
 
 
-async def test_a_process_host_that_fails_says_why(
+async def test_a_process_server_that_fails_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resize = 'elif kind == "exec_resize":'
@@ -253,7 +253,7 @@ async def test_a_process_host_that_fails_says_why(
     ):
         process = await session.exec(["sleep", "600"], pty=(24, 80))
         await process.resize(25, 80)
-        lost = r"process host is gone: KeyError\(1\) in .*processes.server.*:\d+"
+        lost = r"process server is gone: KeyError\(1\) in .*processes.server.*:\d+"
         with anyio.fail_after(60), pytest.raises(CellLostError, match=lost):
             await process.wait()
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 MANY_FOLDERS = (
     "import os; [os.makedirs(f'{i}/{j}') for i in range(10) for j in range(99)]"
 )
-# The seconds that the process host has used, and that it has lived.
+# The seconds that the process server has used, and that it has lived.
 TIMES_OF_LOOKS = """
 import os
 def fields_of(pid):
