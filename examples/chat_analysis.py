@@ -34,7 +34,7 @@ with open("artifacts/tea.svg", "w") as file:
     file.write(f'<svg xmlns="http://www.w3.org/2000/svg">{"".join(bars)}</svg>')
 """
 CHAT = {"How much?": READ, "Draw it.": DRAW, "And in May?": "sales['May']"}
-"""What the user asks, and the program that a model would write."""
+"""The user's question, and the program that a model would write."""
 
 
 async def main(out: str) -> None:

@@ -23,7 +23,7 @@ ASKED = [
     ToolCall(id="3", name="shout", arguments={"text": "x" * 99}, agent_id="scout"),
     ToolCall(id="4", name="rm", arguments={"path": "/"}, agent_id="scout"),
 ]
-"""What a model would ask for in one turn."""
+"""The calls that a model would ask for in one turn."""
 
 
 async def run(call: ToolCall) -> ToolResult:

@@ -58,7 +58,7 @@ class ToolcellExecutor(PythonExecutor):
         self._variables: dict[str, Any] = {}
         self._final: list[Any] = []
         self.state: dict[str, Any] = {}
-        """What the last program printed and displayed, where the agent looks for it."""
+        """The output of the last program, where the agent looks for it."""
 
     def send_tools(self, tools: Mapping[str, Tool]) -> None:
         """Let programs call these tools; `final_answer` ends a program."""

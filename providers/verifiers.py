@@ -38,7 +38,7 @@ class ToolcellConfig(BaseConfig):
 
 
 class ToolcellRuntimeInfo(ToolcellConfig, BaseRuntimeInfo):
-    """What a trace says about the runtime."""
+    """The part of a trace that describes the runtime."""
 
 
 class ToolcellRuntime(Runtime):

@@ -1,1 +1,1 @@
-"""What toolcell is measured against."""
+"""The baselines that toolcell is measured against."""

@@ -1,4 +1,4 @@
-"""What reserve and settle take in SQLite at the least: no rules, times or owners."""
+"""The least that reserve and settle take in SQLite: no rules, times or owners."""
 
 from __future__ import annotations
 

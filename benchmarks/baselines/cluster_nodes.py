@@ -19,7 +19,7 @@ _NEVER = 1e6
 
 
 class NullSandbox:
-    """What a node needs of a sandbox, without one."""
+    """Stands in for a sandbox where a node needs one."""
 
     notices = ()
     active_cells = 0

@@ -1,1 +1,1 @@
-"""How a row is measured."""
+"""Measures rows."""

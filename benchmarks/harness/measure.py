@@ -38,7 +38,7 @@ _LEAST = 3
 
 
 class Missing(Exception):
-    """What a row needs is not on this machine; the message says what."""
+    """This machine lacks what a row needs; the message says what."""
 
 
 class WrongResult(Exception):
@@ -61,7 +61,7 @@ class Contender:
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """What was measured of one contender."""
+    """The measurements of one contender."""
 
     name: str
     unit: str = "ms"
@@ -128,7 +128,7 @@ class Row:
 
     @property
     def passed(self) -> bool | None:
-        """Whether the gate holds; None where there is none."""
+        """True if the gate holds; None where there is none."""
         value = self.ours.p50 if self.compare == "absolute" else self.ratio
         if self.gate is None or value is None:
             return None

@@ -10,7 +10,7 @@ from harness.measure import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     runs: int
     image: str

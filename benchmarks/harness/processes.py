@@ -1,4 +1,4 @@
-"""What this machine knows about our cells: their processes and containers."""
+"""Finds our cells on this machine: their processes and containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What packages that are installed already add to a run."""
+"""Measures what packages that are installed already add to a run."""
 
 from __future__ import annotations
 

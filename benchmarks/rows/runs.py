@@ -373,7 +373,7 @@ async def command_line(options: Options) -> list[Row]:
 
 
 async def idle_memory(options: Options) -> list[Row]:
-    """What a prepared cell costs while nobody uses it."""
+    """The cost of a prepared cell that nobody uses."""
     child = Sample(name="PSS of the prepared child", unit="MB")
     whole = Sample(name="PSS of the cell's processes", unit="MB")
     async with SandboxManager(_subprocess_config(_POOL)) as sandbox:

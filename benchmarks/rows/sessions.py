@@ -160,7 +160,7 @@ def _rate(started: float) -> float:
 
 
 async def idle_sessions(options: Options) -> list[Row]:
-    """What 100 open sessions cost while nobody uses them."""
+    """The cost of 100 open sessions that nobody uses."""
     count = min(_SESSIONS, options.runs)
     async with SandboxManager(_config()) as sandbox, AsyncExitStack() as stack:
         for _ in range(count):

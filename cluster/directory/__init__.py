@@ -1,1 +1,1 @@
-"""Where drivers find the nodes of a cluster."""
+"""The places where drivers find the nodes of a cluster."""

@@ -1,4 +1,4 @@
-"""What a node says of itself in the directory, signed by the cluster's token."""
+"""Nodes' records of themselves in the directory, signed by the cluster's token."""
 
 from __future__ import annotations
 

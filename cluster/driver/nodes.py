@@ -32,7 +32,7 @@ from .protocol_errors import PROTOCOL_ERRORS
 from .runs import next_part
 
 NOT_ANSWERED = "the directory has not answered yet"
-"""Why there is no node before any was tried."""
+"""The reason why there is no node before any was tried."""
 
 _LOOK_SECONDS = 1.0
 _AGAIN_SECONDS = 5.0
@@ -124,7 +124,7 @@ class Nodes:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What users of each node should know, with its name."""
+        """Notices for the users of each node, with its name."""
         return tuple(
             f"{node.record.name}: {notice}"
             for node in self.open

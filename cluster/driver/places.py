@@ -44,7 +44,7 @@ class Node:
         """`ready`, `draining` or `sick`; the last two have no credit."""
 
         self.problem = str(status["problem"])
-        """Why it is sick, in its words."""
+        """The reason why it is sick, in its words."""
 
         self.reason = str(status["reason"])
         """The same in a word, such as `image_missing`; empty: there is none."""

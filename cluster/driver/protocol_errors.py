@@ -23,7 +23,7 @@ PROTOCOL_ERRORS = (
     ValueError,
     WireError,
 )
-"""What reading a message raises that no node sends."""
+"""Errors of reading a message that no node sends."""
 
 
 class _Peer(Protocol):

@@ -1,4 +1,4 @@
-"""How much of Ray's resource `toolcell` is held, and asked for.
+"""Holds Ray's resource `toolcell`, and asks for more of it.
 
 Ray does not see cells: without this an autoscaler would take a machine full of cells
 for idle, and never know that runs wait. So what is busy is held on its machine, in
@@ -25,7 +25,7 @@ _QUARTERS = 4
 
 
 class Holding:
-    """How many quarters of one machine are held.
+    """The quarters of one machine that are held.
 
     Args:
         slots: The slots of the machine.
@@ -59,7 +59,7 @@ class Holding:
 
 
 class Demand:
-    """How many slots are asked for, by what drivers say of their queues."""
+    """The slots that are asked for, by what drivers say of their queues."""
 
     def __init__(self) -> None:
         self._reported: dict[str, tuple[int, float]] = {}

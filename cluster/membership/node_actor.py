@@ -26,17 +26,17 @@ _log = logging.getLogger(__name__)
 
 
 class ActorStatus(BaseModel):
-    """What an actor says of its node."""
+    """An actor's account of its node."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
     record: NodeRecord | None = None
-    """Where it is; None while it has no sandbox."""
+    """Its address; None while it has no sandbox."""
 
     busy: int = 0
     state: str = "starting"
     problem: str = ""
-    """Why it has no sandbox."""
+    """The reason why it has no sandbox."""
 
 
 class NodeActor:

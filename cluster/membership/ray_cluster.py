@@ -24,7 +24,7 @@ from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.core.text.install_hint import install_hint
 
 FAILURES = (OSError, anyio.EndOfStream, anyio.BrokenResourceError)
-"""What a connection raises that comes to nothing; errors of TLS are some of them."""
+"""Errors of a connection that fails; those of TLS are among them."""
 
 
 def ray_tls() -> ssl.SSLContext | None:

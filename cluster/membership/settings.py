@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NodeSettings(BaseModel):
-    """What each node of a Ray cluster is started with."""
+    """The settings that each node of a Ray cluster is started with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 

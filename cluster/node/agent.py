@@ -203,7 +203,7 @@ class NodeAgent(Detachable):
 
     @property
     def warning(self) -> str:
-        """What results of sessions say while it drains; else empty."""
+        """The notice in results of sessions while it drains; else empty."""
         if not self._draining:
             return ""
         end = "takes nothing new"

@@ -45,7 +45,7 @@ class Agent(Protocol):
 
     @property
     def warning(self) -> str:
-        """What results of sessions say while the node drains; else empty."""
+        """The notice in results of sessions while the node drains; else empty."""
 
     def about(self) -> _Fields:
         """Return what the node says of itself."""

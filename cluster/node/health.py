@@ -40,7 +40,7 @@ class Health:
         self._bad = 0
         self._good = 0
         self.why: ToolcellError | None = None
-        """Why the last try failed, in the words of the sandbox; None: it did not."""
+        """The reason of the last failure, as the sandbox says it; None: it passed."""
 
         self.is_sick = False
         """True from the second failure in a row to the third good try."""

@@ -217,7 +217,7 @@ class Link:
         self._made = 0
         self._heard = False
         self.lost = ""
-        """Why the link is gone; empty while it is there."""
+        """The reason why the link is gone; empty while it is there."""
 
     async def run(self) -> None:
         """Carry messages until the link is gone; end all exchanges then."""

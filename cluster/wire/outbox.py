@@ -1,4 +1,4 @@
-"""What waits to be written to a connection, and whose turn it is."""
+"""Holds what waits to be written to a connection, and says whose turn it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both ends of a link agree on."""
+"""The protocol that both ends of a link agree on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_JSON = frozenset(("limits", "network", "secrets", "stdin", "files"))
 # No node has a guarded network, whose requests a gate would judge.
 _HERE = frozenset(("streamed", "batch", "gate"))
 OPTIONS = frozenset(RunRequest._fields) - FOLLOWED - _NO_JSON - _HERE
-"""What a driver may say of a run, beside the fields that are read one by one."""
+"""Options of a run that a driver may send, beside fields that are read one by one."""
 
 _TOLD = (
     "minimum_isolation",

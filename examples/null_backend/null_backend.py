@@ -71,7 +71,7 @@ class NullBackend:
 
 
 class NullProcess:
-    """What kills a cell."""
+    """Kills a cell."""
 
     def __init__(self, started: subprocess.Popen[bytes], folder: str) -> None:
         self._started = started

@@ -33,7 +33,7 @@ _START_SECONDS = 30.0
 
 
 class Answer(NamedTuple):
-    """What a shell printed until one of the expected texts."""
+    """The output of a shell until one of the expected texts."""
 
     output: str
     exit_code: int | None
