@@ -58,7 +58,7 @@ def cells_cpu_seconds() -> float:
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def pss_mb(pid: int) -> float:
+def pss_mib(pid: int) -> float:
     """Return a process's share of the memory that it uses.
 
     Raises:

@@ -379,12 +379,12 @@ async def idle_memory(options: Options) -> list[Row]:
     async with SandboxManager(_subprocess_config(_POOL)) as sandbox:
         await processes.cells_settled(sandbox, _POOL)
         for cell in processes.children(processes.launcher()):
-            inside = [processes.pss_mb(pid) for pid in processes.descendants(cell)]
+            inside = [processes.pss_mib(pid) for pid in processes.descendants(cell)]
             if not inside:
                 # Namespaces made ahead, where no cell has started yet.
                 continue
             child.values += inside
-            whole.values.append(processes.pss_mb(cell) + sum(inside))
+            whole.values.append(processes.pss_mib(cell) + sum(inside))
     return [
         Row(work="idle prepared child", ours=child, compare="absolute", gate=3),
         Row(work="idle prepared cell, whole", ours=whole, compare="absolute"),

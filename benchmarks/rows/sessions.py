@@ -168,7 +168,7 @@ async def idle_sessions(options: Options) -> list[Row]:
             await session.run("x = 1")
         await anyio.sleep(0.5)
         everyone = processes.descendants(processes.launcher())
-        total = sum(processes.pss_mb(pid) for pid in everyone)
+        total = sum(processes.pss_mib(pid) for pid in everyone)
     each = Sample(name="PSS of each session", unit="MB", values=[total / count])
     work = f"{count} idle sessions"
     return [Row(work=work, ours=each, compare="absolute", gate=9)]

@@ -375,7 +375,7 @@ def wait_for_lines(process: subprocess.Popen[str], folder: Path, count: int) -> 
         time.sleep(0.005)
 
 
-def peak_mb(folder: Path, count: int) -> float:
+def peak_mib(folder: Path, count: int) -> float:
     """Return the largest resident size of a batch's own process.
 
     Not `ru_maxrss`, which begins with that of the process that forked it.
@@ -400,8 +400,8 @@ def high_water_kb(pid: int) -> int:
 
 @pytest.mark.parametrize("count", [400, pytest.param(MANY, marks=FULL, id="whole")])
 def test_memory_does_not_grow_with_the_batch(tmp_path: Path, count: int) -> None:
-    few = peak_mb(tmp_path / "few", 100)
-    many = peak_mb(tmp_path / "many", count)
+    few = peak_mib(tmp_path / "few", 100)
+    many = peak_mib(tmp_path / "many", count)
 
     print(f"{count} programs: {many:.1f} MiB; 100: {few:.1f} MiB")
     assert many - few <= BOUND_MB

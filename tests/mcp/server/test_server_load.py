@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from ...conftest import BackendRow
-from ...support.cells.leak_check import Held, at_rest, resident_mb
+from ...support.cells.leak_check import Held, at_rest, resident_mib
 from ...support.mcp.served_hosts import (
     LEGACY,
     MODERN,
@@ -132,7 +132,7 @@ async def test_64_clients_make_50_calls_each(
             # What clients without sessions share may have been driven out.
             await load(url, secret, 1, CODE_EACH)
             rest = await at_rest(process.pid, engine)
-            told.append((rest, resident_mb(process.pid)))
+            told.append((rest, resident_mib(process.pid)))
             per_second = round(CLIENTS * CALLS / seconds)
             print(
                 f"\n{backend.name}: {CLIENTS} clients x {CALLS} calls,"

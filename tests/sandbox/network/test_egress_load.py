@@ -77,16 +77,16 @@ async def test_more_streams_than_fit_wait_their_turn(
     await fetch(reaching, site, 150, 1_000)
 
 
-def peak_mb() -> float:
+def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 async def test_50_mb_pass_without_growing(reaching: SandboxManager, site: Site) -> None:
     await fetch(reaching, site, 4, 1_000_000)
-    before = peak_mb()
+    before = peak_mib()
     await fetch(reaching, site, 4, 12_500_000)
 
-    assert peak_mb() - before < 16
+    assert peak_mib() - before < 16
 
 
 @pytest.mark.full
@@ -94,7 +94,7 @@ async def test_500_mb_pass_without_growing(
     reaching: SandboxManager, site: Site
 ) -> None:
     await fetch(reaching, site, 64, 100_000)
-    before = peak_mb()
+    before = peak_mib()
     await fetch(reaching, site, 64, 7_900_000)
 
-    assert peak_mb() - before < 64
+    assert peak_mib() - before < 64

@@ -83,7 +83,7 @@ async def manager(
         yield manager
 
 
-def peak_mb() -> float:
+def peak_mib() -> float:
     """Return the most memory that this process had since the last call."""
     [kb] = re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
     Path("/proc/self/clear_refs").write_text("5")
@@ -113,11 +113,11 @@ async def test_bodies_are_exact_and_never_held_whole(
             digest.update(BLOCK)
         assert result.value == [0, digest.hexdigest(), digest.hexdigest()], result
 
-    peak_mb()
+    peak_mib()
     await both_ways(MIB)
-    before = peak_mb()
+    before = peak_mib()
     await both_ways(size)
-    assert peak_mb() - before < 24
+    assert peak_mib() - before < 24
 
 
 async def test_64_connections_at_once_have_their_own_answers(

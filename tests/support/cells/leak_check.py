@@ -60,7 +60,7 @@ async def at_rest(pid: int, engine: Any = None, *, seconds: float = 60) -> Held:
     return seen
 
 
-def resident_mb(pid: int) -> float:
+def resident_mib(pid: int) -> float:
     """Return the memory of a process alone, in MiB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1048576

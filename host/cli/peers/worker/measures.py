@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from .kind import HELLO, AbsentError, Kind, Run
-from .processes import pss_mb, shims, tree
+from .processes import pss_mib, shims, tree
 
 _STARTS = 5
 _STATES = 10
@@ -128,4 +128,4 @@ async def _memory_of(kind: Kind, count: int) -> float:
                 await _printed(run, kind.waits)
         await _settled(kind)
         above = shims() if kind.containers else []
-        return sum(map(pss_mb, tree([os.getpid(), *above])))
+        return sum(map(pss_mib, tree([os.getpid(), *above])))

@@ -34,7 +34,7 @@ def _stat(pid: int) -> list[int]:
     return [int(each) for each in text.rpartition(")")[2].split()[1:]]
 
 
-def pss_mb(pid: int) -> float:
+def pss_mib(pid: int) -> float:
     """Return a process's share of the memory that it uses."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
