@@ -62,7 +62,7 @@ def _checked(result: ExecutionResult) -> ExecutionResult:
     return result
 
 
-_PLACES = {"": (None, 1.5), "-docker": ("runc", 2.0), "-runsc": ("runsc", 3.0)}
+_PLACES = {"": (None, 1.5), "-docker": ("runc", 1.5), "-runsc": ("runsc", 3.0)}
 
 STREAM_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
     f"{name}{place}": partial(
