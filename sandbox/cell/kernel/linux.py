@@ -42,6 +42,8 @@ _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _libc = ctypes.CDLL(None, use_errno=True)
 # A cloned child must come back holding the interpreter lock, so this one keeps it.
 _libc_locked = ctypes.PyDLL(None, use_errno=True)
+# To look a name up costs more than to call it, and a program may forbid it.
+_fflush_locked = _libc_locked.fflush
 
 
 def check(result: int, what: str) -> int:
@@ -61,7 +63,7 @@ def prctl(option: int, argument: int = 0, extra: int = 0) -> None:
 
 def flush_streams() -> None:
     """Write what the streams of C hold."""
-    _libc_locked.fflush(None)
+    _fflush_locked(None)
 
 
 def leave(code: int) -> None:

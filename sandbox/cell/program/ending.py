@@ -13,6 +13,7 @@ import gc
 import io
 import itertools
 import os
+import resource
 import sys
 import traceback
 import weakref
@@ -32,6 +33,10 @@ FLUSH_FAILED = 120
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _OURS = __name__.partition(".")[0] + "."
 _MAX_BLOCKS = 2_000_000
+# With less memory a process has not so many. To count them is to look at all of it.
+_SMALL_KIB = 65_536
+# Later ones look at some of the objects only, unless they look at all.
+_COLLECTS_YOUNG = sys.version_info < (3, 14)
 _modules = sys.modules
 # Modules from before the program: they are first among them.
 _older = 0
@@ -135,7 +140,7 @@ def _release() -> None:
         del module
     # A collection closes what is in cycles in any order: bytes perhaps before text.
     _flush_files()
-    gc.collect()
+    _collect()
     left = [found for found in left if found() is not None]
     # Threads that are still there would find their names gone; an interpreter that ends
     # stops them.
@@ -144,7 +149,7 @@ def _release() -> None:
             _clear(found())
         # An interpreter has no streams any more when it collects what these held.
         sys.__dict__.update(stdout=None, stderr=None)
-        gc.collect()
+        _collect()
     # Something older may hold some.
     _flush_files()
 
@@ -167,18 +172,41 @@ def _clear(module: ModuleType | None) -> None:
         names[name] = None
 
 
+def _collect() -> None:
+    """Collect what is only in cycles.
+
+    A whole collection also gives back the memory that the interpreter keeps for new
+    objects, and copies it for that. Where all objects are young it is not needed.
+    """
+    try:
+        all_young = _COLLECTS_YOUNG and not _objects(2)
+    except BaseException:
+        all_young = False
+    gc.collect(1 if all_young else 2)
+
+
 def _flush_files() -> None:
     """Flush open files: text first, as it goes on to bytes."""
-    if sys.getallocatedblocks() > _MAX_BLOCKS:
-        # The list of all objects may be more than the memory that is left.
-        return
     try:
-        found = [each for each in gc.get_objects() if issubclass(type(each), _FILES)]
+        found = [each for each in _objects() if issubclass(type(each), _FILES)]
     except BaseException:
-        # An audit hook of the program forbids it.
+        # An audit hook of the program forbids it, or there are too many.
         return
     for file in sorted(found, key=lambda each: not hasattr(each, "encoding")):
         try:
             file.flush()
         except Exception:
             continue
+
+
+def _objects(generation: int | None = None) -> list[Any]:
+    """Return the program's objects, of a generation or all.
+
+    Raises:
+        MemoryError: Their list may be more than the memory that is left.
+    """
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    is_small = 0 < used < _SMALL_KIB
+    if not is_small and sys.getallocatedblocks() > _MAX_BLOCKS:
+        raise MemoryError
+    return gc.get_objects(generation=generation)
