@@ -77,6 +77,23 @@ CHILDREN = {
 }
 
 
+@pytest.mark.promise("FP18")
+async def test_text_of_c_is_printed_by_the_end_of_its_cell(sandbox: Sandbox) -> None:
+    """After what Python printed, as a program of plain Python has it."""
+    code = "import ctypes\nprintf = ctypes.CDLL(None).printf\nprintf(b'c')\nprint('a');"
+    failed = "printf(b'd')\nprint('b')\n1 / 0"
+    spoilt = (
+        "import sys\ndef refuse(*_): raise RuntimeError\nprintf(b'f')\nprint('e')\n"
+    )
+    async with sandbox.session() as session:
+        for program, stdout in (
+            (code, "a\nc"),
+            (failed, "b\nd"),
+            (f"{spoilt}sys.addaudithook(refuse)", "e\nf"),
+        ):
+            assert (await session.run(program)).stdout == stdout
+
+
 @pytest.mark.promise("FP2")
 @pytest.mark.parametrize("ending", CHILDREN)
 async def test_a_forked_child_is_never_the_kernel(

@@ -43,7 +43,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # A cloned child must come back holding the interpreter lock, so this one keeps it.
 _libc_locked = ctypes.PyDLL(None, use_errno=True)
 # To look a name up costs more than to call it, and a program may forbid it.
-_fflush_locked = _libc_locked.fflush
+_fflush, _fflush_locked = _libc.fflush, _libc_locked.fflush
+_stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
 
 
 def check(result: int, what: str) -> int:
@@ -64,6 +65,11 @@ def prctl(option: int, argument: int = 0, extra: int = 0) -> None:
 def flush_streams() -> None:
     """Write what the streams of C hold."""
     _fflush_locked(None)
+
+
+def flush_stdout() -> None:
+    """Write what C's standard output holds; other threads of Python may read it."""
+    _fflush(_stdout)
 
 
 def leave(code: int) -> None:

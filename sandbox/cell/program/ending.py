@@ -92,6 +92,16 @@ def leave(code: int) -> NoReturn:
         os._exit(code)
 
 
+def flush_c() -> None:
+    """Flush C's standard output, where the process goes on."""
+    try:
+        from ..kernel import linux
+    except ImportError:
+        # This interpreter has no ctypes.
+        return
+    linux.flush_stdout()
+
+
 def flush() -> bool:
     """Flush the program's output streams; False if some of it could not be written."""
     done = True

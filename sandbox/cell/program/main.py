@@ -280,6 +280,7 @@ def _live(request: dict[str, Any] | None) -> int:
             _restore_environment(before)
             ending.flush()
             streams.end()
+            ending.flush_c()
             line = _encode({**outcome.report, "exit_code": outcome.exit_code})
         if not _has_channel():
             raise OSError("the program has another file where the channel was")

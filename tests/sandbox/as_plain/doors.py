@@ -170,7 +170,7 @@ LIVES_ON = dict.fromkeys(
     (
         *(f"ends {number}" for number in (0, 1, 2, 3, 4, 6, 7)),
         *(f"files {number}" for number in (0, 2, 3, 4, 6, 11, 14, 16, 17)),
-        *("hooks 2", "output 18", "output 19", "raises 23", "raises 24"),
+        *("hooks 2", "raises 23", "raises 24"),
         *("spoils 4", "spoils 12", "spoils 17"),
     ),
     "buffers, threads, exit handlers and tracers go on with the interpreter",
