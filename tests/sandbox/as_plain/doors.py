@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -76,7 +77,8 @@ async def plainly(case: Case) -> End:
     folder.mkdir()
     (folder / "main.py").write_text(case.code)
     (case.folder / "stdin").write_bytes(case.stdin)
-    env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "LOGNAME": "root"}
+    user = pwd.getpwuid(os.getuid()).pw_name
+    env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "LOGNAME": user}
     with (case.folder / "stdin").open("rb") as stdin:
         done = await anyio.run_process(
             [sys.executable, "main.py"], stdin=stdin, cwd=folder, env=env, check=False
