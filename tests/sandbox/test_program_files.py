@@ -6,6 +6,8 @@ import pytest
 
 from toolcell.sandbox import Limits, Sandbox
 
+from ..conftest import CONFINED, BackendRow
+
 pytestmark = pytest.mark.anyio
 
 SPAWN = """
@@ -47,6 +49,38 @@ async def test_tracebacks_of_sessions_show_their_own_lines(sandbox: Sandbox) -> 
     assert "    f(3)\n" in raised.exception.traceback
     assert source.value == "def f(n):\n    y = n\n    return y / 0\n"
     assert listed == []
+
+
+RAISE = "import threading\ndef f():\n    return 1 / 0\n"
+STARTS = {
+    "a thread": "t = threading.Thread(target=f)\nt.start()\nt.join()",
+    "a fork": "import os\nif os.fork() == 0:\n    f()\nos.wait()",
+    "a fork of multiprocessing": (
+        "import multiprocessing as m\np = m.get_context('fork').Process(target=f)\n"
+        "p.start()\np.join()"
+    ),
+    "a new interpreter": (
+        "import multiprocessing as m\nif __name__ == '__main__':\n"
+        "    p = m.get_context('spawn').Process(target=f)\n    p.start()\n    p.join()"
+    ),
+}
+
+
+@pytest.mark.promise("FP7")
+@pytest.mark.parametrize("name", STARTS)
+async def test_threads_and_children_show_lines_of_their_functions(
+    sandbox: Sandbox, name: str
+) -> None:
+    """A new interpreter imports the last program alone."""
+    together = f"{RAISE}{STARTS[name]}\nNone"
+    programs = [RAISE, f"x = 1\ny = 2\nz = 3\n{STARTS[name]}\nNone"]
+    async with sandbox.session() as session:
+        found = [await sandbox.run(together), await session.run(together)]
+        if name != "a new interpreter":
+            found += [await session.run(program) for program in programs][1:]
+    for result in found:
+        assert ", line 3, in f\n    return 1 / 0\n" in result.stderr
+        assert "ZeroDivisionError" in result.stderr
 
 
 @pytest.mark.promise("FP20")
@@ -119,13 +153,21 @@ async def test_children_of_python_get_no_flags_of_ours(sandbox: Sandbox) -> None
 
 
 @pytest.mark.promise("FP12")
-async def test_the_user_of_a_program_has_a_name(sandbox: Sandbox) -> None:
+async def test_the_user_of_a_program_has_a_name(
+    backend: BackendRow, sandbox: Sandbox
+) -> None:
     code = (
-        "import grp, os, pwd\n"
-        "[pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name]"
+        "import grp, os, pwd, subprocess\n"
+        "names = [pwd.getpwuid(os.getuid()).pw_name, subprocess.getoutput('id -un')]\n"
+        "[names, os.environ['USER'], os.environ['LOGNAME'],"
+        " grp.getgrgid(os.getgid()).gr_name]"
     )
     result = await sandbox.run(code)
-    assert isinstance(result.value, list) and all(result.value), result.stderr
+    assert isinstance(result.value, list), result.stderr
+    names, *variables, group = result.value
+    assert variables == ["user", "user"] and group
+    # A `confined` cell reads this machine's names.
+    assert len(set(names)) == 1 if backend is CONFINED else names == ["user", "user"]
 
 
 @pytest.mark.promise("FP6")
