@@ -155,6 +155,17 @@ async def test_each_cell_of_a_notebook_shows_its_value(sandbox: SandboxManager) 
     assert result.value == [41, "<b>q</b>"]
 
 
+async def test_a_notebook_removes_no_file_of_its_session(
+    sandbox: SandboxManager,
+) -> None:
+    async with sandbox.session() as session:
+        await session.write_file("main.py", b"own")
+        await session.run(notebook_program(["def f(): pass", "f()"]), fresh=True)
+        left = [each.path for each in await session.list_files()]
+
+    assert left == ["main.py"]
+
+
 async def test_a_program_with_a_nul_is_no_notebook(sandbox: SandboxManager) -> None:
     result = await sandbox.run("print('a')\n\0print('b')")
     assert (result.status, result.stdout) == ("error", "")

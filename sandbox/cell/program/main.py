@@ -385,7 +385,7 @@ def _run_python(request: dict[str, Any]) -> int:
     if not displays.in_child():
         displays.end()
         if not request["final"]:
-            source.forget(path)
+            source.forget_last()
         _report(outcome.report)
     return exit_code
 

@@ -58,12 +58,19 @@ def place_run(code: bytes, namespace: dict[str, Any], stem: str = "main") -> str
             _write(path, code)
         except BaseException:
             # There is no room, or an audit hook of the program forbids it.
+            forget(path)
             return path
         if _last:
             # Its text is still known here; only this run can start who reads it.
             forget(_last)
         _last = namespace["__file__"] = path
     return path
+
+
+def forget_last() -> None:
+    """Remove the file of the last run, if it has one."""
+    if _last:
+        forget(_last)
 
 
 def forget(path: str) -> None:
