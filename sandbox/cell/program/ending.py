@@ -22,6 +22,12 @@ from types import ModuleType
 
 from . import streams
 
+try:
+    from ..kernel import linux
+except ImportError:
+    # This interpreter has no ctypes.
+    linux = None  # type: ignore[assignment]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
@@ -83,23 +89,18 @@ def leave(code: int) -> NoReturn:
     those from before would do costs over a millisecond.
     """
     try:
-        from ..kernel import linux
-
-        if _loaded_library:
+        if linux is not None and _loaded_library:
             linux.leave(code)
-        linux.flush_streams()
+        if linux is not None:
+            linux.flush_streams()
     finally:
         os._exit(code)
 
 
 def flush_c() -> None:
     """Flush C's standard output, where the process goes on."""
-    try:
-        from ..kernel import linux
-    except ImportError:
-        # This interpreter has no ctypes.
-        return
-    linux.flush_stdout()
+    if linux is not None:
+        linux.flush_stdout()
 
 
 def flush() -> bool:
