@@ -201,7 +201,7 @@ DOORS = {
         has_input=False,
         different={**UTF_8, **OWN_FILE, **LIVES_ON, **IS_CELL, **OWN_CHANNEL},
     ),
-    "exec": Door(by_exec, different={**UTF_8, **NO_BYTECODE}),
+    "exec": Door(by_exec, different=NO_BYTECODE),
     "CodeExecutor": Door(by_code_executor, has_input=False, different=UTF_8),
     "run_python": Door(
         by_run_python, has_input=False, different={**UTF_8, **FOR_MODELS}
