@@ -29,6 +29,9 @@ REFUSED = 12
 AT_ONCE = 4
 # Some train models, or search for minutes.
 CELL_SECONDS = 5
+# Each has an hour, on a busy machine, too.
+PARTS = 8
+IN_FULL = [pytest.mark.full, pytest.mark.timeout(3600)]
 
 
 def compiles(code: str) -> bool:
@@ -82,15 +85,16 @@ async def ended(session: Session, cell: str) -> tuple[str, str]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    "every",
+    "chosen",
     [
-        pytest.param(64, id="sample", marks=pytest.mark.timeout(600)),
-        pytest.param(
-            1, id="whole", marks=[pytest.mark.full, pytest.mark.timeout(3600)]
+        pytest.param(slice(0, None, 64), id="sample", marks=pytest.mark.timeout(600)),
+        *(
+            pytest.param(slice(part, None, PARTS), id=f"part-{part}", marks=IN_FULL)
+            for part in range(PARTS)
         ),
     ],
 )
-async def test_cells_of_public_notebooks_run(every: int) -> None:
+async def test_cells_of_public_notebooks_run(chosen: slice) -> None:
     """Fewer than 5 % are refused for their syntax or a command; no value is lost."""
     limits = Limits(memory_mib=1024)
     config = SandboxConfig(backend="subprocess", limits=limits, max_concurrency=AT_ONCE)
@@ -105,7 +109,7 @@ async def test_cells_of_public_notebooks_run(every: int) -> None:
                 lost.extend([problem] if problem else [])
 
     async with SandboxManager(config) as sandbox, anyio.create_task_group() as tasks:
-        for book in books()[::every]:
+        for book in books()[chosen]:
             tasks.start_soon(run, book)
     refused = ends["SyntaxError"] + ends["IndentationError"] + ends["UsageError"]
     print(dict(ends.most_common()))
