@@ -28,22 +28,22 @@ _turns: RunVar[WeakValueDictionary[str, anyio.CapacityLimiter]] = RunVar("large 
 def is_large(value: object) -> bool:
     """Return whether a JSON value is too large to be read on an event loop."""
     room = LARGE
-    left = [value]
-    while left:
-        each = left.pop()
-        if isinstance(each, str):
-            room -= len(each)
-        elif isinstance(each, dict):
-            room -= _VALUE * len(each)
-            if room >= 0:
-                room -= sum(map(len, each))
-                left += each.values()
-        elif isinstance(each, list):
-            room -= _VALUE * len(each)
-            if room >= 0:
-                left += each
-        elif isinstance(each, int):
-            room -= each.bit_length() // _BITS_OF_DIGIT
+    found = [value]
+    # What is found grows while it is read.
+    for item in found:
+        if isinstance(item, str):
+            room -= len(item)
+        elif isinstance(item, int):
+            room -= item.bit_length() // _BITS_OF_DIGIT
+        elif isinstance(item, (dict, list)):
+            room -= _VALUE * len(item)
+            if room < 0:
+                return True
+            if isinstance(item, list):
+                found += item
+            else:
+                room -= sum(map(len, item))
+                found += item.values()
         if room < 0:
             return True
     return False
