@@ -123,6 +123,10 @@ ANSWERS = [
     ("clone", (0x11,), "done"),
     ("clone", (0x10000011,), "EPERM"),
     ("clone", (1 << 32 | 0x10000011,), "EPERM"),
+    # Threads share what they have open; processes need not.
+    ("clone", (0x3D0F00,), "done"),
+    ("clone", (0x3D0B00,), "EPERM"),
+    ("clone", (0x4111,), "done"),
     ("clone3", (POINTER, 88), "ENOSYS"),
     ("bpf", (5, POINTER), "EPERM"),
     # Users that a cell does not have; the kernel sees 32 bits of each.
