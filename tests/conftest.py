@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import anyio
@@ -224,6 +225,12 @@ def missing(why: str) -> NoReturn:
     if IN_CI:
         pytest.fail(why)
     pytest.skip(why)
+
+
+def need_shared_memory() -> None:
+    """Skip, or fail, where `confined` programs have no folder of shared memory."""
+    if not Path("/dev/shm").is_dir():
+        missing("this machine has no /dev/shm")
 
 
 def apart(function: Callable[..., T], *args: Any) -> T:

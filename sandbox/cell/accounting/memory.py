@@ -14,10 +14,11 @@ import re
 import time
 
 from ..workdir.path_steps import acting_as
+from .hiding import Hiding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, Protocol
+    from typing import Callable, Collection, Iterable, Protocol
 
     class Memory(Protocol):
         """Counts the bytes in use; exact where they are more than a limit."""
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
 _MAX_READ = 65_536
 # From proc(5): range, permissions, offset, device, inode and path of a mapping.
 _MAPPING = re.compile(
@@ -38,7 +40,6 @@ _SHARE_OF_FILES = 0.05
 _FILES_AT_LEAST_SECONDS = 0.2
 # A process that hides its files may have any number of them.
 _HIDDEN, _MORE_THAN_ANY_LIMIT = (0, 0), 1 << 62
-_HIDDEN_SECONDS = 1.0
 
 
 class ProcessMemory:
@@ -65,8 +66,7 @@ class ProcessMemory:
         self._device = _device_of_memory_files()
         # By device and inode: files that processes have open, and that have no name.
         self._unnamed: dict[tuple[int, int], int] = {}
-        # Processes whose files cannot be seen, and since when.
-        self._hidden: dict[str, float] = {}
+        self._hiding = Hiding()
         self._next_unnamed = 0.0
 
     def begin(self) -> None:
@@ -86,15 +86,15 @@ class ProcessMemory:
                 return files + sum(map(self._bytes_of_no_file, resident))
         return total
 
-    def _file_bytes(self, pids: Iterable[str]) -> int:
+    def _file_bytes(self, pids: Collection[str]) -> int:
         used = 0
         for folder in self._folders:
             disk = os.statvfs(folder)
             used += (disk.f_blocks - disk.f_bfree) * disk.f_frsize
         began = time.monotonic()
         if began >= self._next_unnamed:
-            self._unnamed, hidden = {}, self._hidden
-            self._hidden = {pid: hidden[pid] for pid in pids if pid in hidden}
+            self._unnamed = {}
+            self._hiding.forget_all_but(pids)
             with acting_as(self._uid):
                 for pid in pids:
                     self._look_for_unnamed(pid)
@@ -106,15 +106,13 @@ class ProcessMemory:
         return used + sum(self._unnamed.values()) + segments
 
     def _look_for_unnamed(self, pid: str) -> None:
-        folder = f"/proc/{pid}/fd"
+        folder = f"{_shown(pid)}/fd"
         try:
             numbers = os.listdir(folder)
         except OSError:
-            # One that has ended has no memory; one that made itself not dumpable has.
-            if resident_bytes(pid):
-                self._count_hidden(pid)
+            self._count_hidden(pid)
             return
-        self._hidden.pop(pid, None)
+        self._hiding.shows(pid)
         for number in numbers:
             try:
                 found = os.stat(f"{folder}/{number}")
@@ -125,16 +123,22 @@ class ProcessMemory:
                 self._unnamed[key] = found.st_blocks * 512
 
     def _count_hidden(self, pid: str) -> None:
-        """Count a process whose files are hidden, but for one that is just starting."""
-        since = self._hidden.setdefault(pid, time.monotonic())
-        if time.monotonic() - since > _HIDDEN_SECONDS:
-            self._unnamed[_HIDDEN] = _MORE_THAN_ANY_LIMIT
+        """Count a process whose files cannot be seen, if it has not just ended."""
+        # The name before the last parenthesis may hold anything. From proc(5): field 3
+        # is the state, CPU times are 14 and 15.
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        if fields and resident_bytes(pid):
+            cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS
+            asleep = fields[0] != b"R"
+            now = time.monotonic()
+            if self._hiding.hides(pid, now, cpu_seconds, asleep=asleep):
+                self._unnamed[_HIDDEN] = _MORE_THAN_ANY_LIMIT
 
     def _bytes_of_no_file(self, pid: str) -> int:
         """Return the share of a process, but for what was counted as a file."""
         devices = {os.stat(path).st_dev for path in self._folders}
         total, counted = 0, False
-        lines = _lines(f"/proc/{pid}/smaps")
+        lines = _lines(f"{_shown(pid)}/smaps")
         if not lines:
             # It hides them, or has ended.
             return resident_bytes(pid)
@@ -167,8 +171,28 @@ class KernelMemory:
 
 def resident_bytes(pid: str) -> int:
     """Return the resident size of a process; 0 if there is none."""
-    fields = _read(f"/proc/{pid}/statm").split()
+    return _resident_bytes(f"/proc/{pid}") or _resident_bytes(_shown(pid))
+
+
+def _resident_bytes(folder: str) -> int:
+    fields = _read(f"{folder}/statm").split()
     return int(fields[1]) * _PAGE if fields else 0
+
+
+def _shown(pid: str) -> str:
+    """Return the folder of /proc with the memory and the files of a process.
+
+    Its own one shows those of its first thread: nothing once that has ended.
+    """
+    folder = f"/proc/{pid}"
+    if _resident_bytes(folder):
+        return folder
+    try:
+        threads = [f"{folder}/task/{each}" for each in os.listdir(f"{folder}/task")]
+    except OSError:
+        # It has ended.
+        return folder
+    return next(filter(_resident_bytes, threads), folder)
 
 
 def _share(pid: str) -> int:
@@ -180,7 +204,7 @@ def _share(pid: str) -> int:
 
 def proportional_bytes(pid: str) -> int | None:
     """Return the size in which each page counts by its users; None if it is unknown."""
-    for line in _lines(f"/proc/{pid}/smaps_rollup"):
+    for line in _lines(f"{_shown(pid)}/smaps_rollup"):
         if line.startswith(b"Pss:"):
             return int(line.split()[1]) * 1024
     return None

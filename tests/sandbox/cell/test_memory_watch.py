@@ -13,7 +13,14 @@ from toolcell.sandbox import Limits, Sandbox, SandboxManager
 from toolcell.sandbox.cell.accounting.memory_watch import MemoryWatch
 from toolcell.sandbox.machine import host_cgroups
 
-from ...conftest import RUNSC, SUBPROCESS, BackendRow, missing, why_no_docker
+from ...conftest import (
+    RUNSC,
+    SUBPROCESS,
+    BackendRow,
+    missing,
+    need_shared_memory,
+    why_no_docker,
+)
 from ...support.ordinary_user import SYSTEM_PYTHON, need_users_of_cells
 
 MIB = 1 << 20
@@ -110,6 +117,8 @@ os.unlink(path)
 @pytest.mark.promise("FP3")
 @pytest.mark.parametrize("name", SMALL)
 async def test_what_takes_little_memory_runs(unheld: Sandbox, name: str) -> None:
+    if "/dev/shm" in SMALL[name]:
+        need_shared_memory()
     result = await unheld.run(SMALL[name])
 
     assert result.status == "ok", (result.status, result.stderr)
@@ -157,6 +166,14 @@ def fill_files():
     for _ in range(30): fill(os.memfd_create("m"), 30)
     time.sleep(30)
 """
+FIRST_THREAD_ENDS = """
+import ctypes, os, threading, time
+def last(action):
+    # The kernel shows nothing of a process in the place of a thread that has ended.
+    threading.Thread(target=lambda: (time.sleep(0.1), action(), time.sleep(30))).start()
+    exit_thread = 60 if os.uname().machine == "x86_64" else 93
+    ctypes.CDLL(None).syscall(exit_thread, 0)
+"""
 LARGE = {
     "heap": "x = []\nwhile True: x.append(bytearray(1 << 20))",
     "at once": "x = bytearray(1 << 30)",
@@ -174,6 +191,27 @@ forks(12, write)
 """,
     "files of no folder": FILE + "fill_files()",
     "hidden ones": HIDDEN + FILE + "fill_files()",
+    "of what its first thread has left": FIRST_THREAD_ENDS
+    + "x = []\nlast(lambda: [x.append(bytearray(1 << 20)) for _ in range(900)])",
+    "files of what its first thread has left": FIRST_THREAD_ENDS
+    + FILE
+    + "last(fill_files)",
+    "files of a thread alone": FILE
+    + """
+import ctypes, mmap
+libc = ctypes.CDLL(None)
+pause, stacks = ctypes.cast(libc.pause, ctypes.c_void_p), []
+def thread_without_ours():
+    stacks.append(ctypes.c_char.from_buffer(mmap.mmap(-1, 1 << 16)))
+    top = ctypes.addressof(stacks[-1]) + (1 << 16)
+    # CLONE_VM, _FS, _SIGHAND, _THREAD and _SYSVSEM, but not CLONE_FILES.
+    return libc.clone(pause, ctypes.c_void_p(top), 0x50B00, None)
+for _ in range(30):
+    fd = os.memfd_create("m")
+    fill(fd, 30)
+    if thread_without_ours() > 0: os.close(fd)
+time.sleep(30)
+""",
     "a mapping hides no file": FILE
     + """
 import mmap
