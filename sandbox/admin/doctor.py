@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Awaitable, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import anyio
@@ -222,6 +223,7 @@ async def _subprocess_checks(config: SandboxConfig) -> _Findings:
         ]
         if level != "namespaces":
             checks.append(_weaker_level(level, backend.notices, namespaces))
+            checks.append(_shared_memory())
         return checks, level
     finally:
         await backend.aclose()
@@ -258,6 +260,19 @@ def _weaker_level(
         ok=False,
         detail="; ".join(notices) or level,
         fix=fixes[0] if fixes else _PROC_FIX,
+    )
+
+
+def _shared_memory() -> DoctorCheck:
+    """Look for the folder of shared memory, which these cells have from the machine."""
+    ok = Path("/dev/shm").is_dir()  # noqa: S108 - only looked at
+    without = "no /dev/shm: locks, queues and shared memory of multiprocessing fail"
+    fix = "mount a tmpfs at /dev/shm (`docker run` does it, but for `--ipc none`)"
+    return DoctorCheck(
+        name="shared memory",
+        ok=ok,
+        detail="" if ok else without,
+        fix="" if ok else fix,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from toolcell.sandbox import Limits, Sandbox
 
-from ..conftest import CONFINED, BackendRow
+from ..conftest import CONFINED, BackendRow, need_shared_memory
 
 pytestmark = pytest.mark.anyio
 
@@ -87,6 +87,7 @@ async def test_threads_and_children_show_lines_of_their_functions(
 
 @pytest.mark.promise("FP20")
 async def test_new_processes_find_the_functions_of_a_program(sandbox: Sandbox) -> None:
+    need_shared_memory()
     alone = await sandbox.run(SPAWN)
     async with sandbox.session() as session:
         together = await session.run(SPAWN)

@@ -128,6 +128,11 @@ def test_without_cgroups_rlimits_and_the_watchdog_hold(
 
 NO_NAMESPACES = "echo 0 > /proc/sys/user/max_user_namespaces"
 MASKED_PROC = "mount -t tmpfs none /proc/bus"
+NO_SHARED_MEMORY = f"""
+mount --rbind /dev /mnt && mount -t tmpfs none /dev &&
+for each in full null random tty urandom zero
+do touch /dev/$each && mount --bind /mnt/$each /dev/$each || exit
+done && {NO_NAMESPACES}"""
 
 
 WITHOUT = [sys.executable, str(TESTS / "support" / "without_layer.py")]
@@ -219,6 +224,21 @@ def test_where_users_are_not_mapped_cells_are_confined_and_the_cause_is_said() -
     assert report["level"] == "confined"
     for text in (refused.stderr, report["summary"]):
         assert "kernel.apparmor_restrict_unprivileged_userns=0" in text
+
+
+def test_without_shared_memory_programs_run_and_doctor_names_it() -> None:
+    """As in a container with `--ipc none`."""
+    lock = (
+        "import multiprocessing as m\ntry: m.Lock()\nexcept OSError: print('no lock')"
+    )
+    done = without_namespaces("run", "-", stdin=lock, lacks=NO_SHARED_MEMORY)
+    doctor = without_namespaces("doctor", "--json", stdin="", lacks=NO_SHARED_MEMORY)
+
+    assert (done.returncode, done.stdout) == (0, "no lock\n"), done.stderr
+    assert "confined isolation" in done.stderr
+    checks = {each["name"]: each for each in json.loads(doctor.stdout)["checks"]}
+    assert not checks["shared memory"]["ok"]
+    assert "/dev/shm" in checks["shared memory"]["fix"]
 
 
 def test_a_kernel_without_user_notification_is_named() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ...conftest import missing
+from ...conftest import missing, need_shared_memory
 from ...support.kernel.notified import Place, place, why_not
 
 PROGRAMS = {
@@ -108,6 +108,8 @@ def user() -> Iterator[Place]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_behaves_as_a_plain_one(user: Place, name: str) -> None:
+    if name == "sockets":
+        need_shared_memory()
     plain = user.run(f"plain-{name}", "", "bash", "-c", PROGRAMS[name])
     served = user.run(f"served-{name}", SERVED, "bash", "-c", PROGRAMS[name])
 

@@ -16,7 +16,7 @@ import pytest
 
 from toolcell.sandbox import Mount, SandboxManager, Session
 
-from ...conftest import BackendRow
+from ...conftest import BackendRow, need_shared_memory
 from ...support.attacks.as_programs import attempt, program, system_call, value_of
 
 pytestmark = pytest.mark.anyio
@@ -368,6 +368,7 @@ def plain_files() -> dict[str, Any]:
 
 @pytest.mark.promise("A1", "A2", "A4", "A8")
 async def test_what_programs_need_works_as_before(cell: Session) -> None:
+    need_shared_memory()
     sockets = await value_of(cell, program(plain_sockets))
     processes = await value_of(cell, program(plain_processes))
     files = await value_of(cell, program(plain_files))
