@@ -6,8 +6,11 @@ import base64
 import functools
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,8 +21,15 @@ from pydantic import SecretStr
 
 from toolcell.sandbox import SandboxManager
 
-from ..conftest import IMAGE, BackendRow, missing, why_no_docker
-from ..support.cells import residue_runner
+from ..conftest import (
+    CONFINED,
+    IMAGE,
+    BackendRow,
+    missing,
+    need_shared_memory,
+    why_no_docker,
+)
+from ..support.cells import residue_confined, residue_runner
 from ..support.cells.changed_bundle import changed_bundle
 from ..support.cells.residue_kinds import KINDS, Kind
 from ..support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON
@@ -52,6 +62,9 @@ WITHOUT_IN_CONTAINERS = {
 # Queues are closed, and those that are made as files are removed.
 WITHOUT_IN_CONTAINERS["queues"] = [*chain(*WITHOUT_IN_CONTAINERS.values())]
 
+# System V objects and queues are refused.
+WITHOUT_CONFINED = {"scratch": WITHOUT_IN_CONTAINERS["scratch"]}
+
 # A machine under load makes cells new too late, and no program would have a second one.
 PATIENT = ["wire.contract", "RENEWAL_SECONDS = 0.05", "RENEWAL_SECONDS = 60.0"]
 
@@ -64,6 +77,7 @@ class Place:
 
     user: int | None = None
     runtime: str = ""
+    confined: bool = False
 
     @property
     def config(self) -> dict[str, Any]:
@@ -71,6 +85,8 @@ class Place:
             cells = {"backend": "docker", "image": IMAGE, "runtime": self.runtime}
             return {**cells, "programs_per_cell": 1000}
         cells = {"backend": "subprocess", "python": SYSTEM_PYTHON}
+        if self.confined:
+            cells["strongest_isolation"] = "confined"
         return {**cells, "programs_per_cell": 2}
 
     def require(self) -> None:
@@ -83,21 +99,29 @@ class Place:
             missing(f"there is no {SYSTEM_PYTHON}")
 
     def has(self, kind: Kind) -> bool:
+        if self.confined:
+            return kind.name not in chain(*residue_confined.NOT_THERE.values())
         return self.runtime != "runsc" or kind.on_gvisor
+
+    def meant(self, code: str) -> str:
+        """Return a program of a kind as it is written here."""
+        return residue_confined.with_its_folders(code) if self.confined else code
 
     def require_kind(self, kind: Kind) -> None:
         """Skip a kind that this place does not have, or does not show."""
         if not self.has(kind):
-            pytest.skip("gVisor does not have it, or does not show it")
+            pytest.skip("cells of this place do not have it, or do not show it")
 
     def closes(self, kind: Kind) -> bool:
         """Return True if a program here may be refused what it would leave."""
-        return (
-            kind.closed_in_containers if self.runtime else kind.name == "a POSIX queue"
-        )
+        if self.runtime or self.confined:
+            return kind.closed_in_containers
+        return kind.name == "a POSIX queue"
 
     def wall_of(self, kind: Kind) -> str:
         """Return the wall of a kind here: of `WITHOUT`, or another."""
+        if self.confined:
+            return "refused" if kind.wall == "ipc" else kind.wall
         if not self.runtime:
             # Landlock refuses queues before they meet their namespace.
             return "landlock" if kind.name == "a POSIX queue" else kind.wall
@@ -117,14 +141,18 @@ def found(place: Place, without: str = "") -> dict[str, dict[str, Any]]:
         for kind in KINDS
         if place.has(kind) and without in ("", place.wall_of(kind))
     ]
-    changes = (WITHOUT_IN_CONTAINERS if place.runtime else WITHOUT).get(without, [])
+    walls = WITHOUT_CONFINED if place.confined else WITHOUT
+    changes = (WITHOUT_IN_CONTAINERS if place.runtime else walls).get(without, [])
     request = {
         "user": place.user,
         "config": place.config,
         "bundle": base64.b64encode(changed_bundle([PATIENT, *changes])).decode(),
         "tries": 10 if place.runtime else 20,
         "apart": bool(without) or not place.runtime,
-        "kinds": {kind.name: (kind.leave, kind.look) for kind in kinds},
+        "kinds": {
+            kind.name: (place.meant(kind.leave), place.meant(kind.look))
+            for kind in kinds
+        },
     }
     done = subprocess.run(
         [sys.executable, residue_runner.__file__],
@@ -144,9 +172,14 @@ RUNC = pytest.param(Place(runtime="runc"), id="runc", marks=pytest.mark.docker)
 RUNSC = pytest.param(
     Place(runtime="runsc"), id="runsc", marks=[pytest.mark.docker, pytest.mark.runsc]
 )
+CONFINED_PLACES = [
+    pytest.param(Place(confined=True), id="confined"),
+    pytest.param(Place(confined=True, user=ORDINARY_USER), id="confined-ordinary"),
+]
 PLACES = [
     pytest.param(ROOT, id="root"),
     pytest.param(Place(user=ORDINARY_USER), id="ordinary"),
+    *CONFINED_PLACES,
     RUNC,
     RUNSC,
 ]
@@ -201,7 +234,19 @@ def test_without_its_wall_each_kind_is_found_in_containers(
     assert [name for name, row in rows.items() if not row["found"]] == []
 
 
+@pytest.mark.parametrize("place", CONFINED_PLACES)
+@pytest.mark.parametrize("wall", WITHOUT_CONFINED)
+def test_without_its_wall_each_kind_is_found_in_confined_cells(
+    wall: str, place: Place
+) -> None:
+    rows = found(place, wall)
+
+    assert [name for name, row in rows.items() if not row["found"]] == []
+
+
 def test_there_are_enough_kinds() -> None:
+    names = {kind.name for kind in KINDS}
+    assert {*chain(*residue_confined.NOT_THERE.values())} < names
     assert len({kind.name for kind in LEFT}) == len(LEFT) >= 40
 
 
@@ -302,6 +347,86 @@ async def test_no_memory_of_the_next_program_has_a_word_of_the_last_one(
     assert second.isolation is not None and second.isolation.reused
     assert whole.value == list(range(len(MARKED)))
     assert bool(second.value) is not hidden, second.value
+
+
+@pytest.mark.promise("E-79")
+@pytest.mark.anyio
+async def test_what_is_left_in_shared_memory_ends_a_confined_cell() -> None:
+    left = Path("/dev/shm", f"toolcell-test-{os.getpid()}")
+    need_shared_memory()
+    try:
+        async with SandboxManager(CONFINED.config(programs_per_cell=1000)) as sandbox:
+            first = await sandbox.run(f"open('{left}', 'w')", agent_id="a")
+            second = await sandbox.run("1", agent_id="a")
+        assert (first.status, second.status) == ("ok", "ok"), (first, second)
+        assert first.isolation is not None and second.isolation is not None
+        assert not second.isolation.reused
+        assert left.exists() is ("own_uid" not in first.isolation.layers)
+    finally:
+        left.unlink(missing_ok=True)
+
+
+STOPS = """
+import os, signal
+print(f"stops {os.getpid()}.", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+class SearchedWhenItStops:
+    """Takes the output of a program in; searches its memory, and has it go on."""
+
+    def __init__(self) -> None:
+        self._said = b""
+        self.found: list[int] | None = None
+
+    def __call__(self, stream: str, data: bytes) -> None:
+        self._said += data
+        stops = re.search(rb"stops (\d+)\.", self._said)
+        if stops is None or self.found is not None:
+            return
+        pid = int(stops[1])
+        folder = f"/proc/{pid}"
+        while " T " not in Path(folder, "stat").read_text():
+            time.sleep(0.001)
+        code = look_for_marks().removesuffix("marks()\n")
+        scope: dict[str, Any] = {}
+        exec(code.replace("/proc/self", folder), scope)
+        try:
+            self.found = scope["marks"]()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.promise("E-79", "R52")
+@pytest.mark.anyio
+@pytest.mark.parametrize("hidden", [True, False])
+async def test_no_memory_of_the_next_confined_program_has_a_word_of_the_last_one(
+    hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot look at its own memory, so this machine does."""
+    if not hidden:
+        fork_from_the_supervisor(monkeypatch)
+    parts = {name: mark_of(name).split() for name in MARKED}
+    inputs = {"parts": parts, "given": mark_of("inputs") + " " * 20_000}
+    given: dict[str, Any] = {"inputs": inputs, "stdin": mark_of("stdin").encode()}
+    async with SandboxManager(CONFINED.config(programs_per_cell=1000)) as sandbox:
+        for attempt in range(20):
+            agent, searched = f"agent {attempt}", SearchedWhenItStops()
+            first = await sandbox.run(LEAVE_MARKS, agent_id=agent, **given)
+            second = await sandbox.run(STOPS, agent_id=agent, on_output=searched)
+            assert (first.status, second.status) == ("ok", "ok"), (first, second)
+            # A slow machine may not have made the cell new in time.
+            if second.isolation is not None and second.isolation.reused:
+                break
+        both = SearchedWhenItStops()
+        await sandbox.run(f"{LEAVE_MARKS}{STOPS}", on_output=both, **given)
+
+    assert second.isolation is not None and second.isolation.reused
+    assert second.isolation.level == "confined"
+    assert both.found == list(range(len(MARKED)))
+    assert searched.found is not None
+    assert bool(searched.found) is not hidden, searched.found
 
 
 @pytest.mark.promise("P-33", "R52")
