@@ -10,7 +10,15 @@ import pytest
 
 from toolcell.sandbox import SandboxManager
 
-from ..conftest import CONFINED, DOCKER, RUNSC, SUBPROCESS, missing, why_no_docker
+from ..conftest import (
+    CONFINED,
+    DOCKER,
+    RUNSC,
+    SUBPROCESS,
+    missing,
+    need_shared_memory,
+    why_no_docker,
+)
 from ..support.attacks.classes import CLASSES, PRELUDE, Targets
 from ..support.ordinary_user import SYSTEM_PYTHON, need_users_of_cells
 from ..support.paths import ROOT
@@ -70,6 +78,7 @@ async def test_what_is_open_is_what_the_table_says(
             missing(why)
     if options:
         need_users_of_cells()
+    need_shared_memory()
     async with SandboxManager(row.config(**options)) as manager:
         async with manager.session() as neighbour:
             # Its process and its server live on.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from toolcell.sandbox import ExecutionResult, Limits, Network, SandboxManager, S
 
 from ..conftest import BackendRow
 from ..support.attacks.as_programs import attempt, program
-from ..support.attacks.programs import host_addresses, ways_out
+from ..support.attacks.programs import host_addresses, port_of_the_proxy, ways_out
 from ..support.cells.web_server import NAME, Site, self_signed, serving
 
 pytestmark = pytest.mark.anyio
@@ -393,6 +394,36 @@ async def test_there_is_no_way_out_beside_the_proxy(
 
     assert {name: how for name, how in said.items() if how == "done"} == {}
     assert result.connections == ()
+
+
+@pytest.mark.promise("E-65", "E-67")
+async def test_the_port_of_the_proxy_is_no_way_to_other_addresses(
+    cell: Session,
+) -> None:
+    """A rule for a port alone would hold for every machine."""
+    addresses = ["127.0.0.2", *host_addresses()]
+    addresses.remove("127.0.0.1")
+    code = program(port_of_the_proxy)
+    known: Any = (await run(cell, code, addresses=[])).value
+    with ExitStack() as stack:
+        servers = []
+        for address in addresses:
+            # Some are this machine's, others its neighbours'.
+            with suppress(OSError):
+                server = stack.enter_context(socket.create_server((address, known[0])))
+                server.setblocking(False)
+                servers.append(server)
+        found: Any = (await run(cell, code, addresses=addresses)).value
+        came = []
+        for server in servers:
+            with suppress(BlockingIOError):
+                came.append(server.accept()[1])
+
+    assert found[:2] == [known[0], True]
+    # All of loopback may be the cell's own, and lead to the proxy.
+    assert set(found[2]) <= {"127.0.0.2"}
+    assert servers
+    assert came == []
 
 
 @pytest.mark.promise("E-65", "E-67")

@@ -13,7 +13,7 @@ _LONGEST_STEP_SECONDS = 0.2
 
 
 class Hiding:
-    """How long processes have hidden their files, as far as they could show them.
+    """Counts the time for which processes hide their files, and could show them.
 
     A process hides them until it is confined, and on a busy machine that may take long.
     So time counts in which it ran or slept: while it waits for a CPU it does nothing.

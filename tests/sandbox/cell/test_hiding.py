@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from toolcell.sandbox.cell.accounting.hiding import Hiding
@@ -25,7 +27,11 @@ def hides(looks: int, *, seconds: float, cpu_share: float, asleep: bool) -> bool
 def test_what_shows_nothing_for_a_second_hides_it(
     cpu_share: float, asleep: bool
 ) -> None:
-    options = {"seconds": LOOK_SECONDS, "cpu_share": cpu_share, "asleep": asleep}
+    options: dict[str, Any] = {
+        "seconds": LOOK_SECONDS,
+        "cpu_share": cpu_share,
+        "asleep": asleep,
+    }
 
     assert not hides(5, **options)
     assert hides(8, **options)

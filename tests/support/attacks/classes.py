@@ -36,6 +36,9 @@ CLASSES: dict[str, dict[str, str]] = {
         "list a folder that everybody may list": "os.listdir(t['open'])",
         "write to a file": "open(t['file'], 'a')",
         "truncate a file by its path": "os.truncate(t['file'], 1)",
+        "truncate a file that it may read, opened for reading": (
+            "os.open(t['own'], os.O_RDONLY | os.O_TRUNC)"
+        ),
         "rename a file": "os.rename(t['file'], t['file'] + '2')",
         "link a file": "os.link(t['file'], 'linked')",
         "change mode, times, attributes of a file": "change(t['file'])",
@@ -232,7 +235,7 @@ class Targets:
     def __init__(self, neighbour: dict[str, Any], python: str) -> None:
         self._stack = ExitStack()
         self._given = neighbour
-        self._readable = os.path.join(_library_of(python), "os.py")
+        self._library = Path(_library_of(python))
         self._victim: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> dict[str, Any]:
@@ -266,7 +269,8 @@ class Targets:
             "folder": str(file.parent),
             "shown": str(shown),
             "open": str(place),
-            "readable": self._readable,
+            "readable": str(self._library / "os.py"),
+            "own": self._file_in_the_library(name),
             "pid": self._victim.pid,
             "uid": os.getuid(),
             "tcp": list(tcp.getsockname()),
@@ -276,6 +280,17 @@ class Targets:
             "abstract": name,
             "shared": name,
         }
+
+    def _file_in_the_library(self, name: str) -> str:
+        """Make a file that may be lost, where programs may read what is this user's."""
+        path = self._library / name
+        try:
+            path.write_text("canary")
+        except OSError:
+            # Nor may a program's user, and nothing there can be lost.
+            return str(self._library / "os.py")
+        self._stack.callback(path.unlink)
+        return str(path)
 
     def _listen(self, address: str, kind: socket.SocketKind) -> None:
         server = self._stack.enter_context(socket.socket(socket.AF_UNIX, kind))

@@ -19,6 +19,24 @@ def host_addresses() -> list[str]:
     return sorted(found)
 
 
+def port_of_the_proxy(addresses: list[str]) -> list[object]:
+    """Return it, and where a connection to it succeeds."""
+    import os
+    import socket
+
+    host, _, port = os.environ["http_proxy"][7:].partition(":")
+
+    def reached(address: str) -> bool:
+        try:
+            with socket.create_connection((address, int(port)), 2) as way:
+                way.sendall(b"x")
+        except OSError:
+            return False
+        return True
+
+    return [int(port), reached(host), [each for each in addresses if reached(each)]]
+
+
 def ways_out(
     addresses: list[str], tcp_port: int, udp_port: int, abstract: str, path: str
 ) -> dict[str, str]:
