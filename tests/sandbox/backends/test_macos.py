@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from toolcell.sandbox.machine import process_identity
 
 from ...conftest import ENGINE_SOCKET, IMAGE, missing, why_no_docker
 from ...support.child import Child
+from ...support.paths import TESTS
 from ...support.pretended_macos import PRETENDED_MACOS
 
 BEHAVIOUR = """
@@ -52,6 +54,11 @@ async def main():
 
 anyio.run(main)
 """
+TOOLS_OF_TESTS = """
+import anyio._backends._trio, anyio.pytest_plugin, hypothesis, pytest, tempfile, xdist
+tempfile._O_TMPFILE_WORKS = False
+"""
+SUITE = "sys.exit(pytest.main(sys.argv[1:]))"
 ALONE = """
 from toolcell.sandbox import SandboxConfig, SandboxManager
 async def main():
@@ -65,16 +72,18 @@ anyio.run(main)
 """
 
 
-def pretended(program: str, *arguments: str, **environment: str) -> str:
+def pretended(
+    program: str, *arguments: str, before: str = "", **environment: str
+) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", PRETENDED_MACOS + program, *arguments],
+        [sys.executable, "-c", before + PRETENDED_MACOS + program, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env={**os.environ, **environment},
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -101,6 +110,25 @@ def test_cells_behave_without_what_only_linux_has(tmp_path: Path) -> None:
         "exec": "text",
         "fork": 5,
     }
+
+
+@pytest.mark.promise("JE1")
+@pytest.mark.docker
+@pytest.mark.timeout(660)
+def test_the_rows_of_behaviour_run_without_what_only_linux_has() -> None:
+    if why := why_no_docker(None):
+        missing(why)
+    environment = {"DOCKER_HOST": f"unix://{ENGINE_SOCKET}"}
+    options = ("-q", "-n0", "--assert=plain", "-msmoke", "-kdocker and not runsc")
+    files = [
+        str(path)
+        for path in (TESTS / "sandbox").rglob("test_*.py")
+        if "@pytest.mark.smoke" in path.read_text()
+    ]
+    said = pretended(SUITE, *options, *files, before=TOOLS_OF_TESTS, **environment)
+
+    [passed] = re.findall(r"^(\d+) passed, \d+ deselected in", said, re.MULTILINE)
+    assert int(passed) >= 10, said
 
 
 @pytest.mark.promise("JE2", "JE3")
