@@ -372,6 +372,18 @@ async def command_line(options: Options) -> list[Row]:
     ]
 
 
+async def doctor(options: Options) -> list[Row]:
+    """The whole process of `toolcell doctor`, where no engine answers."""
+    here = str(Path(sys.executable).with_name("toolcell"))
+    programs.needs(here)
+    command = ["env", "DOCKER_HOST=unix:///nowhere/docker.sock", here, "doctor"]
+    contender = programs.command(
+        "toolcell doctor", command, burst=SLOW_BURST, prints=None
+    )
+    [sample] = await take_turns([contender], options.runs)
+    return [Row(work="toolcell doctor", ours=sample, compare="absolute", gate=1000)]
+
+
 async def idle_memory(options: Options) -> list[Row]:
     """The cost of a prepared cell that nobody uses."""
     child = Sample(name="PSS of the prepared child", unit="MB")
@@ -410,6 +422,7 @@ ROWS: dict[str, RowMaker] = {
     **KERNEL_ROWS,
     **STREAM_ROWS,
     "command-line": command_line,
+    "doctor": doctor,
     "idle-memory": idle_memory,
     **SESSION_ROWS,
     **COMMAND_ROWS,

@@ -27,6 +27,7 @@ ROWS = {
     "print-heavy": "subprocess, 100,000 lines printed",
     "stdin-heavy": "subprocess, 300,000 lines read",
     "command-line": "toolcell run, whole process",
+    "doctor": "toolcell doctor",
     "idle-memory": "idle prepared child",
 }
 
