@@ -9,7 +9,7 @@ import pytest
 from toolcell.sandbox import Limits, PackageRules, Sandbox, SandboxManager
 from toolcell.sandbox.machine import host_cgroups
 
-from ...conftest import SUBPROCESS
+from ...conftest import CONFINED, SUBPROCESS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(1800)]
 
@@ -46,10 +46,10 @@ def refuse_cgroups() -> dict[str, str]:
     raise OSError("no cgroups here")
 
 
-@pytest.fixture(scope="module")
-async def unheld() -> AsyncIterator[Sandbox]:
+@pytest.fixture(scope="module", params=[SUBPROCESS, CONFINED], ids=lambda row: row.name)
+async def unheld(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     """A manager as an ordinary user has it, whose cells have packages."""
-    config = SUBPROCESS.config(
+    config = request.param.config(
         packages=("numba", "scikit-learn", "seaborn"),
         package_rules=PackageRules(seconds=900),
         limits=Limits(wall_seconds=120),
