@@ -1,4 +1,4 @@
-"""The stores of records."""
+"""The stores of records, and a clock for those of keys."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ import pytest
 
 from toolcell.tools import Records, SQLiteRecords
 from toolcell.tools.spi import MemoryRecords
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture(params=["memory", "sqlite"])
