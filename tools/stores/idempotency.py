@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import anyio
@@ -289,8 +290,9 @@ class MemoryIdempotency(Idempotency):
         max_entries: Ended keys of one agent; default 100,000. When it is reached the
             agent's calls under new keys are refused; the error says when a key ends.
         max_bytes: Bytes of arguments and results, as JSON; default 64 MiB. When it is
-            reached the oldest are dropped. Their keys stay: a repeated call fails and
-            says that it ran, and a tool that may be repeated runs again.
+            reached the oldest of the agent that has most are dropped. Their keys stay:
+            a repeated call fails and says that it ran, and a tool that may be repeated
+            runs again.
         clock: Returns seconds that do not go backwards.
     """
 
@@ -308,27 +310,23 @@ class MemoryIdempotency(Idempotency):
         self._max_bytes = max_bytes
         self._bytes = 0
         self._clock = clock
-        # By agent, and oldest first: an entry is put in when its key ends.
-        # The first key of a plain dict is behind all that were taken out before it.
-        self._ended: dict[str, OrderedDict[str, _Ended]] = {}
-        # Those of them that are whole, oldest first.
-        self._whole: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._agents: dict[str, _AgentKeys] = {}
 
     def _claim_if_free(
         self, key: str, body: CallBody, repeatable: bool
     ) -> KeyEntry | None:
         self._remove_expired(body.agent)
-        ended = self._ended.get(body.agent) or OrderedDict()
-        found = ended.get(_short(key))
+        mine = self._agents.get(body.agent) or _AgentKeys()
+        found = mine.ended.get(_short(key))
         if found is not None:
             stored = _StoredEntry(*from_json(found.entry))
             if repeatable and stored.state != "done":
                 return None
             result = stored.result()
             return KeyEntry(same=stored.is_of(body), state=stored.state, result=result)
-        if len(ended) >= self._max_entries:
-            oldest = next(iter(ended.values()))
-            raise _full(self._max_entries, oldest.expires_at - self._clock())
+        if len(mine.ended) >= self._max_entries:
+            oldest = next(iter(mine.ended.values()))
+            raise too_many_keys(self._max_entries, oldest.expires_at - self._clock())
         return None
 
     def _store_result(self, key: str, body: CallBody, result: ToolResult) -> None:
@@ -343,40 +341,45 @@ class MemoryIdempotency(Idempotency):
 
     def _put(self, key: str, body: CallBody, *more: JsonValue) -> None:
         key = _short(key)
+        mine = self._agents.setdefault(body.agent, _AgentKeys())
         # The newest is last.
-        self._remove(body.agent, key)
+        self._remove(mine, key)
         entry = to_json((body.tool, body.arguments, *more))
-        ended = self._ended.setdefault(body.agent, OrderedDict())
-        ended[key] = _Ended(self._clock() + self._ttl, entry)
-        self._whole[body.agent, key] = None
-        self._bytes += len(entry)
-        while self._bytes > self._max_bytes and self._whole:
-            self._shrink(*next(iter(self._whole)))
+        mine.ended[key] = _Ended(self._clock() + self._ttl, entry)
+        mine.whole[key] = None
+        self._count(mine, len(entry))
+        while self._bytes > self._max_bytes:
+            self._shrink(max(self._agents.values(), key=attrgetter("bytes")))
 
-    def _remove(self, agent: str, key: str) -> None:
-        ended = self._ended.get(agent)
-        if ended and key in ended:
-            self._bytes -= len(ended.pop(key).entry)
-            self._whole.pop((agent, key), None)
+    def _remove(self, mine: _AgentKeys, key: str) -> None:
+        removed = mine.ended.pop(key, None)
+        if removed is not None and key in mine.whole:
+            del mine.whole[key]
+            self._count(mine, -len(removed.entry))
 
-    def _shrink(self, agent: str, key: str) -> None:
-        del self._whole[agent, key]
-        expires_at, whole = self._ended[agent][key]
+    def _shrink(self, agent: _AgentKeys) -> None:
+        """Drop the arguments and the result of the oldest key that has them."""
+        key, _ = agent.whole.popitem(last=False)
+        expires_at, whole = agent.ended[key]
         small = to_json(_StoredEntry(*from_json(whole)).small())
-        self._ended[agent][key] = _Ended(expires_at, small)
-        self._bytes += len(small) - len(whole)
+        agent.ended[key] = _Ended(expires_at, small)
+        self._count(agent, -len(whole))
+
+    def _count(self, agent: _AgentKeys, size: int) -> None:
+        agent.bytes += size
+        self._bytes += size
 
     def _remove_expired(self, agent: str) -> None:
-        ended = self._ended.get(agent)
-        if ended is None:
+        mine = self._agents.get(agent)
+        if mine is None:
             return
         now = self._clock()
-        while ended:
-            oldest = next(iter(ended))
-            if ended[oldest].expires_at > now:
+        while mine.ended:
+            oldest = next(iter(mine.ended))
+            if mine.ended[oldest].expires_at > now:
                 return
-            self._remove(agent, oldest)
-        del self._ended[agent]
+            self._remove(mine, oldest)
+        del self._agents[agent]
 
 
 class _Ended(NamedTuple):
@@ -386,6 +389,21 @@ class _Ended(NamedTuple):
     entry: bytes
 
 
+class _AgentKeys:
+    """The ended keys of an agent, oldest first: an entry is put in when its key ends.
+
+    The first key of a plain dict is behind all that were taken out before it.
+    """
+
+    def __init__(self) -> None:
+        self.ended: OrderedDict[str, _Ended] = OrderedDict()
+        self.whole: OrderedDict[str, None] = OrderedDict()
+        """Those whose arguments and results are stored."""
+
+        self.bytes = 0
+        """Bytes of these."""
+
+
 def _short(key: str) -> str:
     """Return a key that takes little room, though it may hold arguments."""
     if len(key) <= _SHORT_KEY:
@@ -393,10 +411,11 @@ def _short(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def _full(most: int, seconds: float) -> StoreUnavailableError:
+def too_many_keys(most: int, seconds: float) -> StoreUnavailableError:
+    """Return the error of an agent that has all its keys, until the oldest ends."""
     return StoreUnavailableError(
         f"the agent has made {most} calls whose ids are still remembered",
-        hint="call less often, or let the host remember ids in a state folder",
+        hint="call less often: an id is remembered for its time",
         details={"retry_after": round(max(seconds, 0.0), 3)},
     )
 

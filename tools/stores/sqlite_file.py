@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -24,14 +24,23 @@ class SQLiteFile:
     """
 
     def __init__(
-        self, path: str | Path, schema: str, *, busy_seconds: float = 1.0
+        self,
+        path: str | Path,
+        schema: str,
+        *,
+        busy_seconds: float = 1.0,
+        migrate: Callable[[sqlite3.Connection], object] = lambda database: None,
     ) -> None:
+        def prepare(database: sqlite3.Connection) -> None:
+            database.executescript(schema)
+            migrate(database)
+
         self._path = str(path)
         self._turn = threading.Lock()
         try:
             self._connection = open_sqlite(
                 path,
-                lambda database: database.executescript(schema),
+                prepare,
                 synchronous="NORMAL",
                 busy_seconds=busy_seconds,
             )

@@ -11,7 +11,7 @@ from pathlib import Path
 from toolcell.core import StoreUnavailableError, ToolResult
 from toolcell.core.storage.process_lease import OwnerFile
 
-from .idempotency import CallBody, Idempotency, KeyEntry
+from .idempotency import CallBody, Idempotency, KeyEntry, too_many_keys
 from .sqlite_file import SQLiteFile
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -22,7 +22,8 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
     state TEXT NOT NULL,
     owner TEXT NOT NULL,
     result TEXT,
-    expires_at REAL
+    expires_at REAL,
+    agent TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS idempotency_time (
     one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -30,8 +31,64 @@ CREATE TABLE IF NOT EXISTS idempotency_time (
     boot TEXT NOT NULL,
     uptime REAL NOT NULL
 );
+CREATE TABLE IF NOT EXISTS idempotency_agents (
+    agent TEXT PRIMARY KEY,
+    keys INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS idempotency_expiry ON idempotency_keys (expires_at);
 """
+_AGENTS = (
+    "CREATE INDEX IF NOT EXISTS idempotency_of_agent"
+    " ON idempotency_keys (agent, state, expires_at)",
+    """
+CREATE TRIGGER IF NOT EXISTS idempotency_added AFTER INSERT ON idempotency_keys BEGIN
+    INSERT INTO idempotency_agents VALUES (NEW.agent, 1, 0)
+        ON CONFLICT DO UPDATE SET keys = keys + 1;
+END""",
+    """
+CREATE TRIGGER IF NOT EXISTS idempotency_changed
+AFTER UPDATE OF result ON idempotency_keys BEGIN
+    UPDATE idempotency_agents SET bytes = bytes
+        + coalesce(length(CAST(NEW.result AS BLOB)), 0)
+        - coalesce(length(CAST(OLD.result AS BLOB)), 0)
+        WHERE agent = NEW.agent;
+END""",
+    """
+CREATE TRIGGER IF NOT EXISTS idempotency_deleted AFTER DELETE ON idempotency_keys BEGIN
+    UPDATE idempotency_agents SET keys = keys - 1,
+        bytes = bytes - coalesce(length(CAST(OLD.result AS BLOB)), 0)
+        WHERE agent = OLD.agent;
+    DELETE FROM idempotency_agents WHERE agent = OLD.agent AND keys = 0;
+END""",
+)
+"""What counts the keys of each agent, and the bytes of its results."""
+
+_IS_COUNTED = "SELECT 1 FROM sqlite_schema WHERE name = 'idempotency_deleted'"
+_COUNT_ALL = """
+INSERT INTO idempotency_agents SELECT agent, count(*),
+    total(length(CAST(result AS BLOB))) FROM idempotency_keys GROUP BY agent
+"""
+_MOST_STORED = """
+SELECT agent FROM idempotency_agents
+WHERE (SELECT total(bytes) FROM idempotency_agents) > ? ORDER BY bytes DESC LIMIT 1
+"""
+_DROP_OLDEST = """
+UPDATE idempotency_keys SET state = 'gone', result = NULL WHERE key IN
+    (SELECT key FROM idempotency_keys WHERE agent = ? AND state = 'done'
+     ORDER BY expires_at LIMIT ?)
+"""
+_FIRST_END = """
+SELECT min(ends) FROM (
+    SELECT min(expires_at) AS ends FROM idempotency_keys
+        WHERE agent = ?1 AND state = 'done'
+    UNION ALL SELECT min(expires_at) FROM idempotency_keys
+        WHERE agent = ?1 AND state = 'gone'
+    UNION ALL SELECT min(expires_at) FROM idempotency_keys
+        WHERE agent = ?1 AND state = 'unknown')
+"""
+"""In one look at all states every key of the agent would be read."""
+
 _DROPPED_AT_ONCE = 100
 
 
@@ -65,10 +122,13 @@ class SQLiteIdempotency(Idempotency):
         path: The file, on a local disk; it is made if it is missing.
         ttl_seconds: Seconds for which a result is stored; default a day. When it is
             reached the key is free again.
-        max_bytes: Bytes of the file's used pages; default 1 GiB. When it is reached the
-            oldest results are dropped, a hundred for each new one. Their keys stay: a
-            repeated call fails and says that it ran, and a tool that may be repeated
-            runs again.
+        max_entries: Keys of one agent; default 1,000,000, some 300 bytes each. When it
+            is reached the agent's calls under new keys are refused; the error says when
+            a key ends.
+        max_bytes: Bytes of results; default 1 GiB. When it is reached the oldest of the
+            agent that has most are dropped, a hundred for each new one. Their keys
+            stay: a repeated call fails and says that it ran, and a tool that may be
+            repeated runs again.
         busy_seconds: Seconds to wait while another process writes; default 1. When it
             is reached StoreUnavailableError is raised.
         clock: Returns the seconds since the machine was started.
@@ -82,13 +142,17 @@ class SQLiteIdempotency(Idempotency):
         path: str | Path,
         *,
         ttl_seconds: float = 86_400.0,
+        max_entries: int = 1_000_000,
         max_bytes: int = 1024 * 1_048_576,
         busy_seconds: float = 1.0,
         clock: Callable[[], float] = uptime,
     ) -> None:
         super().__init__()
-        self._file = SQLiteFile(path, _SCHEMA, busy_seconds=busy_seconds)
+        self._file = SQLiteFile(
+            path, _SCHEMA, busy_seconds=busy_seconds, migrate=_count_by_agent
+        )
         self._ttl = ttl_seconds
+        self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._clock = clock
         self._boot = boot_id()
@@ -142,7 +206,7 @@ class SQLiteIdempotency(Idempotency):
     def _claim_if_free(
         self, key: str, body: CallBody, repeatable: bool
     ) -> KeyEntry | None:
-        hashed = body.hashed
+        hashed, wait = body.hashed, None
         with self._file.transaction() as database:
             now = self._now(database)
             database.execute(
@@ -164,11 +228,33 @@ class SQLiteIdempotency(Idempotency):
                         [now + self._ttl, _hash(key)],
                     )
                 return entry
-            database.execute(
-                "INSERT OR REPLACE INTO idempotency_keys VALUES (?, ?, ?, ?, ?, NULL)",
-                [_hash(key), hashed, "running", self._owner.name, None],
-            )
+            if row is None:
+                wait = self._wait_for_room(database, body.agent, now)
+            else:
+                database.execute(
+                    "DELETE FROM idempotency_keys WHERE key = ?", [_hash(key)]
+                )
+            if wait is None:
+                database.execute(
+                    "INSERT INTO idempotency_keys"
+                    " VALUES (?, ?, 'running', ?, NULL, NULL, ?)",
+                    [_hash(key), hashed, self._owner.name, body.agent],
+                )
+        if wait is not None:
+            raise too_many_keys(self._max_entries, wait)
+        return None
+
+    def _wait_for_room(
+        self, database: sqlite3.Connection, agent: str, now: float
+    ) -> float | None:
+        """Return the seconds until an agent may have another key; None: it may now."""
+        row = database.execute(
+            "SELECT keys FROM idempotency_agents WHERE agent = ?", [agent]
+        ).fetchone()
+        if row is None or row[0] < self._max_entries:
             return None
+        [ends] = database.execute(_FIRST_END, [agent]).fetchone()
+        return 0.0 if ends is None else float(ends) - now
 
     def _now(self, database: sqlite3.Connection) -> float:
         """Return the time of the file, which no clock that is set moves."""
@@ -208,18 +294,16 @@ class SQLiteIdempotency(Idempotency):
         self._set(key, "done", text)
 
     def _make_room(self, database: sqlite3.Connection) -> None:
-        """Drop results, the oldest first, if the file is too large."""
+        """Drop results of the agent that has most, if all are too large."""
         sizes = ("page_count", "freelist_count", "page_size")
         pages, free, size = (
             database.execute(f"PRAGMA {name}").fetchone()[0] for name in sizes
         )
+        # The pages hold the results: the sum of all agents is rarely needed.
         if (pages - free) * size > self._max_bytes:
-            database.execute(
-                "UPDATE idempotency_keys SET state = 'gone', result = NULL WHERE key IN"
-                " (SELECT key FROM idempotency_keys WHERE state = 'done'"
-                " ORDER BY expires_at LIMIT ?)",
-                [_DROPPED_AT_ONCE],
-            )
+            row = database.execute(_MOST_STORED, [self._max_bytes]).fetchone()
+            if row is not None:
+                database.execute(_DROP_OLDEST, [*row, _DROPPED_AT_ONCE])
 
     def _mark_unknown(self, key: str, body: CallBody) -> None:
         self._set(key, "unknown", None)
@@ -246,6 +330,22 @@ class SQLiteIdempotency(Idempotency):
                 "DELETE FROM idempotency_keys WHERE key = ? AND owner = ?",
                 [_hash(key), self._owner.name],
             )
+
+
+def _count_by_agent(database: sqlite3.Connection) -> None:
+    """Let the keys of each agent be counted; no agent has those of an older file."""
+    if database.execute(_IS_COUNTED).fetchone():
+        return
+    database.execute("BEGIN IMMEDIATE")
+    columns = database.execute("PRAGMA table_info(idempotency_keys)").fetchall()
+    if "agent" not in [column[1] for column in columns]:
+        database.execute(
+            "ALTER TABLE idempotency_keys ADD agent TEXT NOT NULL DEFAULT ''"
+        )
+        database.execute(_COUNT_ALL)
+    for each in _AGENTS:
+        database.execute(each)
+    database.execute("COMMIT")
 
 
 def _hash(text: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,30 +26,55 @@ PAY_1, PAY_2 = (CallBody("pay", {"amount": amount}) for amount in (1, 2))
 DONE = ToolResult(call_id="1", name="pay", content={"paid": "0.10"})
 
 
+MakeKeys = Callable[..., MemoryIdempotency | SQLiteIdempotency]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeKeys]:
+    """Make a store with the room that is given."""
+    with contextlib.ExitStack() as stack:
+
+        def make(**options: Any) -> MemoryIdempotency | SQLiteIdempotency:
+            if request.param == "memory":
+                return MemoryIdempotency(**options)
+            store = SQLiteIdempotency(tmp_path / "keys.db", **options)
+            stack.callback(store.close)
+            return store
+
+        yield make
+
+
 @pytest.mark.promise("R43")
 async def test_an_agent_that_has_all_its_keys_is_refused_and_nobody_else(
-    clock: Clock,
+    make: MakeKeys, clock: Clock
 ) -> None:
-    keys = MemoryIdempotency(max_entries=2, ttl_seconds=60, clock=clock)
+    keys = make(max_entries=3, ttl_seconds=60, clock=clock)
     mine, theirs = (CallBody("pay", {}, agent) for agent in "ab")
-    for name in ("a1", "a2"):
+    for end, name in ((keys.finish, "a1"), (keys.finish, "a2"), (None, "a3")):
         await keys.claim(name, mine, repeatable=False)
-        keys.finish(name, DONE)
+        if end is None:
+            keys.doubt(name)
+        else:
+            end(name, DONE)
         clock.now += 1
 
-    with pytest.raises(StoreUnavailableError, match="still remembered") as caught:
-        keys.take("a3", mine, repeatable=False)
-    assert caught.value.details["retry_after"] == 58
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match="still remembered") as caught:
+            keys.take("a4", mine, repeatable=False)
+        assert caught.value.details["retry_after"] == 57
     assert await keys.claim("a1", mine, repeatable=False) == DONE
     assert keys.take("b1", theirs, repeatable=False)
-    clock.now += 58
-    assert keys.take("a3", mine, repeatable=False)
+    # A second run of a call that may be repeated takes no more room.
+    assert keys.take("a3", mine, repeatable=True)
+    keys.finish("a3", DONE)
+    clock.now += 57
+    assert keys.take("a4", mine, repeatable=False)
     assert await keys.claim("a2", mine, repeatable=False) == DONE
 
 
 @pytest.mark.promise("R43")
-async def test_many_calls_of_others_forget_no_key() -> None:
-    keys = MemoryIdempotency(max_entries=10)
+async def test_many_calls_of_others_forget_no_key(make: MakeKeys) -> None:
+    keys = make(max_entries=10)
     await keys.claim("pay-1", CallBody("pay", {}, "b"), repeatable=False)
     keys.finish("pay-1", DONE)
     for number in range(10):
@@ -59,39 +86,96 @@ async def test_many_calls_of_others_forget_no_key() -> None:
     assert await keys.claim("pay-1", body, repeatable=False) == DONE
 
 
+@pytest.mark.promise("R43")
+async def test_large_results_of_others_drop_nothing_of_an_agent(make: MakeKeys) -> None:
+    keys = make(max_bytes=1_000_000)
+    body = CallBody("pay", {}, "b")
+    for number in range(3):
+        await keys.claim(f"b{number}", body, repeatable=False)
+        keys.finish(f"b{number}", large(number))
+    for number in range(100):
+        other = CallBody("pay", {}, f"a{number % 2}")
+        await keys.claim(f"a{number}", other, repeatable=False)
+        keys.finish(f"a{number}", large(number))
+
+    for number in range(3):
+        result = await keys.claim(f"b{number}", body, repeatable=False)
+        assert result is not None and result.content == large(number).content
+    with pytest.raises(ToolExecutionError, match="ran already"):
+        await keys.claim("a0", CallBody("pay", {}, "a0"), repeatable=False)
+
+
+@pytest.mark.promise("R43")
+async def test_keys_of_agents_are_counted_as_they_come_and_go(
+    make: MakeKeys, clock: Clock
+) -> None:
+    keys = make(ttl_seconds=60, max_bytes=500_000, clock=clock)
+    bodies = [CallBody("pay", {}, agent) for agent in ("a", "b", "")]
+    for number in range(30):
+        key, body = f"k{number}", bodies[number % 3]
+        assert keys.take(key, body, repeatable=False)
+        ends = [
+            lambda key=key: keys.finish(key, large(1)),
+            lambda key=key: keys.doubt(key),
+            lambda key=key: keys.forget(key),
+        ]
+        ends[number % 4 % 3]()
+        if keys.take("again", body, repeatable=True):
+            keys.doubt("again")
+    assert counted(keys) == sums(keys)
+    clock.now += 61
+    for number, body in enumerate(bodies):
+        assert keys.take(f"new{number}", body, repeatable=False)
+        keys.forget(f"new{number}")
+    assert counted(keys) == sums(keys) == {}
+
+
+def counted(
+    keys: MemoryIdempotency | SQLiteIdempotency,
+) -> dict[str, tuple[int, int]]:
+    """Return what a store counts: keys and bytes of results by agent."""
+    if isinstance(keys, MemoryIdempotency):
+        return {
+            name: (len(each.ended), each.bytes) for name, each in keys._agents.items()
+        }
+    with keys._file.transaction() as database:
+        rows = database.execute("SELECT * FROM idempotency_agents").fetchall()
+    return {agent: (count, size) for agent, count, size in rows}
+
+
+def sums(keys: MemoryIdempotency | SQLiteIdempotency) -> dict[str, tuple[int, int]]:
+    """Return the same, summed over what is stored."""
+    if isinstance(keys, MemoryIdempotency):
+        found = {
+            name: (
+                len(each.ended),
+                sum(len(each.ended[key].entry) for key in each.whole),
+            )
+            for name, each in keys._agents.items()
+        }
+        assert keys._bytes == sum(size for _, size in found.values())
+        return found
+    with keys._file.transaction() as database:
+        rows = database.execute(
+            "SELECT agent, count(*), coalesce(sum(length(result)), 0)"
+            " FROM idempotency_keys GROUP BY agent"
+        ).fetchall()
+    return {agent: (count, size) for agent, count, size in rows}
+
+
 def large(number: int) -> ToolResult:
     return ToolResult(call_id=f"{number}", name="pay", content="x" * 100_000)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def narrow(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[MemoryIdempotency | SQLiteIdempotency]:
-    if request.param == "memory":
-        yield MemoryIdempotency(max_bytes=1_000_000)
-    else:
-        store = SQLiteIdempotency(tmp_path / "keys.db", max_bytes=1_000_000)
-        yield store
-        store.close()
-
-
 @pytest.mark.promise("A13")
-async def test_results_take_no_more_room_than_they_may(
-    narrow: MemoryIdempotency | SQLiteIdempotency,
-) -> None:
+async def test_results_take_no_more_room_than_they_may(make: MakeKeys) -> None:
+    narrow = make(max_bytes=1_000_000)
     for number in range(200):
         key = f"k{number}"
         assert await narrow.claim(key, PAY_1, repeatable=False) is None
         narrow.finish(key, large(number))
-    if isinstance(narrow, MemoryIdempotency):
-        ended = narrow._ended[""].values()
-        assert narrow._bytes == sum(len(each.entry) for each in ended) <= 1_000_000
-    else:
-        with narrow._file.transaction() as database:
-            [kept] = database.execute(
-                "SELECT sum(length(result)) FROM idempotency_keys"
-            ).fetchone()
-        assert (kept or 0) <= 1_100_000
+        assert sum(size for _, size in counted(narrow).values()) <= 1_000_000
+    assert counted(narrow) == sums(narrow)
 
     # What ran is not run again, and another call under its id is still an error.
     with pytest.raises(ToolExecutionError, match="ran already") as caught:
@@ -127,5 +211,5 @@ def test_room_is_free_again_when_keys_expire(clock: Clock) -> None:
     clock.now += 61
     # The first look at a key that is known frees all that is over.
     assert keys.take("k19", PAY_1, repeatable=False)
-    assert (keys._bytes, keys._whole, keys._ended) == (0, {}, {})
+    assert (keys._bytes, keys._agents) == (0, {})
     keys.forget("k19")
