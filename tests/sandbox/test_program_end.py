@@ -26,6 +26,11 @@ ENDS = {
         "def names(): return a\na = A()\n",
         "released\n",
     ),
+    "destructors of what is old": (
+        "import gc\nclass A:\n    def __del__(self): print('released')\n"
+        "a = A(); a.me = a\ngc.collect()\n",
+        "released\n",
+    ),
     "generators": (
         "def g():\n    try: yield\n    finally: print('closed')\nx = g(); next(x)\n",
         "closed\n",
