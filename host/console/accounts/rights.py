@@ -85,8 +85,10 @@ class Rights:
                     "you may not answer this any more",
                     hint="an admin says who answers for whom",
                 )
-            if isinstance(reply, Approve):
-                self._vouching.vote(request, person.id, session.passkey)
+            approves = isinstance(reply, Approve)
+            self._vouching.vote(
+                request, person.id, session.passkey, approves=approves
+            )
             yield
 
     async def set_role(

@@ -68,19 +68,32 @@ class Vouching:
         )
 
     def vote(
-        self, request: ApprovalRequest, person_id: str, passkey: bytes | None
+        self,
+        request: ApprovalRequest,
+        person_id: str,
+        passkey: bytes | None,
+        *,
+        approves: bool = True,
     ) -> None:
-        """Note that a person approves, in the transaction that stores it.
+        """Note that a person answers, in the transaction that stores it.
+
+        Args:
+            request: The request.
+            person_id: The person.
+            passkey: The id of the passkey that the person signed in with.
+            approves: False for a denial.
 
         Raises:
-            InvalidInputError: The person, and one who approved before, could be one.
+            InvalidInputError: The person approves, and could be one who approved
+                before.
         """
         vouched, now = self.of_passkey(passkey), self._file.clock()
         mine = {person_id}
         if vouched is not None:
             mine |= self._with_vouchers(vouched.voucher)
         others = set(request.approved_by) - {person_id}
-        if same := mine & (others | self._voters(request.id, person_id)):
+        same = mine & (others | self._voters(request.id, person_id))
+        if approves and same:
             raise InvalidInputError(
                 f"one who approved already could be you: {min(same)} let a passkey in",
                 hint="another person has to approve this call",

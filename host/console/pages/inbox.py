@@ -26,15 +26,17 @@ async def show(visit: Visit) -> Response:
     waiting = [request for request in pending if request.is_waited_for(now)]
     given_up = [request for request in pending if not request.is_waited_for(now)]
     recent = await approvals.recent(limit=LATEST + len(pending))
+    answered = [each for each in recent if each.state(now) != "waiting"][:LATEST]
+    voted = [request for request in pending if request.approved_by]
+    voted += [record.request for record in answered]
     return visit.render(
         "inbox.html",
         waiting=len(waiting),
         shown=await _shown(visit, waiting),
         given_up=await _shown(visit, given_up[::-1]),
         grants=await approvals.grants(),
-        answered=[record for record in recent if record.state(now) != "waiting"][
-            :LATEST
-        ],
+        answered=answered,
+        marks={each.id: visit.console.vouching.marks(each.id) for each in voted},
         now=now,
     )
 

@@ -14,7 +14,11 @@ from toolcell.core import InvalidInputError
 from toolcell.host.console.accounts.people import Passkey, People
 from toolcell.host.console.accounts.people_file import PeopleFile
 from toolcell.host.console.accounts.sessions import MAX_FAILURES
-from toolcell.host.console.accounts.vouching import MARK_SECONDS, Vouching
+from toolcell.host.console.accounts.vouching import (
+    MARK_SECONDS,
+    Vouched,
+    Vouching,
+)
 
 from ....support.console.person import Client
 from ....support.console.served import Service
@@ -135,6 +139,40 @@ def test_a_person_is_told_of_a_passkey_once(file: PeopleFile) -> None:
     assert not vouching.take_news("bob", b"new")
     assert vouching.take_news("bob", b"old")
     assert not vouching.take_news("bob", b"old")
+
+
+def let_in(service: Service, name: str, by: str) -> Client:
+    """Return a person who signed in with a passkey that came by another's link."""
+    client, key = Client(service, name=name), name.encode()
+    with service.people._file.second_connection() as file:
+        row = key, name, NOW
+        file.run("INSERT INTO passkeys VALUES (?, ?, x'', 0, ?, NULL)", row)
+        Vouching(file).note(key, Vouched(by, file.clock(), added=False))
+        file.run(
+            "INSERT INTO session_keys SELECT id, ? FROM sessions WHERE person_id = ?",
+            (key, name),
+        )
+    return client
+
+
+@pytest.mark.promise("R9")
+@pytest.mark.parametrize("act", ["approve", "deny"])
+def test_the_inbox_marks_an_answer_that_may_be_anothers(
+    service: Service, act: str
+) -> None:
+    request, call = service.asked(agent="treasurer", to=f"{act} marked")
+    vic, path = let_in(service, f"vic-{act}", by="ines"), f"/approvals/{request.id}"
+    digest = vic.digest(request)
+    answer = vic.post(f"{path}/{act}", digest=digest, reason="")
+    first = vic.get("/").text
+    if act == "approve":
+        service.deny(request)
+    assert call.result(timeout=60).status == "denied"
+    lately = vic.get("/").text.partition("Answered lately")[2]
+
+    assert answer.status_code == 303
+    told = f"vic-{act} answered with a passkey that a link of ines let in."
+    assert [told in each for each in (first, lately, vic.page(request))] == [True] * 3
 
 
 @pytest.mark.promise("R10")
