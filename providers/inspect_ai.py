@@ -7,7 +7,8 @@ Inspect finds it by the entry point `inspect_ai` of the package. A configuration
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ClassVar, Literal, overload
 
 from inspect_ai.util import (
@@ -21,6 +22,7 @@ from inspect_ai.util import (
 from pydantic import BaseModel
 
 from toolcell.core import GuardDeniedError, InvalidInputError
+from toolcell.core.detached import DetachedContext
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxConfig, SandboxManager, Session
 from toolcell.tools import Records
@@ -62,7 +64,7 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
             agent_id=self.agent_id,
             records=self.records,
         )
-        self._closing = closing
+        self._held = DetachedContext(_metered(self._session, closing))
 
     @classmethod
     async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:
@@ -88,7 +90,9 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
         closing = AsyncExitStack()
         manager = _managers[repr(config)]
         session = await closing.enter_async_context(manager.session())
-        return {"default": cls(session, closing)}
+        environment = cls(session, closing)
+        await environment._held.open()
+        return {"default": environment}
 
     @classmethod
     async def sample_cleanup(
@@ -100,11 +104,7 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
     ) -> None:
         """End the session of a sample, with all that runs in it."""
         for environment in environments.values():
-            ended = environment.as_type(cls)
-            try:
-                await ended._session.charge()
-            finally:
-                await ended._closing.aclose()
+            await environment.as_type(cls)._held.aclose()
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
@@ -172,6 +172,18 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
         except (GuardDeniedError, InvalidInputError) as error:
             raise _file_error(error) from error
         return data.decode() if text else data
+
+
+@asynccontextmanager
+async def _metered(
+    session: GuardedSession, closing: AsyncExitStack
+) -> AsyncIterator[None]:
+    """Charge what a session uses while the block runs, and end the session after it.
+
+    It ends before the block, too, when a budget is used up.
+    """
+    async with closing, session.metered():
+        yield
 
 
 def _checked(config: BaseModel | str | None) -> SandboxConfig:

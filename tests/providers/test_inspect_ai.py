@@ -32,11 +32,19 @@ task = Task(dataset=samples, solver=work(), scorer=includes(), sandbox="toolcell
 print(log.status, [each.output.completion for each in log.samples])
 """
 
-CLEANUP = """
-import asyncio
+GUARDED = """
+import anyio
 from contextlib import AsyncExitStack
+from toolcell.guard import ActionGuard, AgentPolicy, Budget
 from toolcell.providers.inspect_ai import ToolcellSandboxEnvironment
+from toolcell.sandbox import SandboxConfig
 
+budget = Budget(unit="cpu_ms", limit=1_500, window="day")
+policy = AgentPolicy(agent_id="inspect", allow=["exec"], budgets=[budget])
+guard = ToolcellSandboxEnvironment.guard = ActionGuard([policy])
+"""
+
+CLEANUP = """
 async def fail():
     raise OSError("not charged")
 
@@ -44,14 +52,37 @@ async def clean_up():
     closing = AsyncExitStack()
     closing.callback(print, "ended")
     environment = ToolcellSandboxEnvironment(None, closing)
+    await environment._held.open()
     environment._session.charge = fail
     environments = {"default": environment}
     await ToolcellSandboxEnvironment.sample_cleanup("t", None, environments, True)
 
 try:
-    asyncio.run(clean_up())
-except OSError as error:
-    print(error)
+    anyio.run(clean_up)
+except* OSError as group:
+    print(*group.exceptions)
+"""
+
+BURN = """
+async def burn():
+    config = SandboxConfig(backend="subprocess")
+    await ToolcellSandboxEnvironment.task_init("t", config)
+    environments = await ToolcellSandboxEnvironment.sample_init("t", config, {})
+    environment = environments["default"]
+    await environment.exec(["sh", "-c", "while :; do :; done & sleep 0.1"])
+    with anyio.fail_after(60):
+        while environment._session.session.alive:
+            await anyio.sleep(0.1)
+    [state] = await guard.limits("inspect", "exec")
+    print(int(state.used) >= 1_500)
+    try:
+        await environment.exec(["true"])
+    except PermissionError:
+        print("refused")
+    await ToolcellSandboxEnvironment.sample_cleanup("t", config, environments, False)
+    await ToolcellSandboxEnvironment.task_cleanup("t", config, True)
+
+anyio.run(burn)
 """
 
 
@@ -72,4 +103,13 @@ def test_a_task_runs_in_cells(tmp_path: Any) -> None:
 
 
 def test_a_session_ends_though_it_cannot_be_charged() -> None:
-    assert run("-c", CLEANUP, timeout=280).splitlines() == ["ended", "not charged"]
+    printed = run("-c", GUARDED + CLEANUP, timeout=280)
+
+    assert printed.splitlines() == ["ended", "not charged"]
+
+
+@pytest.mark.promise("R26")
+def test_what_a_command_left_is_charged_without_a_call_and_ends_the_sample() -> None:
+    printed = run("-c", GUARDED + BURN, timeout=280)
+
+    assert printed.splitlines() == ["True", "refused"]

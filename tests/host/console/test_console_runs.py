@@ -9,8 +9,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import pytest
+
 from toolcell.core import ToolResult
 from toolcell.guard.spi import audit_page
+from toolcell.host.http import connections
 from toolcell.host.operator.live_calls import LiveCall
 
 from ...support.cells.stopped_cell import signal_cell
@@ -119,6 +123,28 @@ def test_a_secret_with_colours_inside_is_hidden(
     assert event == [["", "[redacted] \\u{1b}[31m\n"]]
     assert "[redacted] \\u{1b}[31m" in shown
     assert token not in shown
+
+
+@pytest.mark.promise("R67")
+def test_streams_of_who_is_removed_or_signed_out_end(service: Service) -> None:
+    assert connections.LOOK_SECONDS <= 0.5
+    call, future = begun(service, WAITS)
+    paths = ("/events", f"/runs/live/{call.number}/stream?after=0")
+    broken_off = (httpx2.NetworkError, httpx2.ProtocolError)
+    with signed_in(service, "approver") as removed, signed_in(service, "admin") as out:
+        open_streams = [each.lines(path) for each in (removed, out) for path in paths]
+        assert all(next(lines) for lines in open_streams)
+        with service.people.removing("approver"):
+            pass
+        [session] = [s for s in service.sessions.all() if s.person.id == "admin"]
+        service.sessions.close(session.id)
+        end = time.monotonic() + 30
+        for lines in open_streams:
+            with pytest.raises(broken_off):
+                for _ in lines:
+                    assert time.monotonic() < end
+    service.portal.call(_cancel, service, call)
+    assert future.result(60).status == "cancelled"
 
 
 def test_a_run_is_ended_though_it_cannot_be_recorded(tmp_path: Path) -> None:
