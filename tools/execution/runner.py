@@ -85,7 +85,7 @@ class ToolRunner:
         if tool.sandboxed and self._sandbox is not None:
             config = self._sandbox.config
             limits = config.limits
-            cost["cpu_ms"] = max_cpu_ms(limits, seconds)
+            cost["cpu_ms"] = max_cpu_ms(limits, min(seconds, limits.wall_seconds))
             cost["bytes"] = max_run_bytes(limits, config.network)
         return cost | dict(tool.cost) if tool.cost else cost
 

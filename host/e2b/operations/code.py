@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -104,7 +105,12 @@ async def _code(scene: Scene, arguments: CodeArguments) -> AsyncIterator[Code]:
 
 
 def _cost(sandbox: Sandbox, arguments: CodeArguments) -> Mapping[str, int]:
-    return program_cost(sandbox, sandbox.session.limits.wall_seconds)
+    limits = sandbox.session.limits
+    cost = program_cost(sandbox, limits.wall_seconds)
+    if limits.cpu_seconds is None:
+        return cost
+    most = math.ceil(limits.cpu_seconds * 1000)
+    return {**cost, "cpu_ms": min(cost["cpu_ms"], most)}
 
 
 def known_context(sandbox: Sandbox, context_id: str) -> CodeContext:

@@ -144,10 +144,10 @@ def program_cost(sandbox: Sandbox, seconds: float) -> Mapping[str, int]:
     wall = math.ceil(seconds * 1000)
     if not wall:
         return NOTHING
-    cost = {"wall_ms": wall, "cpu_ms": math.ceil(wall * sandbox.session.limits.cpus)}
-    if sandbox.session.network.mode == "none":
-        cost["bytes"] = 0
-    return cost
+    session = sandbox.session
+    reach = session.limits.network_bytes if session.network.mode != "none" else 0
+    cpu = math.ceil(wall * session.limits.cpus)
+    return {"wall_ms": wall, "cpu_ms": cpu, "bytes": reach}
 
 
 COMMAND = Act("sandbox.command", CommandArguments, _command, _cost)

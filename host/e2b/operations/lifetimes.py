@@ -66,7 +66,9 @@ def _unlimited(sandbox: Sandbox) -> list[Command]:
 
 def _cost(sandbox: Sandbox, arguments: TimeoutArguments) -> Mapping[str, int]:
     longer = max(time.time() + arguments.timeout - sandbox.end_at, 0.0)
-    return program_cost(sandbox, longer * len(_unlimited(sandbox)))
+    cost = program_cost(sandbox, longer * len(_unlimited(sandbox)))
+    # A command holds all that it may send and receive from its start on.
+    return {**cost, "bytes": 0}
 
 
 PAUSE = Act("sandbox.pause", PauseArguments, _pause)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -12,8 +14,12 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from toolcell.guard import Approve
+from toolcell.host.e2b.operations.code import CODE, CodeArguments
+from toolcell.host.e2b.operations.commands import COMMAND, CommandArguments
+from toolcell.host.e2b.operations.lifetimes import SET_TIMEOUT, TimeoutArguments
 from toolcell.host.operator.events import Event
 from toolcell.host.operator.live_calls import LiveCall
+from toolcell.sandbox import Limits, Network
 
 from ...support.polling import PATIENCE
 from .served_sandboxes import Service, approve_next, served, written
@@ -106,6 +112,32 @@ async def test_rates_and_budgets_are_limits(tmp_path: Path) -> None:
     assert 0 < refusal["retry_after"] <= int(reads[-1].headers["retry-after"])
     assert fits[-1] == {}
     assert too_long[-1]["error"]["code"] == "resource_exhausted"
+
+
+@pytest.mark.promise("JA4")
+@pytest.mark.parametrize("reach", [0, 1_000])
+async def test_acts_hold_no_more_than_their_limits_can_cost(reach: int) -> None:
+    limits = Limits(wall_seconds=5, cpus=2, cpu_seconds=1, network_bytes=1_000)
+    network = Network.allow(["a.example:443"]) if reach else Network.none
+    sandbox: Any = SimpleNamespace(
+        session=SimpleNamespace(limits=limits, network=network),
+        commands={1: SimpleNamespace(has_limit=False)},
+        end_at=time.time(),
+    )
+    facts: dict[str, Any] = {"sandbox_id": "s"}
+    command = CommandArguments(command="x", cwd="/", timeout_seconds=3, **facts)
+    code = CodeArguments(code="x", language="python", **facts)
+    longer = TimeoutArguments(timeout=60, **facts)
+    assert COMMAND.cost and CODE.cost and SET_TIMEOUT.cost
+    held = SET_TIMEOUT.cost(sandbox, longer)
+
+    limited = {"wall_ms": 3_000, "cpu_ms": 6_000, "bytes": reach}
+    assert COMMAND.cost(sandbox, command) == limited
+    ended = {"wall_ms": 5_000, "cpu_ms": 1_000, "bytes": reach}
+    assert CODE.cost(sandbox, code) == ended
+    # What the command that runs may send and receive is held since its start.
+    assert 60_000 <= held["wall_ms"] < 120_000
+    assert (held["cpu_ms"], held["bytes"]) == (2 * held["wall_ms"], 0)
 
 
 async def test_calls_are_in_the_records(tmp_path: Path) -> None:

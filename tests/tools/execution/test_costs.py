@@ -9,6 +9,7 @@ import pytest
 
 from toolcell.core import InvalidInputError, Message, ToolCall, ToolError
 from toolcell.guard import ActionGuard, AgentPolicy
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 from toolcell.tools import (
     ConcurrentExecutor,
     RunContext,
@@ -16,6 +17,7 @@ from toolcell.tools import (
     ToolRegistry,
     tool,
 )
+from toolcell.tools.builtin import code_tools, http_get_tool
 
 pytestmark = pytest.mark.anyio
 
@@ -143,3 +145,36 @@ async def test_facts_are_of_the_tool_and_the_run_that_are_called() -> None:
     refused = await executor.call(asked(9), run=RunContext(run_id="9"))
     assert refused.error is not None
     assert refused.error.details["reason"] == "denied"
+
+
+@tool(sandboxed=True, timeout=600)
+def compute() -> int:
+    """Compute in a cell."""
+    return 1
+
+
+@pytest.mark.promise("JA4")
+@pytest.mark.parametrize(
+    ("limits", "cpu_ms"),
+    [
+        ({"cpus": 2}, 10_000),
+        ({"cpus": 4, "cpu_seconds": 3}, 3_000),
+        ({"cpu_seconds": 60}, 5_000),
+    ],
+)
+async def test_a_call_holds_no_more_than_its_limits_can_cost(
+    limits: dict[str, Any], cpu_ms: int
+) -> None:
+    within = Limits(wall_seconds=5, output_bytes=1_000, **limits)
+    sandbox = SandboxManager(SandboxConfig(backend="subprocess", limits=within))
+    tools = [compute, *code_tools(sandbox), http_get_tool(["*"], max_bytes=2_000)]
+    registry = ToolRegistry(tools)
+    executor = ConcurrentExecutor(registry, guard=None, sandbox=sandbox)
+    held = {}
+    for each in tools:
+        cost = executor._components.facts_of(each, RunContext()).cost
+        assert cost is not None
+        held[each.name] = cost["cpu_ms"], cost["bytes"]
+
+    in_a_cell = dict.fromkeys(("compute", "run_python", "run_shell"), (cpu_ms, 2_000))
+    assert held == {**in_a_cell, "http_get": (0, 2_000)}
