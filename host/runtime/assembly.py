@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolcell.core import ConfigError
+from toolcell.core import ConfigError, StoreUnavailableError
 from toolcell.core.secrets import read_secret
 from toolcell.guard import (
     ActionGuard,
@@ -373,11 +373,15 @@ def make_executor(
     if folder is not None:
         keys = SQLiteIdempotency(folder / "idempotency.db")
         stack.callback(keys.close)
+    records = open_records(config, stack)
+    with suppress(StoreUnavailableError):
+        # What is damaged stands in the log from the start on.
+        records.check()
     return ConcurrentExecutor(
         registry,
         guard=guarding.guard,
         sandbox=sandbox,
-        records=ObservedRecords(open_records(config, stack)),
+        records=ObservedRecords(records),
         idempotency=keys,
         watcher=live_calls,
         redactor=guarding.redactor,

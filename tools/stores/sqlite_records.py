@@ -89,6 +89,11 @@ CREATE TRIGGER IF NOT EXISTS tool_records_deleted AFTER DELETE ON tool_records B
     DELETE FROM tool_refused WHERE number = OLD.number;
 END;
 """
+_INSERT = """
+INSERT INTO tool_records
+    (call_id, parent_id, agent_id, tool_name, status, started_at, body)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
 _COUNT = """
 INSERT INTO tool_usage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
 ON CONFLICT DO UPDATE SET calls = calls + ?3, denied = denied + ?4,
@@ -96,6 +101,7 @@ ON CONFLICT DO UPDATE SET calls = calls + ?3, denied = denied + ?4,
     bytes = bytes + ?8, tokens = tokens + ?9, usd = usd + ?10
 """
 
+_REFUSED = "INSERT INTO tool_refused VALUES (?, ?, ?)"
 _DELETE_REFUSED = """
 DELETE FROM tool_records WHERE number IN
     (SELECT number FROM tool_refused WHERE agent_id = ? ORDER BY number LIMIT ?)
@@ -161,11 +167,8 @@ class SQLiteRecords(Records):
         values = [getattr(record, name) for name in _COLUMNS]
         body = written(record)
         with self._file.transaction() as database:
-            added = database.execute(
-                "INSERT INTO tool_records (call_id, parent_id, agent_id, tool_name,"
-                " status, started_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [*values, record.started_at.timestamp(), body],
-            )
+            started = record.started_at.timestamp()
+            added = database.execute(_INSERT, [*values, started, body])
             number = added.lastrowid or 0
             self._waiting += len(body)
             if number % TAKEN_AT_ONCE == 0 or self._waiting >= BYTES_AT_ONCE:
@@ -182,9 +185,7 @@ class SQLiteRecords(Records):
         self, database: sqlite3.Connection, number: int, agent: str, size: int
     ) -> None:
         """Count a record of a call that was never made; delete the agent's oldest."""
-        database.execute(
-            "INSERT INTO tool_refused VALUES (?, ?, ?)", [number, agent, size]
-        )
+        database.execute(_REFUSED, [number, agent, size])
         [stored] = database.execute(
             "SELECT bytes FROM tool_refused_bytes WHERE agent_id = ?", [agent]
         ).fetchone()
@@ -193,6 +194,12 @@ class SQLiteRecords(Records):
 
     def check(self) -> None:
         with self._file.transaction() as database:
+            # A damaged page refuses a record, which is not kept.
+            database.execute("SAVEPOINT tried")
+            tried = database.execute(_INSERT, ["", "", "", "", "", 0.0, ""])
+            database.execute(_COUNT, [0, "", *[0] * 8])
+            database.execute(_REFUSED, [tried.lastrowid, "", 0])
+            database.execute("ROLLBACK TO tried")
             # A page is written as it is, which a full disk refuses.
             database.execute(f"PRAGMA user_version = {FORMAT}")
 

@@ -100,6 +100,29 @@ async def test_a_full_disk_is_told(tmp_path: Path) -> None:
     assert (before, during, after) == (READY, without("records"), READY)
 
 
+@pytest.mark.promise("C7")
+async def test_damaged_records_are_told_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with http_served(tmp_path):
+        pass
+    path = tmp_path / "state" / "records.db"
+    with closing(sqlite3.connect(path)) as file:
+        [[page]] = file.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'tool_records'"
+        )
+        [[size]] = file.execute("PRAGMA page_size")
+    with path.open("r+b") as damaged:
+        damaged.seek((page - 1) * size)
+        damaged.write(b"\xff" * size)
+    async with http_served(tmp_path) as server, looking(server) as look:
+        named = str(path) in caplog.text
+        told = await look()
+
+    assert named
+    assert told == without("records")
+
+
 @pytest.mark.parametrize(
     ("mode", "away"), [("closed", without("store")), ("local(3)", READY)]
 )
