@@ -7,7 +7,8 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from pydantic import JsonValue, SecretBytes, SecretStr
 from pydantic_core import to_json
 
 from toolcell.core import InvalidInputError
+from toolcell.core.text.printable import COLOUR
 
 HIDDEN = "[redacted]"
 """The text that takes the place of a secret."""
@@ -33,6 +35,7 @@ no longer than to read this much."""
 LEFT_OUT = "(left out)"
 """The name under which a mapping tells how many members are left out."""
 
+_ESCAPE = "\x1b"
 _VALUE_ROOM = 8
 _SECRET_CHARACTERS = 6
 _NAME_CHARACTERS = 256
@@ -171,17 +174,23 @@ class Redactor:
             return _to_json(self(value))
         small = len(text) <= TEXT_CHARACTERS and text.isascii()
         # A text without any word of a secret need not be searched.
-        if small and self._known is None and not _may_hold_secrets(text):
+        plain = small and "\\u001b" not in text
+        if plain and self._known is None and not _may_hold_secrets(text):
             if text.count("{") <= DEPTH and text.count("[") <= DEPTH:
                 return text
         return _to_json(self(value))
 
     def text(self, text: str) -> str:
         """Return text with secrets hidden, at most `TEXT_CHARACTERS` of it."""
-        read = text
-        if len(text) > TEXT_CHARACTERS:
-            read = text[: self._end_of_part(text)]
-        left_out = len(text) - len(read)
+        read, left_out = text, 0
+        if _ESCAPE in text:
+            read = text[: 2 * TEXT_CHARACTERS + self._longest]
+            left_out = len(text) - len(read)
+            read = _hide(read, self._coloured_secrets_in(read))
+        if len(read) > TEXT_CHARACTERS:
+            end = self._end_of_part(read)
+            left_out += len(read) - end
+            read = read[:end]
         if self._known is not None:
             read = self._known.sub(HIDDEN, read)
         if left_out or len(read) > TEXT_CHARACTERS:
@@ -190,6 +199,18 @@ class Redactor:
 
     def secrets_in(self, text: str) -> list[tuple[int, int]]:
         """Return the start and the end of each secret in a text of any length."""
+        spans = self._spans(text)
+        if _ESCAPE in text:
+            spans += self._coloured_secrets_in(text)
+        return _merged(spans)
+
+    def _coloured_secrets_in(self, text: str) -> list[tuple[int, int]]:
+        """Return the secrets that are seen where colours are not shown as codes."""
+        plain, place = _without_colours(text)
+        found = _merged(self._spans(plain))
+        return [(place(start), place(end - 1) + 1) for start, end in found]
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
         found = [] if self._known is None else list(self._known.finditer(text))
         spans = [match.span() for match in found]
         lower = text.lower()
@@ -197,13 +218,7 @@ class Redactor:
             if any(word in lower for word in words):
                 group = "secret" if "secret" in form.groupindex else 0
                 spans += [match.span(group) for match in form.finditer(text)]
-        merged: list[tuple[int, int]] = []
-        for start, end in sorted(spans):
-            if merged and start <= merged[-1][1]:
-                start, last = merged.pop()
-                end = max(end, last)
-            merged.append((start, end))
-        return merged
+        return spans
 
     def _end_of_part(self, text: str) -> int:
         """Return the end of the part of a text that is read: no secret is parted."""
@@ -250,7 +265,8 @@ class Redactor:
                 shown[LEFT_OUT] = f"[{len(values) - number} values left out]"
                 break
             secret, label = _described(name[-_NAME_CHARACTERS:])
-            if self._known is not None or len(name) > _NAME_CHARACTERS:
+            is_plain = len(name) <= _NAME_CHARACTERS and _ESCAPE not in name
+            if self._known is not None or not is_plain:
                 label = self.text(name)
             while label in shown:
                 label = f"{label}'{len(shown)}"
@@ -276,6 +292,40 @@ class Redactor:
                 break
             shown.append(self._value(value, depth, room))
         return shown
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans in their order, with those that touch as one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            start, last = merged.pop()
+            end = max(end, last)
+        merged.append((start, end))
+    return merged
+
+
+def _hide(text: str, spans: list[tuple[int, int]]) -> str:
+    for start, end in reversed(spans):
+        text = text[:start] + HIDDEN + text[end:]
+    return text
+
+
+def _without_colours(text: str) -> tuple[str, Callable[[int], int]]:
+    """Return a text without its colours, and what finds a place of it in the text."""
+    pieces: list[str] = []
+    starts, places = [0], [0]
+    for code in COLOUR.finditer(text):
+        pieces.append(text[places[-1] : code.start()])
+        starts.append(starts[-1] + len(pieces[-1]))
+        places.append(code.end())
+    pieces.append(text[places[-1] :])
+
+    def place(at: int) -> int:
+        piece = bisect_right(starts, at) - 1
+        return places[piece] + at - starts[piece]
+
+    return "".join(pieces), place
 
 
 def _name(key: Any) -> str:

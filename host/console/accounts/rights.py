@@ -86,9 +86,7 @@ class Rights:
                     hint="an admin says who answers for whom",
                 )
             approves = isinstance(reply, Approve)
-            self._vouching.vote(
-                request, person.id, session.passkey, approves=approves
-            )
+            self._vouching.vote(request, person.id, session.passkey, approves=approves)
             yield
 
     async def set_role(

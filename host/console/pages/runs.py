@@ -13,7 +13,7 @@ import anyio.to_thread
 from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
-from toolcell.core.text.printable import escaped, without_overwritten
+from toolcell.core.text.printable import without_overwritten
 from toolcell.guard import Redactor
 from toolcell.tools.spi import NumberedRecord
 
@@ -23,7 +23,7 @@ from ...operator.explanations import call_tree, why
 from ...operator.exports import export
 from ...operator.filters import NAMES, read_filters
 from ...operator.live_calls import LiveCall, LiveCalls
-from ..web.programs import Terminal, without_colours
+from ..web.programs import Terminal
 from ..web.visit import ActionRefusedError, Visit
 from .filters import by_day, exported, filter_choices
 from .numbers import read_number
@@ -159,16 +159,7 @@ def _text(output: bytes, redactor: Redactor) -> str:
     """Return output as a terminal leaves it; nothing is hidden but known secrets."""
     text = without_overwritten(output.decode("utf-8", "replace"))
     # Line by line: a redactor cuts long texts.
-    return "\n".join(_line(each, redactor) for each in text.split("\n"))
-
-
-def _line(line: str, redactor: Redactor) -> str:
-    """Return a line without known secrets; one that had some has no colours."""
-    # Colours are not shown, so a secret may be written with some inside.
-    plain = without_colours(line)
-    shown = redactor.text(plain)
-    # What is left of codes within codes is no colour, and must not vanish either.
-    return line if shown == plain else escaped(shown)
+    return "\n".join(map(redactor.text, text.split("\n")))
 
 
 async def _lines(

@@ -14,7 +14,7 @@ from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 
-from toolcell.core.text.printable import escaped
+from toolcell.core.text.printable import COLOUR, escaped
 
 MAX_COLOURED = 4_000
 """Characters of a program that is coloured. When it is reached it has line numbers
@@ -37,7 +37,6 @@ _COLOURED = frozenset("cksm")
 _SPAN = Markup('<span class="{}">{}</span>')
 _NUMBER = Markup('<span class="n"></span>')
 _FAILED = Markup('<span class="n failed"></span>')
-_COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
 _ROOT = Path(__file__).resolve().parents[3]
 _OURS = tuple(f"{_ROOT / room}/" for room in ("core", "guard", "host", "tools"))
 _BASIC = re.compile(r"[39][0-7]")
@@ -131,7 +130,7 @@ class Terminal:
     def pieces(self, text: str) -> Iterator[tuple[str, str]]:
         """Yield a text in pieces of one colour: the names of its classes, and it."""
         at = 0
-        for found in _COLOUR.finditer(text):
+        for found in COLOUR.finditer(text):
             yield from self._piece(text[at : found.start()])
             at = found.end()
             self._follow(found[1])
@@ -155,11 +154,6 @@ class Terminal:
                     return  # a colour out of 256 or of any; its numbers follow
                 case number if _BASIC.fullmatch(number):
                     self._colour = f"ansi-{number[1]}"
-
-
-def without_colours(text: str) -> str:
-    """Return output without the codes that `Terminal` does not show."""
-    return _COLOUR.sub("", text)
 
 
 def failure(traceback: str) -> Failure:

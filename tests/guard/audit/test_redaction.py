@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretBytes, SecretStr
 
 from toolcell.core import InvalidInputError
+from toolcell.core.text.printable import COLOUR
 from toolcell.guard import Redactor
 from toolcell.guard.audit.redaction import ROOM
 
@@ -75,6 +76,48 @@ def test_a_value_goes_by_its_form(secret: str, around: str) -> None:
 
     assert secret not in json.dumps(shown)
     assert shown["text"] == around.format("[redacted]")  # type: ignore[index,call-overload]
+
+
+@pytest.mark.promise("E-108")
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("it is ghp_a1B2a1B2a1B2 indeed", "ghp_a1B2a1B2a1B2"),
+        ("it is a canary of ours, too", "canary of ours"),
+        ("Authorization: Bearer abcDEF123456.", "abcDEF123456."),
+        ("--token=abcDEF123456 -v", "abcDEF123456"),
+    ],
+)
+def test_colours_inside_hide_no_secret(text: str, secret: str) -> None:
+    """Attack: whoever shows colours leaves their codes out."""
+    known = Redactor(secrets=["canary of ours"])
+    first = text.index(secret)
+    for at in range(first + 1, first + len(secret)):
+        coloured = f"\x1b[1m{text[:at]}\x1b[31;4m\x1b[m{text[at:]}\x1b[0m"
+        value = {"a": [coloured], coloured: 1}
+        spans = known.secrets_in(coloured)
+        parts = [COLOUR.sub("", coloured[start:end]) for start, end in spans]
+
+        assert any(secret in part for part in parts), coloured
+        shown = [known.text(coloured), known.json(value).replace("\\u001b", "\x1b")]
+        shown += [str(known(value)).replace("\\x1b", "\x1b")]
+        for each in shown:
+            assert secret not in COLOUR.sub("", each), each
+            assert "it is" not in text or "it is " in each
+    # Other colours stay.
+    assert known.text("\x1b[31mred\x1b[0m") == "\x1b[31mred\x1b[0m"
+
+
+@pytest.mark.promise("E-108")
+def test_a_secret_under_many_colours_does_not_show_behind_the_cut() -> None:
+    token = "ghp_" + "\x1b[1m".join("a1B2" * 9)
+    plain = COLOUR.sub("", token)
+    for before in (0, 4_000, 4_090, 8_180, 20_000):
+        for filler in ("x ", "\x1b[1m"):
+            text = (filler * before)[:before] + " " + token
+            shown = redact.text(f"{text} {token} {text}")
+            assert plain not in COLOUR.sub("", shown)
+            assert len(shown) < 4_200
 
 
 def test_an_unfinished_key_goes_to_the_end_of_the_text() -> None:

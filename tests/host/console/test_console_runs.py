@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from toolcell.core import ToolResult
+from toolcell.core.text.printable import COLOUR
 from toolcell.guard.spi import audit_page
 from toolcell.host.http import connections
 from toolcell.host.operator.live_calls import LiveCall
@@ -120,9 +121,35 @@ def test_a_secret_with_colours_inside_is_hidden(
     future.result(60)
     assert [line for line in lines if line][-1] == 'data: "cancelled"'
 
-    assert event == [["", "[redacted] \\u{1b}[31m\n"]]
+    assert event == [
+        ["ansi-1", "[redacted]"],
+        ["", " \\u{1b}["],
+        ["bold", "31m\n"],
+    ]
     assert "[redacted] \\u{1b}[31m" in shown
     assert token not in shown
+
+
+@pytest.mark.promise("E-108")
+def test_no_page_or_record_shows_a_secret_with_colours_inside(
+    service: Service, viewer: Client
+) -> None:
+    """Attack: a page leaves the colours out, and so puts the parts together."""
+    token = "ghp_" + "a1B2" * 9
+    said = f"{token[:9]}\x1b[32m{token[9:]}"
+    code = f"print({said[:14]!r} + {said[14:]!r}); {said[:14]!r} + {said[14:]!r}"
+    assert service.call("run_python", "coder", code=code).result(60).ok
+    assert service.call("note", text=said).result(60).ok
+    log = service.host.config.audit.path
+    assert log is not None
+    found = records(service)[:2]
+    texts = [log.read_text()]
+    texts += [json.dumps([r.arguments, r.result], default=dict) for _, r in found]
+    shown = [COLOUR.sub("", each.replace("\\u001b", "\x1b")) for each in texts]
+    shown += [viewer.page(f"/runs/{number}") for number, _ in found]
+    shown += [viewer.page(f"/runs/{number}/why") for number, _ in found]
+
+    assert [token in each for each in shown] == [False] * 7
 
 
 @pytest.mark.promise("R67")
