@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from shutil import which
@@ -25,9 +26,15 @@ MCPName = Annotated[
 ]
 _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
-_OF_COMMAND = {"args", "cell", "env", "folder", "secret_env", "where"}
+_OF_COMMAND = {"args", "cell", "data", "env", "folder", "secret_env", "where"}
 _OF_SERVER = ("connections", "network_bytes")
 _Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+_OF_CODE = re.compile(r"(ENV|HOME|OPTIONS|PATH|PRELOAD|STARTUP)\Z")
+"""Variables that say what interpreters and linkers load."""
+
+_BESIDE = "sitecustomize.py"
+"""A file that an interpreter loads from the folder that it runs in."""
+
 _OPTION = re.compile(r"\A-[^/]*(?=/)")
 _CUTS = (r"[=:,;]", r"['\"`]", r"[\s=:,;'\"`@<>|&(){}\[\]]+")
 """The marks around a path: in lists, of quotes, and in commands of a shell."""
@@ -103,6 +110,11 @@ class MCPServerConfig(Model):
     """The folder that it runs in, with `where = "host"` alone. None: the host's. In a
     cell it runs in the work dir."""
 
+    data: tuple[FilePath, ...] = ()
+    """Folders and files that it reads and writes as data, with `where = "host"` alone:
+    programs of cells may write to these, though its `args` or `env` name them. What it
+    runs, imports or is configured by must lie elsewhere."""
+
     url: (
         Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+([/?][^\s#]*)?$")] | None
     ) = None
@@ -158,6 +170,8 @@ class MCPServerConfig(Model):
             raise ValueError(
                 'a folder belongs to where = "host"; in a cell show it in cell.mounts'
             )
+        if self.where == "cell" and self.data:
+            raise ValueError('data belongs to where = "host"; a cell has cell.mounts')
         if self.command is not None and self.secrets_of_url:
             raise ValueError("bearer and headers belong to a url")
         if self.secrets_of_url and not is_loopback_or_https(self.url or ""):
@@ -170,17 +184,25 @@ class MCPServerConfig(Model):
 
     @property
     def host_files(self) -> list[Path]:
-        """The folder, the program, and what may be a path in the arguments and the
-        environment of a server that runs on the host."""
+        """What a server on the host runs, imports or reads, but for its `data`: the
+        folder, the program, and what may be a path in arguments and environment."""
         if self.where == "cell" or self.command is None:
             return []
         folder, program = self.folder or Path(), self.command
         if "/" not in program:
             program = which(program, path=self.env.get("PATH", SYSTEM_PATH)) or ""
-        texts = [*self.args, *self.env.values()]
-        named = [program, *chain.from_iterable(map(_paths_in, texts))]
-        files = [folder / each for each in named if each]
-        return [self.folder, *files] if self.folder else files
+        loaded = [text for name, text in self.env.items() if _OF_CODE.search(name)]
+        code = [program, *_paths_in(loaded)]
+        named = map(folder.joinpath, _paths_in([*self.args, *self.env.values()]))
+        return [
+            self.folder or Path(_BESIDE),
+            *(folder / each for each in code if each),
+            *(path for path in named if not self._is_data(path)),
+        ]
+
+    def _is_data(self, path: Path) -> bool:
+        place = Path(os.path.abspath(path))
+        return any(place.is_relative_to(os.path.abspath(each)) for each in self.data)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -188,11 +210,13 @@ class MCPServerConfig(Model):
         return (*self.secret_env.values(), *self.secrets_of_url)
 
 
-def _paths_in(text: str) -> Iterator[str]:
+def _paths_in(texts: Iterable[str]) -> Iterator[str]:
     """Yield what may be paths: of `-Ia`, `--file=a`, `file:///a`, `/a:/b`, `@a`, the
     text of a shell and JSON, too."""
-    for part in {text, *chain.from_iterable(re.split(cut, text) for cut in _CUTS)}:
-        yield part
-        yield _OPTION.sub("", part)
-        if re.match("-[^-]", part):
-            yield part[2:]
+    for text in texts:
+        parts = {text, *chain.from_iterable(re.split(cut, text) for cut in _CUTS)}
+        for part in filter(None, parts):
+            yield part
+            yield _OPTION.sub("", part)
+            if re.match("-[^-]", part):
+                yield part[2:]

@@ -198,6 +198,65 @@ def test_no_cell_changes_a_file_whose_path_has_a_space(
         configured(tmp_path, "+my data", TOOLCELL__TOOLS__MCP=servers)
 
 
+IS_DATA = WITH.replace("MORE", 'MORE, data = ["data"]')
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        'args = ["run.py", "--root={folder}/data/x", "{folder}/data"]',
+        'args = ["../data/x"]',
+        'env = { ROOT = "{folder}/data" }',
+    ],
+)
+def test_cells_may_write_what_a_server_on_the_host_has_as_data(
+    tmp_path: Path, more: str
+) -> None:
+    servers = IS_DATA.replace("MORE", more).replace("{folder}", str(tmp_path))
+
+    assert configured(tmp_path, "+data", TOOLCELL__TOOLS__MCP=servers).sandbox.mounts
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        IS_DATA.replace("MORE", 'args = ["{folder}"]'),
+        IS_DATA.replace("MORE", 'args = ["{folder}/data/../data2/x"]'),
+        IS_DATA.replace("python3", "{folder}/data/x").replace("MORE", "args = []"),
+        IS_DATA.replace('"lib"', '"data"').replace("MORE", "args = []"),
+        IS_DATA.replace("MORE", 'env = { NODE_OPTIONS = "-r ../data/x" }'),
+        *(
+            IS_DATA.replace("MORE", f'env = {{ {name} = "/a:../data/x" }}')
+            for name in ("PATH", "PYTHONPATH", "NODE_PATH", "LD_PRELOAD", "BASH_ENV")
+        ),
+    ],
+)
+def test_what_a_server_on_the_host_loads_is_no_data(
+    tmp_path: Path, server: str
+) -> None:
+    """Attack: a program writes what the host runs, where only data was to be."""
+    (tmp_path / "data2").symlink_to("data/inner")
+    servers = server.replace("{folder}", str(tmp_path))
+
+    with pytest.raises(ConfigError, match="would let programs change"):
+        configured(tmp_path, "+data", TOOLCELL__TOOLS__MCP=servers)
+
+
+def test_no_cell_writes_beside_what_a_server_on_the_host_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attack: an interpreter imports what lies in the folder that it runs in."""
+    (tmp_path / "data").mkdir()
+    servers = '{ a = { where = "host", command = "git", args = ["."], data = ["."] } }'
+    monkeypatch.chdir(tmp_path)
+    below = configured(tmp_path, "+data", TOOLCELL__TOOLS__MCP=servers)
+    monkeypatch.chdir(tmp_path / "data")
+
+    assert below.sandbox.mounts
+    with pytest.raises(ConfigError, match=r"would let programs change .*/data/site"):
+        configured(tmp_path, "+data", TOOLCELL__TOOLS__MCP=servers)
+
+
 @pytest.mark.parametrize("source", ["+data", "+data/bin", "+data/lib"])
 def test_no_server_changes_the_interpreter_of_cells(
     tmp_path: Path, source: str
