@@ -11,7 +11,7 @@ import unicodedata
 from typing import Any
 
 COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
-"""What changes colours of a terminal; the group has its numbers."""
+"""A code that changes colours of a terminal; the group has its numbers."""
 
 # Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties.txt, version 16) where
 # Python calls the character printable: joiners, fillers, variation selectors.

@@ -184,8 +184,9 @@ class MCPServerConfig(Model):
 
     @property
     def host_files(self) -> list[Path]:
-        """What a server on the host runs, imports or reads, but for its `data`: the
-        folder, the program, and what may be a path in arguments and environment."""
+        """The files that a server on the host runs, imports or reads, but for its
+        `data`: its folder, its program, and all that may be a path in `args` and `env`.
+        """
         if self.where == "cell" or self.command is None:
             return []
         folder, program = self.folder or Path(), self.command
