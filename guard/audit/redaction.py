@@ -306,9 +306,9 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _hide(text: str, spans: list[tuple[int, int]]) -> str:
-    for start, end in reversed(spans):
-        text = text[:start] + HIDDEN + text[end:]
-    return text
+    starts = [*(start for start, _ in spans), len(text)]
+    ends = [0, *(end for _, end in spans)]
+    return HIDDEN.join(text[end:start] for end, start in zip(ends, starts, strict=True))
 
 
 def _without_colours(text: str) -> tuple[str, Callable[[int], int]]:
