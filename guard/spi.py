@@ -23,9 +23,8 @@ from .policy.conditions import Condition
 from .policy.policy import Rule
 from .policy.rate_limit import RateLimit
 from .policy.selectors import PRESETS
-from .values.amounts import Unit
+from .values.amounts import Clock, Unit
 from .values.call_facts import ANY_WAY, Via
-from .values.clock import Clock
 from .values.decision import Reason
 from .values.limit_state import LimitState
 

@@ -2,9 +2,8 @@
 
 from .code.executor import CodeExecutor
 from .definition.context import ToolContext
-from .definition.function_tool import FunctionTool, tool
 from .definition.json_schema_tool import JSONSchemaTool
-from .definition.tool import Tool
+from .definition.tool import FunctionTool, Tool, tool
 from .definition.validation import Arguments
 from .execution.components import RunContext
 from .execution.executor import ConcurrentExecutor, SequentialExecutor, ToolExecutor

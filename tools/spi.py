@@ -24,10 +24,9 @@ from .openapi.definition import OpenAPIDefinition, OpenAPIPins
 from .registry.registry import Reload
 from .registry.snapshot import Snapshot, Visible
 from .stores.idempotency import MemoryIdempotency
-from .stores.observed_records import ObservedRecords
 from .stores.record import NumberedRecord
 from .stores.record_filter import has_words, words_in
-from .stores.records import MemoryRecords, UsageHour
+from .stores.records import MemoryRecords, ObservedRecords, UsageHour
 
 __all__ = [
     "ArtifactSink",

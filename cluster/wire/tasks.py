@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.abc
 
-from toolcell.core.task_groups import unwrapped_single_error
+from toolcell.core.event_loop import unwrapped_single_error
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from .forks import ForkLock
+from .processes import ForkLock
 
 OPEN_SECONDS = 5.0
 """Longest wait for others that open or write. When it is over, `sqlite3.Error`."""

@@ -17,8 +17,7 @@ import anyio.lowlevel
 from anyio.to_thread import run_sync
 
 from toolcell.core import StoreUnavailableError
-from toolcell.core.storage.forks import in_each_child
-from toolcell.core.storage.process_lease import OwnerFile
+from toolcell.core.storage.processes import OwnerFile, in_each_child
 from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
 
 from .base import Lease, Stored

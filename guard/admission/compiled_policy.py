@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from toolcell.core import InvalidInputError, PolicyError, ToolCall
-from toolcell.core.large_values import read_large
+from toolcell.core.event_loop import read_large
 from toolcell.core.text.canonical_json import canonical_digest
 
 from ..approvals.types import is_same_name

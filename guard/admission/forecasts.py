@@ -6,8 +6,8 @@ from toolcell.core import ToolCall
 
 from ..approvals.approvals import Approvals
 from ..stores.base import NO_LIMITS
+from ..values.amounts import Clock, microseconds
 from ..values.call_facts import CallFacts
-from ..values.clock import Clock, microseconds
 from ..values.decision import Decision, Ruling
 from ..values.limit_state import LimitState
 from .compiled_policy import PolicySet

@@ -17,8 +17,8 @@ from ..audit.log import AuditLog
 from ..policy.policy import AgentPolicy
 from ..stores.base import Store
 from ..stores.memory import MemoryStore
+from ..values.amounts import Clock, microseconds, steady_time
 from ..values.call_facts import NO_FACTS, CallFacts
-from ..values.clock import Clock, microseconds, steady_time
 from ..values.decision import NO_CAPS, Decision, Reason, Ruling
 from ..values.limit_state import LimitState
 from .compiled_policy import PolicySet, ToolPolicy

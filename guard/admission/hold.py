@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from toolcell.core import ToolCall
-from toolcell.core.storage.forks import in_each_child
+from toolcell.core.storage.processes import in_each_child
 
 from ..approvals.types import Preview
 from ..audit.lock_wait import AuditBusyError
@@ -27,9 +27,8 @@ from ..stores.base import (
     Store,
     SyncStore,
 )
-from ..values.amounts import show_amount
+from ..values.amounts import Clock, microseconds, show_amount
 from ..values.call_facts import NO_FACTS, CallFacts
-from ..values.clock import Clock, microseconds
 from ..values.decision import Decision, Degraded, Ruling
 from .decisions import from_limits, from_rules
 from .quotas import LimitPlan, Lines

@@ -24,7 +24,7 @@ from ..stores.base import (
     SyncStore,
 )
 from ..stores.memory import MemoryStore
-from ..values.clock import Clock
+from ..values.amounts import Clock
 from ..values.decision import Degraded
 from .hold import hold_id, new_number
 from .quotas import Lines

@@ -11,9 +11,8 @@ from ..policy.policy import AgentPolicy, Budget, limit_key
 from ..policy.rate_limit import Per, RateLimit
 from ..policy.selectors import ToolNames
 from ..stores.base import AccountLevel, Charge, Demand, RateHit, Reservation
-from ..values.amounts import MEASURED
+from ..values.amounts import MEASURED, MICROSECONDS
 from ..values.call_facts import CallFacts
-from ..values.clock import MICROSECONDS
 from ..values.decision import Reason
 
 _HOUR = 3600 * MICROSECONDS

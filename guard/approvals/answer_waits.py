@@ -22,7 +22,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from toolcell.core import InvalidInputError, StoreUnavailableError, ToolCall
-from toolcell.core.task_groups import unwrapped_single_error
+from toolcell.core.event_loop import unwrapped_single_error
 
 from .records import UNANSWERED, ApprovalRecord, no_answer, outcome_of
 from .types import (

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError
-from toolcell.core.large_values import read_large
+from toolcell.core.event_loop import read_large
 from toolcell.core.text.canonical_json import canonical_digest
 from toolcell.core.text.counted import counted
 

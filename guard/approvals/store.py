@@ -15,7 +15,7 @@ from typing import Literal, Self
 from pydantic import JsonValue
 
 from toolcell.core import ConfigError, StoreUnavailableError
-from toolcell.core.storage.forks import ForkAware, awaited_lock
+from toolcell.core.storage.processes import ForkAware, awaited_lock
 from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
 
 from .records import (

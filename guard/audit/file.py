@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from toolcell.core import AuditError, ConfigError
-from toolcell.core.storage.forks import ForkAware
+from toolcell.core.storage.processes import ForkAware
 
 from .chain import EMPTY, AuditHead, Sealer
 from .log_files import is_rotated, last_lines, rotated_files, rotated_path

@@ -9,7 +9,7 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..values.clock import MICROSECONDS
+from ..values.amounts import MICROSECONDS
 from .base import PolicyModel
 from .selectors import Selector
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from ..values.clock import Clock
+from ..values.amounts import Clock
 
 CORRECTION_MICROSECONDS = 86_400_000_000
 """Microseconds in which an expired hold can still be settled: a day."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from toolcell.core import StoreUnavailableError
 
-from ..values.clock import MICROSECONDS, Clock, steady_time
+from ..values.amounts import MICROSECONDS, Clock, steady_time
 from .base import (
     CORRECTION_MICROSECONDS,
     AccountLevel,

@@ -15,7 +15,7 @@ from typing import Any
 from toolcell.core import ConfigError, StoreUnavailableError
 from toolcell.core.detached import in_asyncio
 
-from ..values.clock import Clock, microseconds
+from ..values.amounts import Clock, microseconds
 from .base import Reservation, ReservationOutcome
 from .redis_link import Link
 from .redis_scripts import CLAIM, LAYOUT

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..values.clock import MICROSECONDS, Clock, microseconds, steady_time
+from ..values.amounts import MICROSECONDS, Clock, microseconds, steady_time
 from .base import (
     CORRECTION_MICROSECONDS,
     RateHit,

@@ -20,8 +20,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from toolcell.core import ConfigError, StoreUnavailableError
-from toolcell.core.storage.forks import ForkAware, awaited_lock
-from toolcell.core.storage.process_lease import OwnerFile
+from toolcell.core.storage.processes import ForkAware, OwnerFile, awaited_lock
 from toolcell.core.storage.sqlite import open_sqlite
 
 _T = TypeVar("_T")

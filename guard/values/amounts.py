@@ -1,8 +1,10 @@
-"""Units and amounts of cost, as whole numbers: money in micro-dollars."""
+"""Amounts and times, as whole numbers: micro-dollars, microseconds."""
 
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 from typing import Literal, get_args
@@ -29,6 +31,16 @@ _CENT = 10_000
 
 Amount = int | str | Decimal
 """An amount as callers write it: `"0.25"` or `Decimal("0.25")` for usd, else an int."""
+
+Clock = Callable[[], float]
+"""Returns seconds since 1970 (UTC)."""
+
+MICROSECONDS = 1_000_000
+"""Microseconds of a second."""
+
+# Counts suspended time too, where the system has such a clock.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_START = time.time() - time.clock_gettime(_STEADY)
 
 
 def parse_amount(unit: str, value: object) -> int:
@@ -99,3 +111,16 @@ def show_amount(unit: str, amount: int) -> int | str:
     if rest % _CENT == 0:
         return f"{sign}{whole}.{rest // _CENT:02d}"
     return f"{sign}{whole}.{rest:06d}".rstrip("0")
+
+
+def steady_time() -> float:
+    """Return seconds since 1970 (UTC): the time at the start of the process, and since.
+
+    Steps of the system's clock during the life of the process have no effect.
+    """
+    return _START + time.clock_gettime(_STEADY)
+
+
+def microseconds(seconds: float) -> int:
+    """Return whole microseconds, as stores count."""
+    return round(seconds * MICROSECONDS)

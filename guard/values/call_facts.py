@@ -13,8 +13,7 @@ from pydantic_core import to_json
 from toolcell.core import InvalidInputError, ToolCall
 from toolcell.core.text.canonical_json import canonical_digest
 
-from .amounts import Amount, parse_amount
-from .clock import microseconds
+from .amounts import Amount, microseconds, parse_amount
 
 MAX_HOLD_SECONDS = 604_800
 MAX_CALLS = 1_000_000

@@ -27,5 +27,5 @@ then reads the page again and replaces that part. `operator.events` has all type
 as JSON, are added to it as text, until an event `end`.
 
 A request passes, in this order, `web.gate` (host, origin, form token, headers), the
-role that `routes.TABLE` declares (`web.pages`), and the page.
+role that `routes.TABLE` declares (`web.visit`), and the page.
 """

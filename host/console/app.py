@@ -28,9 +28,8 @@ from .accounts.sessions import Failures, Sessions
 from .accounts.vouching import Vouching
 from .routes import TABLE
 from .web.gate import Gate
-from .web.pages import Page, refusal, route_of
 from .web.templating import make_templates
-from .web.visit import ActionRefusedError, Console, Visit
+from .web.visit import ActionRefusedError, Console, Page, Visit, refusal, route_of
 
 STATIC = Path(__file__).resolve().parent / "static"
 

@@ -17,7 +17,7 @@ from .pages import (
     sessions,
 )
 from .web import live
-from .web.pages import Act, Page
+from .web.visit import Act, Page
 
 TABLE: tuple[Page | Act, ...] = (
     Page("/", inbox.show, link="Inbox"),

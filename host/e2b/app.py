@@ -25,7 +25,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from ..config.host_config import HostConfig
 from ..http.agent_shares import AgentShares, TooManyError
 from ..http.bodies import Bounds
-from ..http.connections import OpenRequests
+from ..http.serving import OpenRequests
 from ..http.tokens import Token, open_tokens
 from ..runtime.host import Host
 from .operations.act import Acts

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..http.agent_shares import AgentShares, TooManyError
 from ..http.bodies import BodyError, Bounds, whole
-from ..http.connections import OpenRequests
+from ..http.serving import OpenRequests
 from .json_rpc import is_request, refused
 from .responses import JSONResponder, is_plain_call
 

@@ -10,7 +10,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from toolcell.core import ErrorInfo, ToolcellError, ToolResult
-from toolcell.core.large_values import read_large
+from toolcell.core.event_loop import read_large
 from toolcell.tools import RunContext
 
 from ..runtime.caller_approval import caller_handler

@@ -18,11 +18,11 @@ from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
 from toolcell.core import InvalidInputError
-from toolcell.core.large_values import give_way, is_large
+from toolcell.core.event_loop import give_way, is_large
 from toolcell.guard import Approve, Reject
 
 from ..http.agent_shares import AgentShares, TooManyError
-from ..http.connections import OpenRequests
+from ..http.serving import OpenRequests
 from ..http.streams import TAKE_SECONDS, Streamed, event_stream
 from ..http.tokens import Token, TokenStore, open_tokens
 from ..operator.actions import cancel_call

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from toolcell.core.large_values import read_large
+from toolcell.core.event_loop import read_large
 from toolcell.core.text.printable import escaped_json
 from toolcell.guard import ApprovalRequest, Approvals, Redactor, ShownRequest
 

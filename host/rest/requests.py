@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from toolcell.core import InvalidInputError
-from toolcell.core.large_values import give_way, is_large
+from toolcell.core.event_loop import give_way, is_large
 
 from ..config.server import ServerConfig
 from ..http.bodies import Bounds, parse

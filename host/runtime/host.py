@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from toolcell.core import InvalidInputError, ToolCall, ToolResult
 from toolcell.core.detached import Detachable
-from toolcell.core.large_values import give_way, is_large
+from toolcell.core.event_loop import give_way, is_large
 from toolcell.guard import ActionGuard, Approvals, AuditLog, Redactor
 from toolcell.sandbox import Sandbox
 from toolcell.tools import ConcurrentExecutor, RunContext, Tool, ToolRegistry

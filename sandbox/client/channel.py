@@ -12,7 +12,7 @@ from itertools import islice
 import anyio
 
 from toolcell.core import CellLostError
-from toolcell.core.task_groups import unwrapped_single_error
+from toolcell.core.event_loop import unwrapped_single_error
 
 from ..cell.wire.contract import BESIDE
 from ..cell.wire.frames import Frame, FrameDecoder, FrameError

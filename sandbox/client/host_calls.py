@@ -14,7 +14,7 @@ import anyio.abc
 from pydantic_core import to_json
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.core.task_groups import unwrapped_single_error
+from toolcell.core.event_loop import unwrapped_single_error
 from toolcell.core.text.json_size import count_values
 
 from ..cell.wire.frames import CALLS_AHEAD, FrameError, strict_json

@@ -9,7 +9,7 @@ import contextlib
 import socket
 from weakref import WeakSet
 
-from toolcell.core.storage.forks import in_each_child
+from toolcell.core.storage.processes import in_each_child
 
 _leases = WeakSet[socket.socket]()
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import anyio
 
 from toolcell.core import ToolcellError
-from toolcell.core.task_groups import unwrapped_single_error
+from toolcell.core.event_loop import unwrapped_single_error
 
 from .gate import NetworkAct, RequestGate
 from .http_request import CONTINUE, HTTPRequest

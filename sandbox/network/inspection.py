@@ -22,7 +22,7 @@ import anyio
 import h11
 from pydantic import JsonValue
 
-from toolcell.core.task_groups import unwrapped_single_error
+from toolcell.core.event_loop import unwrapped_single_error
 
 from ..config.host_rules import DEFAULT_PORTS, read_authority
 from . import stream as egress_stream

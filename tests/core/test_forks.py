@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import os, threading
-from toolcell.core.storage.forks import ForkAware, ForkLock, in_each_child
+from toolcell.core.storage.processes import ForkAware, ForkLock, in_each_child
 
 class Owned(ForkAware):
     renewed = 0

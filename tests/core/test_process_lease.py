@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.core.storage.process_lease import OwnerFile
+from toolcell.core.storage.processes import OwnerFile
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:

@@ -41,16 +41,15 @@ INTERNAL = (
     "core.addresses",
     "core.detached",
     "core.egress",
+    "core.event_loop",
     "core.gauges",
     "core.http_exchange",
-    "core.large_values",
     "core.lazy_face",
     "core.models",
     "core.paths",
     "core.redis_client",
     "core.secrets",
     "core.storage.",
-    "core.task_groups",
     "core.text.",
 )
 """Modules that every room may import, and no user."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from toolcell.core import ToolError
 
-from ..definition.function_tool import tool
+from ..definition.tool import tool
 
 MAX_CHARACTERS = 1_000
 """Length of an expression. A longer one is refused."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ..definition.context import ToolContext
-from ..definition.function_tool import tool
+from ..definition.tool import tool
 
 
 # Not declared idempotent: after midnight the answer is another one.

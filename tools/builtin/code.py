@@ -20,8 +20,7 @@ from ..code.executor import CodeExecutor, CodeResult
 from ..code.program_calls import is_nested_call
 from ..code.sessions import CodeSession, CodeSessions
 from ..definition.context import ToolContext
-from ..definition.function_tool import tool
-from ..definition.tool import Tool
+from ..definition.tool import Tool, tool
 from ..execution.attempt import record_usage
 from ..execution.components import RunContext
 from ..execution.runner import max_cpu_ms, max_run_bytes

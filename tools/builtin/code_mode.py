@@ -12,8 +12,7 @@ from ..code.catalogue import ToolCatalogue
 from ..code.executor import CodeExecutor
 from ..code.sessions import CodeSessions
 from ..definition.context import ToolContext
-from ..definition.function_tool import tool
-from ..definition.tool import Tool
+from ..definition.tool import Tool, tool
 from .code import STAYS, ProgramRunner, limits_of
 
 _Limit = Annotated[int, Field(ge=1, le=50)]

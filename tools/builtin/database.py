@@ -14,8 +14,7 @@ from pydantic import Field, JsonValue
 
 from toolcell.core import ConfigError, ToolError, ToolTimeoutError
 
-from ..definition.function_tool import tool
-from ..definition.tool import Tool
+from ..definition.tool import Tool, tool
 
 _PROGRAM = Path(__file__).with_name("sqlite_worker.py")
 _Parameter = str | int | float | bool | None

@@ -20,8 +20,7 @@ from toolcell.sandbox import SandboxSession
 from ..code.program_calls import is_nested_call
 from ..code.sessions import CodeSession, CodeSessions
 from ..definition.context import ToolContext
-from ..definition.function_tool import tool
-from ..definition.tool import Tool
+from ..definition.tool import Tool, tool
 from ..execution.attempt import record_usage
 
 MAX_LINES = 2_000

@@ -17,8 +17,7 @@ from toolcell.core.http_exchange import NoAnswerError, Request, exchange, read_b
 from toolcell.core.text.charsets import decoded
 
 from ..definition.context import ToolContext
-from ..definition.function_tool import tool
-from ..definition.tool import Tool
+from ..definition.tool import Tool, tool
 
 MAX_REDIRECTS = 5
 """Redirects that are followed. When it is reached the call fails."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from toolcell.core import StoreUnavailableError
-from toolcell.core.storage.process_lease import OwnerFile
+from toolcell.core.storage.processes import OwnerFile
 
 from ..stores.sqlite_file import SQLiteFile
 

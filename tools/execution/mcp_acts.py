@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolCall
-from toolcell.core.large_values import read_large
+from toolcell.core.event_loop import read_large
 from toolcell.core.text.printable import escaped
 from toolcell.guard import CallFacts
 from toolcell.guard.spi import Via

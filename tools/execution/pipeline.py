@@ -18,7 +18,7 @@ from toolcell.core import (
     ToolResult,
     ToolStatus,
 )
-from toolcell.core.large_values import beside_loop, give_way, is_large
+from toolcell.core.event_loop import beside_loop, give_way, is_large
 from toolcell.guard import ActionGuard
 
 from ..definition.json_schema_tool import JSONSchemaTool

@@ -24,8 +24,7 @@ from toolcell.sandbox import ExecutionResult, Limits, Network, Sandbox
 from toolcell.sandbox.spi import OpaqueValue, RequestGate
 
 from ..definition.context import ToolContext
-from ..definition.function_tool import FunctionTool
-from ..definition.tool import Tool
+from ..definition.tool import FunctionTool, Tool
 from ..definition.transfer import build_cell_call
 from ..definition.validation import Arguments
 from ..registry.registry import ToolRegistry

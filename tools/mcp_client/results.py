@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import JsonValue
 
 from toolcell.core import ImagePart, InvalidInputError, ToolExecutionError
-from toolcell.core.large_values import read_large
+from toolcell.core.event_loop import read_large
 from toolcell.core.text.picture_type import picture_type
 from toolcell.core.text.printable import escaped
 

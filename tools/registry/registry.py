@@ -13,9 +13,8 @@ import anyio
 
 from toolcell.core import ToolNotFoundError
 
-from ..definition.function_tool import FunctionTool, as_tool, tool
 from ..definition.options import ToolOptions
-from ..definition.tool import Tool
+from ..definition.tool import FunctionTool, Tool, as_tool, tool
 from .snapshot import RegistryState, Snapshot, Visible, everything
 
 P = ParamSpec("P")

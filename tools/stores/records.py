@@ -1,25 +1,46 @@
-"""Records: one for each attempt at a call, each refusal and each inner call."""
+"""Stores of records, one for each attempt at a call, each refusal, each inner call."""
 
 from __future__ import annotations
 
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import count, islice
 from operator import add
 from types import MappingProxyType
 from typing import NamedTuple, Unpack
 
+from opentelemetry import metrics
 from pydantic_core import from_json, to_json
 
 from toolcell.core import InvalidInputError, StoreUnavailableError
+from toolcell.core.gauges import SECONDS
 
 from .record import NumberedRecord, ToolExecutionRecord
 from .record_filter import RecordFilter, RecordFilterOptions
 
 _MOST = 10**12
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+_meter = metrics.get_meter("toolcell.tools")
+_calls = _meter.create_counter(
+    "toolcell.calls", unit="{call}", description="Calls that ended, by status."
+)
+_denials = _meter.create_counter(
+    "toolcell.denials", unit="{call}", description="Calls that the guard refused."
+)
+_seconds = _meter.create_histogram(
+    "toolcell.call.duration",
+    unit="s",
+    description="Time of attempts at calls.",
+    explicit_bucket_boundaries_advisory=SECONDS,
+)
+_calls_log = logging.getLogger("toolcell.calls")
+# Else Python prints warnings on standard error where nobody set logging up.
+_calls_log.addHandler(logging.NullHandler())
+_NOT_FOUND = "unknown"
 _log = logging.getLogger(__name__)
 _MAX_DIGITS = 4_000
 """Digits of a number that is surely read again from JSON."""
@@ -287,3 +308,95 @@ class HeldRecords:
         """Check that records can be stored. Raises StoreUnavailableError."""
         self.flush()
         self._records.check()
+
+
+def written_record(record: ToolExecutionRecord) -> str:
+    """Return a record as JSON."""
+    values = record._asdict()
+    values["usage"] = dict(record.usage)
+    values["started_at"] = record.started_at.astimezone(UTC).isoformat()
+    try:
+        return to_json(values).decode()
+    except ValueError:
+        # A traceback may have half a surrogate pair, which is no character.
+        values["error_detail"] = _HALF_A_PAIR.sub(_named, values["error_detail"] or "")
+        return to_json(values).decode()
+
+
+def read_record(body: str) -> ToolExecutionRecord:
+    """Return the record that was written."""
+    values = from_json(body)
+    values["started_at"] = datetime.fromisoformat(values["started_at"])
+    return ToolExecutionRecord(**values)
+
+
+def _named(half: re.Match[str]) -> str:
+    return f"\\u{ord(half[0]):x}"
+
+
+class ObservedRecords(Records):
+    """Records that are counted in OpenTelemetry metrics, and logged.
+
+    Metrics are silent without an SDK. The log line of an attempt has its ids, never
+    its arguments or its result: extra fields are in `record.toolcell`.
+
+    Args:
+        records: The store of the records.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def add(self, record: ToolExecutionRecord) -> None:
+        self._records.add(record)
+        _count(record)
+        level = logging.INFO if record.error_kind is None else logging.WARNING
+        if _calls_log.isEnabledFor(level):
+            line = ("call of %s: %s", record.tool_name, record.status)
+            _calls_log.log(level, *line, extra={"toolcell": _fields(record)})
+
+    def check(self) -> None:
+        self._records.check()
+
+    def _newest(
+        self, wanted: RecordFilter, before: int | None, limit: int | None
+    ) -> list[NumberedRecord]:
+        return self._records._newest(wanted, before, limit)
+
+    def usage_hours(
+        self, *, since: datetime, agent_id: str | None = None
+    ) -> list[UsageHour]:
+        return self._records.usage_hours(since=since, agent_id=agent_id)
+
+
+def _count(record: ToolExecutionRecord) -> None:
+    # Unregistered names come from the model: they would make series without end.
+    known = record.tool_version is not None
+    labels = {
+        "gen_ai.tool.name": record.tool_name if known else _NOT_FOUND,
+        "gen_ai.agent.id": (record.agent_id or "") if known else _NOT_FOUND,
+    }
+    ended = {**labels, "toolcell.status": record.status}
+    _seconds.record(record.duration_ms / 1000, ended)
+    if record.final:
+        _calls.add(1, ended)
+    if record.status == "denied":
+        _denials.add(1, {**labels, "toolcell.reason": record.reason or "unknown"})
+
+
+def _fields(record: ToolExecutionRecord) -> dict[str, object]:
+    fields = {
+        "call_id": record.call_id,
+        "parent_id": record.parent_id,
+        "agent_id": record.agent_id,
+        "tool": record.tool_name,
+        "version": record.tool_version,
+        "status": record.status,
+        "verdict": record.verdict,
+        "reason": record.reason,
+        "error_kind": record.error_kind,
+        "attempt": record.attempt,
+        "duration_ms": round(record.duration_ms, 3),
+        "backend": record.backend,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

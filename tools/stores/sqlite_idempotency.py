@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from toolcell.core import StoreUnavailableError, ToolResult
-from toolcell.core.storage.process_lease import OwnerFile
+from toolcell.core.storage.processes import OwnerFile
 
 from .idempotency import CallBody, Idempotency, KeyEntry, too_many_keys
 from .sqlite_file import SQLiteFile

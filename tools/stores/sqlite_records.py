@@ -16,12 +16,12 @@ from toolcell.core.storage.sqlite import FORMAT
 
 from .record import NEVER_MADE, NumberedRecord, ToolExecutionRecord
 from .record_filter import RecordFilter
-from .record_json import written
 from .records import (
     HOUR,
     Records,
     UsageHour,
     usage_of,
+    written_record,
 )
 from .sqlite_file import SQLiteFile
 from .sqlite_search import (
@@ -165,7 +165,7 @@ class SQLiteRecords(Records):
 
     def add(self, record: ToolExecutionRecord) -> None:
         values = [getattr(record, name) for name in _COLUMNS]
-        body = written(record)
+        body = written_record(record)
         with self._file.transaction() as database:
             started = record.started_at.timestamp()
             added = database.execute(_INSERT, [*values, started, body])

@@ -20,8 +20,7 @@ from toolcell.core import ToolcellError
 
 from .record import NumberedRecord
 from .record_filter import RecordFilter, phrases, searched_text, searched_words
-from .record_json import read
-from .records import HOUR
+from .records import HOUR, read_record
 
 SEARCH_SCHEMA = """
 CREATE VIRTUAL TABLE IF NOT EXISTS tool_search
@@ -92,7 +91,7 @@ def take_in(database: sqlite3.Connection, most: int) -> None:
     for number, body in rows:
         facts = words = ""
         try:
-            record = read(body)
+            record = read_record(body)
             facts = " ".join(_fact(name, getattr(record, name)) for name in _FACTS)
             # The tokenizer `ascii` finds the same words, and sooner.
             text = searched_text(record)
@@ -160,7 +159,7 @@ def _fitting(
         f" WHERE {table}.rowid BETWEEN ? AND ?{tests} ORDER BY {table}.rowid DESC"
     )
     for number, body in database.execute(query, [*span, *values]):
-        record = read(body)
+        record = read_record(body)
         if wanted.fits(record):
             yield NumberedRecord(number, record)
 

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
-from toolcell.core.large_values import beside_loop
+from toolcell.core.event_loop import beside_loop
 from toolcell.guard import ApprovalRequest, Approve, Grant, Reject
 from toolcell.guard.spi import ApprovalRecord
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from toolcell.core import ToolcellError
-from toolcell.core.large_values import read_large
+from toolcell.core.event_loop import read_large
 from toolcell.guard import ApprovalRequest, Decision, ShownRequest
 
 from ...operator.explanations import explain

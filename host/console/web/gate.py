@@ -19,10 +19,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcell.core import StoreUnavailableError
-from toolcell.core.large_values import LARGE, beside_loop
+from toolcell.core.event_loop import LARGE, beside_loop
 
 from ...http.bodies import BodyError, whole
-from ...http.connections import OpenRequests
+from ...http.serving import OpenRequests
 from ..accounts.sessions import Session, Sessions
 
 MAX_FIELDS = 1_000

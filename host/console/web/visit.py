@@ -1,21 +1,29 @@
-"""A request that passed the gate, with all that a page needs to answer it."""
+"""Requests that passed the gate, and the pages and acts that answer them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import anyio.to_thread
 from jinja2 import Environment
 from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
 
-from toolcell.core import InvalidInputError, StoreUnavailableError, ToolcellError
-from toolcell.core.large_values import beside_loop
+from toolcell.core import (
+    AuditError,
+    InvalidInputError,
+    StoreUnavailableError,
+    ToolcellError,
+)
+from toolcell.core.event_loop import beside_loop
 from toolcell.core.text.json_size import count_values
 from toolcell.core.text.strict_json import read_json
 
@@ -30,6 +38,7 @@ from ..accounts.sessions import Failures, Session, Sessions
 from ..accounts.vouching import Vouching
 from .gate import Admitted, Form, cookie_name
 
+_log = logging.getLogger("toolcell.host")
 MAX_ARGUMENT_VALUES = 50_000
 """Values of the arguments that a person wrote. With more they are refused, unread."""
 
@@ -291,3 +300,91 @@ def read_arguments(text: str) -> dict[str, JsonValue]:
             "the arguments are no JSON object", hint='write them as {"name": "value"}'
         )
     return found
+
+
+Handler = Callable[[Visit], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page, or a stream of events: it is read by GET, and changes nothing."""
+
+    path: str
+    """Its path, such as `/runs/{id}`."""
+
+    show: Handler
+    role: Role | None = "viewer"
+    """The role that it takes. None: everybody may read it."""
+
+    link: str | None = None
+    """The text of its link at the head of all pages. None: it has none there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """An act: a POST of a form, which goes on to a page with `visit.go`."""
+
+    path: str
+    do: Handler
+    role: Role | None
+    """The role that it takes. None: everybody may try it, as to sign in."""
+
+    fresh: bool = False
+    """True if it takes a touch of the passkey within the last five minutes."""
+
+
+def route_of(item: Page | Act, console: Console) -> Route:
+    """Return the route of a page or an act."""
+
+    async def answer(request: Request) -> Response:
+        visit = Visit(console, request)
+        try:
+            if item.role is not None:
+                if visit.session is None:
+                    return _to_login(visit)
+                visit.require(item.role)
+            if isinstance(item, Page):
+                if visit.session is not None:
+                    await visit.count_waiting()
+                return await item.show(visit)
+            if item.fresh:
+                visit.check_fresh()
+            return await item.do(visit)
+        except ToolcellError as error:
+            return refusal(visit, error)
+
+    methods = ["GET"] if isinstance(item, Page) else ["POST"]
+    return Route(item.path, answer, methods=methods)
+
+
+def refusal(visit: Visit, error: ToolcellError) -> Response:
+    """Return the page that tells what was not done, and why."""
+    match error:
+        case ActionRefusedError():
+            status = error.status
+        case InvalidInputError():
+            status = 409
+        case AuditError() | StoreUnavailableError():
+            status = 503
+        case _:
+            _log.error("a page of the console failed", exc_info=error)
+            status = 500
+    return visit.render("not_done.html", status=status, error=error)
+
+
+def _to_login(visit: Visit) -> Response:
+    request = visit.request
+    if request.method == "POST":
+        return refusal(
+            visit,
+            ActionRefusedError(401, "your session has ended", hint="sign in again"),
+        )
+    if request.headers.get("sec-fetch-mode", "navigate") != "navigate":
+        return Response(status_code=401)
+    query = f"?{request.url.query}" if request.url.query else ""
+    url = f"/login?next={quote(request.url.path + query)}"
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        # A link elsewhere led here, and so without the cookie. What this page asks for
+        # by itself comes with it.
+        return visit.render("arrived.html", url=url)
+    return RedirectResponse(url, status_code=303)

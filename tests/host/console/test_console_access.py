@@ -12,7 +12,7 @@ from selenium.webdriver import Keys
 
 from toolcell.guard import Approve
 from toolcell.host.console.routes import TABLE
-from toolcell.host.console.web.pages import Page
+from toolcell.host.console.web.visit import Page
 from toolcell.tools import tool
 
 from ...support.console.access import prefer, serious, unreached, wider

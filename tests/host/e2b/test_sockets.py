@@ -15,7 +15,7 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from toolcell.host.http import connections
+from toolcell.host.http import serving as http_serving
 from toolcell.host.http.tokens import open_tokens
 
 from .served_sandboxes import Sandbox, Service, resident_kb, served
@@ -127,7 +127,7 @@ async def test_a_socket_outlives_the_time_for_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with with_server(tmp_path) as (service, sandbox):
-        monkeypatch.setattr(connections, "HEAD_SECONDS", 2.0)
+        monkeypatch.setattr(http_serving, "HEAD_SECONDS", 2.0)
         async with opened(service, sandbox) as socket:
             assert await echoed(socket, "later") == "later"
 
@@ -194,7 +194,7 @@ async def test_a_killed_sandbox_closes_its_sockets(tmp_path: Path) -> None:
 
 @pytest.mark.promise("R67")
 async def test_a_socket_ends_with_its_token(tmp_path: Path) -> None:
-    assert connections.LOOK_SECONDS <= 0.5
+    assert http_serving.LOOK_SECONDS <= 0.5
     async with (
         with_server(tmp_path) as (service, sandbox),
         opened(service, sandbox) as socket,

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from starlette.responses import PlainTextResponse
 
-from toolcell.host.http import connections
+from toolcell.host.http import serving as http_serving
 from toolcell.host.http.serving import listen, serving
 
 from ...support.web.loop_steps import SECONDS, TRIES, steps
@@ -43,7 +43,7 @@ async def test_a_server_keeps_connections_longer_than_its_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """E2B's do for 300 seconds; a request would meet the end of its connection."""
-    assert connections.IDLE_SECONDS > 300
+    assert http_serving.IDLE_SECONDS > 300
     with listen("127.0.0.1:0") as listening:
         port = listening.getsockname()[1]
         async with serving(PlainTextResponse("here"), listening, 8):
@@ -54,7 +54,7 @@ async def test_a_server_keeps_connections_longer_than_its_clients(
                     answer = b""
                     while not answer.endswith(b"here"):
                         answer += await idle.receive()
-                    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+                    monkeypatch.setattr(http_serving, "HEAD_SECONDS", 0.2)
                     silent = await anyio.connect_tcp("127.0.0.1", port)
                     # Its time for a head began after the answer.
                     with contextlib.suppress(anyio.EndOfStream):

@@ -331,7 +331,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
 ) -> None:
     """Nor is what comes, drop by drop, after an answer."""
-    monkeypatch.setattr("toolcell.host.http.connections.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("toolcell.host.http.serving.HEAD_SECONDS", 0.5)
     async with http_served(tmp_path) as server:
         port = server.url.removesuffix("/mcp").rpartition(":")[2]
         text = begun.replace("{port}", port)

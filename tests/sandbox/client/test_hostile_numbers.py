@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from toolcell.core import ToolcellError
-from toolcell.core.task_groups import unwrapped_single_error
+from toolcell.core.event_loop import unwrapped_single_error
 from toolcell.sandbox import Limits, Network, SandboxManager
 from toolcell.sandbox.cell.wire.frames import Frame, FrameDecoder
 from toolcell.sandbox.client.cell import Cell

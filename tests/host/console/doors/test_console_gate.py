@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Message
 
-from toolcell.core.large_values import LARGE, beside_loop
+from toolcell.core.event_loop import LARGE, beside_loop
 from toolcell.host.console.routes import TABLE
 from toolcell.host.console.web.gate import Gate, cookie_name
-from toolcell.host.console.web.pages import Act, Page
+from toolcell.host.console.web.visit import Act, Page
 
 from ....support.console.served import Service, served
 from ....support.polling import PATIENCE, until

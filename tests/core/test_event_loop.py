@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.core.large_values import LARGE, beside_loop, is_large
+from toolcell.core.event_loop import LARGE, beside_loop, is_large
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("R2")]
 

@@ -1,4 +1,4 @@
-"""Work on large values, which leaves room for others on the event loop.
+"""Work that leaves room for others on the event loop, and errors of its tasks.
 
 To read a call of some megabytes takes a second where rules look at its texts. A thread
 does it, in steps of some milliseconds: between two of them the event loop goes on.
@@ -6,7 +6,8 @@ does it, in steps of some milliseconds: between two of them the event loop goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -79,3 +80,14 @@ async def beside_loop(agent_id: str, work: Callable[[], _R]) -> _R:
     if turn is None:
         turn = turns[agent_id] = anyio.CapacityLimiter(1)
     return await anyio.to_thread.run_sync(work, limiter=turn)
+
+
+@contextmanager
+def unwrapped_single_error() -> Iterator[None]:
+    """Raise the only error of a task group inside the block without the group."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
