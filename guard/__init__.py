@@ -17,9 +17,8 @@ from .stores.base import Store
 from .stores.memory import MemoryStore
 from .stores.redis import RedisStore
 from .stores.sqlite import SQLiteStore
-from .values.call_facts import CallFacts
 from .values.caller import called_by
-from .values.decision import Decision, Tried
+from .values.calls import CallFacts, Decision, Tried
 
 __all__ = [
     "ActionGuard",

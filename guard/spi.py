@@ -24,8 +24,7 @@ from .policy.policy import Rule
 from .policy.rate_limit import RateLimit
 from .policy.selectors import PRESETS
 from .values.amounts import Clock, Unit
-from .values.call_facts import ANY_WAY, Via
-from .values.decision import Reason
+from .values.calls import ANY_WAY, Reason, Via
 from .values.limit_state import LimitState
 
 __all__ = [

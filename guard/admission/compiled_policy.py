@@ -19,8 +19,15 @@ from ..approvals.types import is_same_name
 from ..policy.conditions import Condition, judge_arguments
 from ..policy.policy import AgentPolicy, Rule
 from ..policy.selectors import TOOL_NAME, ToolNames
-from ..values.call_facts import NO_FACTS, CallFacts
-from ..values.decision import NO_CAPS, Caps, GuardVerdict, Ruling, Tried
+from ..values.calls import (
+    NO_CAPS,
+    NO_FACTS,
+    CallFacts,
+    Caps,
+    GuardVerdict,
+    Ruling,
+    Tried,
+)
 from .quotas import LimitPlan, Quotas
 
 _CONTAINS = re.compile(r"(?:\(\?[a-z]+\))?\.\*.*|.*\.\*\$?", re.DOTALL)

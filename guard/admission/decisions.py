@@ -11,7 +11,7 @@ from toolcell.core import GuardDeniedError, StoreUnavailableError
 from ..approvals.types import ApprovalOutcome
 from ..stores.base import ReservationOutcome
 from ..values.amounts import MICROSECONDS, show_amount
-from ..values.decision import Decision, Degraded, Reason, Ruling
+from ..values.calls import Decision, Degraded, Reason, Ruling
 from ..values.limit_state import LimitState
 from .quotas import Limit, Lines, MissingFacts
 

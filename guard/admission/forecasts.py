@@ -7,8 +7,7 @@ from toolcell.core import ToolCall
 from ..approvals.approvals import Approvals
 from ..stores.base import NO_LIMITS
 from ..values.amounts import Clock, microseconds
-from ..values.call_facts import CallFacts
-from ..values.decision import Decision, Ruling
+from ..values.calls import CallFacts, Decision, Ruling
 from ..values.limit_state import LimitState
 from .compiled_policy import PolicySet
 from .decisions import deny, from_limits, from_rules, limit_states, loop_detected

@@ -18,8 +18,7 @@ from ..policy.policy import AgentPolicy
 from ..stores.base import Store
 from ..stores.memory import MemoryStore
 from ..values.amounts import Clock, microseconds, steady_time
-from ..values.call_facts import NO_FACTS, CallFacts
-from ..values.decision import NO_CAPS, Decision, Reason, Ruling
+from ..values.calls import NO_CAPS, NO_FACTS, CallFacts, Decision, Reason, Ruling
 from ..values.limit_state import LimitState
 from .compiled_policy import PolicySet, ToolPolicy
 from .decisions import (

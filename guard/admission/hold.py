@@ -28,8 +28,7 @@ from ..stores.base import (
     SyncStore,
 )
 from ..values.amounts import Clock, microseconds, show_amount
-from ..values.call_facts import NO_FACTS, CallFacts
-from ..values.decision import Decision, Degraded, Ruling
+from ..values.calls import NO_FACTS, CallFacts, Decision, Degraded, Ruling
 from .decisions import from_limits, from_rules
 from .quotas import LimitPlan, Lines
 

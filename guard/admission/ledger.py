@@ -25,7 +25,7 @@ from ..stores.base import (
 )
 from ..stores.memory import MemoryStore
 from ..values.amounts import Clock
-from ..values.decision import Degraded
+from ..values.calls import Degraded
 from .hold import hold_id, new_number
 from .quotas import Lines
 

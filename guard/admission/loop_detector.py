@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from toolcell.core import ToolCall
 from toolcell.core.text.canonical_json import canonical_json
 
-from ..values.call_facts import CallFacts
-from ..values.decision import Caps, Reason
+from ..values.calls import CallFacts, Caps, Reason
 from .hold import LoopEntry
 
 _RECENT = 32

@@ -18,7 +18,7 @@ from toolcell.core import (
 from ..audit.lock_wait import AuditBusyError
 from ..stores.base import ReservationOutcome
 from ..values.amounts import COUNTS, MAX_AMOUNT, Amount, parse_amount
-from ..values.decision import Decision
+from ..values.calls import Decision
 from .decisions import remaining_by_limit
 from .hold import Hold, Settlement
 

@@ -12,8 +12,7 @@ from ..policy.rate_limit import Per, RateLimit
 from ..policy.selectors import ToolNames
 from ..stores.base import AccountLevel, Charge, Demand, RateHit, Reservation
 from ..values.amounts import MEASURED, MICROSECONDS
-from ..values.call_facts import CallFacts
-from ..values.decision import Reason
+from ..values.calls import CallFacts, Reason
 
 _HOUR = 3600 * MICROSECONDS
 _DAY = 24 * _HOUR

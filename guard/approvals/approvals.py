@@ -25,8 +25,7 @@ from toolcell.core import ConfigError, ToolCall
 from ..audit.log import AuditLog
 from ..audit.redaction import Redactor
 from ..values.amounts import Clock, steady_time
-from ..values.call_facts import CallFacts
-from ..values.decision import Decision
+from ..values.calls import CallFacts, Decision
 from .answer_waits import AnswerWaits, ApprovalLookups
 from .records import ApprovalRecord, ApprovalState, as_it_stands, no_answer
 from .store import ApprovalStore

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from toolcell.core import InvalidInputError, ToolCall
 from toolcell.core.text.canonical_json import canonical_json
 
-from ..values.call_facts import CallFacts, call_hash
+from ..values.calls import CallFacts, call_hash
 
 GRANT_SECONDS = 86_400
 """Longest time of a grant in seconds. A longer one is refused."""

@@ -12,8 +12,7 @@ from toolcell.core import InvalidInputError, ToolCall
 from ..audit.log import AuditLog
 from ..audit.redaction import Redactor
 from ..values.amounts import Clock
-from ..values.call_facts import CallFacts, call_hash
-from ..values.decision import Decision
+from ..values.calls import CallFacts, Decision, call_hash
 from .records import UNANSWERED, ApprovalRecord, no_answer, outcome_of, with_arguments
 from .shown import ShownRequest, check_seen, hidden_as_json
 from .store import ApprovalStore

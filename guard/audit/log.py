@@ -30,9 +30,8 @@ from pydantic import SecretStr
 
 from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 
-from ..values.call_facts import CallFacts, ascii_json
 from ..values.caller import present_caller
-from ..values.decision import Decision
+from ..values.calls import CallFacts, Decision, ascii_json
 from .chain import (
     LINE_BYTES,
     AuditHead,

@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema
 from toolcell.core import InvalidInputError
 
 from ..values.amounts import Unit, parse_amount
-from ..values.call_facts import Via
+from ..values.calls import Via
 from .aliases import ALIAS_SCHEMA, translate_aliases
 from .base import PolicyModel
 from .conditions import Condition, Path, parse_path

@@ -16,11 +16,11 @@ from ..support.console.served import Service, served
 from ..support.traced import Trace
 
 GUARDED_CALL = 33
-APPROVAL = 16
+APPROVAL = 15
 """Files of the console and of approvals."""
 
-APPROVAL_AND_CALL = 73
-"""Those and all that the call touches until it ends: 71, and two that a loop in the
+APPROVAL_AND_CALL = 62
+"""Those and all that the call touches until it ends: 60, and two that a loop in the
 background may add on a slow machine."""
 
 

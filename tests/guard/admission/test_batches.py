@@ -20,7 +20,7 @@ from toolcell.guard import (
     ShownRequest,
     Store,
 )
-from toolcell.guard.values.call_facts import call_hash
+from toolcell.guard.values.calls import call_hash
 
 from ...support.guard.builders import FakeClock, call, refusal, spend
 from ...support.guard.store_table import StoreMaker, make_store

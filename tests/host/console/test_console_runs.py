@@ -15,7 +15,7 @@ import pytest
 from toolcell.core import ToolResult
 from toolcell.core.text.printable import COLOUR
 from toolcell.guard.spi import audit_page
-from toolcell.host.http import connections
+from toolcell.host.http import serving as http_serving
 from toolcell.host.operator.live_calls import LiveCall
 
 from ...support.cells.stopped_cell import signal_cell
@@ -154,7 +154,7 @@ def test_no_page_or_record_shows_a_secret_with_colours_inside(
 
 @pytest.mark.promise("R67")
 def test_streams_of_who_is_removed_or_signed_out_end(service: Service) -> None:
-    assert connections.LOOK_SECONDS <= 0.5
+    assert http_serving.LOOK_SECONDS <= 0.5
     call, future = begun(service, WAITS)
     paths = ("/events", f"/runs/live/{call.number}/stream?after=0")
     broken_off = (httpx2.NetworkError, httpx2.ProtocolError)
