@@ -20,6 +20,12 @@ from .errors import InvalidInputError, ToolcellError
 # Kept: `json.dumps` would make a new one for each text.
 json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
+_FIELD = 200
+"""Characters of the name of a field in an error; the rest is left out."""
+
+_PROBLEMS = 20
+"""Problems that an error names; the others are counted."""
+
 
 def _whole(text: str) -> str:
     """Refuse half a surrogate pair, which no protocol can carry."""
@@ -123,15 +129,19 @@ class FrozenModel(BaseModel):
 
     @classmethod
     def refused(cls, error: ValidationError) -> ToolcellError:
-        """Return the error of values that do not validate, with each problem."""
+        """Return the error of values that do not validate, with its first problems."""
+        found = error.errors(include_input=False, include_url=False)
         problems = [
             {
-                "field": ".".join(map(str, item["loc"])) or cls.__name__,
+                # A stranger may have written the names.
+                "field": ".".join(map(str, item["loc"]))[:_FIELD] or cls.__name__,
                 "reason": item["msg"].removeprefix("Value error, "),
             }
-            for item in error.errors(include_input=False, include_url=False)
+            for item in found[:_PROBLEMS]
         ]
         text = "; ".join(f"{item['field']}: {item['reason']}" for item in problems)
+        if len(found) > _PROBLEMS:
+            text += f"; and {len(found) - _PROBLEMS} more"
         return cls.refusal(
             f"{cls.__name__} is not valid: {text}",
             hint=cls.refusal_hint,

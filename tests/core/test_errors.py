@@ -24,6 +24,7 @@ from toolcell.core import (
     ModelThrottledError,
     SandboxError,
     SandboxUnavailableError,
+    ToolCall,
     ToolcellError,
     ToolError,
 )
@@ -256,7 +257,7 @@ def test_one_handler_catches_all_and_one_its_own(kind: type[ToolcellError]) -> N
         assert issubclass(kind, other) is (other in kind.__mro__)
 
 
-def said_by(error: ConfigError) -> list[str]:
+def said_by(error: ToolcellError) -> list[str]:
     return [problem["field"] for problem in error.details["problems"]]
 
 
@@ -297,6 +298,21 @@ def test_all_problems_are_told_at_once() -> None:
         SandboxConfig.model_validate({"bakend": "docker", "pool": -1})
 
     assert sorted(said_by(caught.value)) == ["bakend", "pool"]
+
+
+@pytest.mark.promise("R66")
+def test_names_that_a_stranger_writes_make_no_long_error() -> None:
+    """Attack: the name of 4 MB stood in the answer three times, and took 250 ms."""
+    call = {"id": "1", "name": "add"}
+    for more in ({"x" * 4_000_000: 1}, {"x" * 1_000 + str(n): 1 for n in range(50)}):
+        with pytest.raises(InvalidInputError) as caught:
+            ToolCall.model_validate({**call, **more})
+
+        names = said_by(caught.value)
+        size, longest = len(str(caught.value)), max(map(len, names))
+        assert (size < 6_000, longest) == (True, 200)
+    assert len(names) == 20
+    assert "; and 30 more" in str(caught.value)
 
 
 @pytest.mark.promise("LC-15")

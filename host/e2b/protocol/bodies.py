@@ -12,6 +12,9 @@ from ...http.bodies import parse
 from .errors import APIError
 
 _MAX_PAGE = 100
+_FIELD = 200
+"""Characters of the name of a field in an error."""
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -21,7 +24,7 @@ def parsed(model: type[M], data: bytes) -> M:
         return model.model_validate(parse(data or b"{}"))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
+        where = ".".join(map(str, first["loc"]))[:_FIELD] or "the body"
         raise APIError(400, f"{where}: {first['msg']}") from None
 
 
