@@ -17,12 +17,15 @@ from toolcell.core import (
 from toolcell.flow import (
     Flow,
     MemoryCheckpointer,
+    NodeContext,
     SQLiteCheckpointer,
     StoredThreads,
     interrupt,
 )
+from toolcell.tools import tool
 
 from ..support.flow.graphs import Log, chain, flow, only, said
+from ..support.sample_tools import executor
 
 pytestmark = pytest.mark.anyio
 
@@ -179,3 +182,38 @@ async def test_numbers_that_could_not_be_read_again_are_refused() -> None:
             await refused()
     result = await flow_.resume("t", {question: 10**4_000})
     assert result.unwrap().items == [10**4_000]
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.promise("R32")
+@pytest.mark.parametrize(
+    "odd",
+    [10**4_299, 10**4_999, nested(150), "a\0b", "\ud800", {"NaN": 1, "": 2}],
+    ids=["longest", "too long", "nested", "NUL", "surrogate", "names"],
+)
+async def test_a_thread_is_read_again_whatever_a_tool_returned(
+    tmp_path: Path, odd: Any
+) -> None:
+    @tool
+    async def strange() -> Any:
+        return odd
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        return {"items": [(await ctx.call("strange")).content]}
+
+    graph, path = chain(node), tmp_path / "t.db"
+    async with SQLiteCheckpointer(path) as store:
+        flow_ = Flow(graph, checkpointer=store, executor=executor(strange))
+        ended = await flow_.run({}, "t")
+        said_then = await flow_.state("t")
+    async with SQLiteCheckpointer(path) as store:
+        assert not await StoredThreads(store).verify()
+        assert await Flow(graph, checkpointer=store).state("t") == said_then
+
+    assert ended.status in ("done", "failed")
