@@ -62,7 +62,7 @@ CREATE TRIGGER IF NOT EXISTS idempotency_deleted AFTER DELETE ON idempotency_key
     DELETE FROM idempotency_agents WHERE agent = OLD.agent AND keys = 0;
 END""",
 )
-"""The table and triggers that count the keys and result bytes of each agent."""
+"""The index and triggers that count the keys and result bytes of each agent."""
 
 _IS_COUNTED = "SELECT 1 FROM sqlite_schema WHERE name = 'idempotency_deleted'"
 _COUNT_ALL = """
