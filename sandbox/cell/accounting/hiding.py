@@ -8,6 +8,8 @@ if TYPE_CHECKING:
 
 
 _MOST_SECONDS = 1.0
+# One that has others take the CPUs could wait for as long as it likes.
+_MOST_WAITING_SECONDS = 10.0
 # More than this passes between two looks only if nobody looked.
 _LONGEST_STEP_SECONDS = 0.2
 
@@ -17,11 +19,12 @@ class Hiding:
 
     A process hides them until it is confined, and on a busy machine that may take long.
     So time counts in which it ran or slept: while it waits for a CPU it does nothing.
+    No machine is so busy that it waits for ten seconds.
     """
 
     def __init__(self) -> None:
-        # By pid: time and CPU seconds at the last look, and the seconds that count.
-        self._seen: dict[str, tuple[float, float, float]] = {}
+        # By pid: time and CPU seconds at the last look; the seconds that count; all.
+        self._seen: dict[str, tuple[float, float, float, float]] = {}
 
     def forget_all_but(self, pids: Container[str]) -> None:
         """Forget processes that are gone."""
@@ -40,8 +43,10 @@ class Hiding:
             cpu_seconds: What the process has used of a CPU since its start.
             asleep: True if it neither runs nor waits for a CPU.
         """
-        before, used, counted = self._seen.get(pid, (now, cpu_seconds, 0.0))
-        step = now - before if asleep else cpu_seconds - used
-        counted += min(max(step, 0.0), _LONGEST_STEP_SECONDS)
-        self._seen[pid] = now, cpu_seconds, counted
-        return counted > _MOST_SECONDS
+        start = (now, cpu_seconds, 0.0, 0.0)
+        before, used, counted, hidden = self._seen.get(pid, start)
+        passed = min(now - before, _LONGEST_STEP_SECONDS)
+        counted += passed if asleep else min(max(cpu_seconds - used, 0.0), passed)
+        hidden += passed
+        self._seen[pid] = now, cpu_seconds, counted, hidden
+        return counted > _MOST_SECONDS or hidden > _MOST_WAITING_SECONDS
