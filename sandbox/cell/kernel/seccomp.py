@@ -48,6 +48,7 @@ _LAST_KNOWN_CALL = 470
 _LASTING_CALLS = ("msgget", "semget", "shmget", "mq_open")
 
 _CLONE_NEW, _CLONE_THREAD, _CLONE_FILES = 0x7E020000, 0x10000, 0x400
+_CLOSE_RANGE_UNSHARE = 2
 _UNIX, _IPV4, _IPV6 = 1, 2, 10
 _STREAM, _DATAGRAM, _RAW, _TYPE_MASK = 1, 2, 3, 0xF
 _TCP, _UDP, _ICMP, _ICMPV6 = 6, 17, 1, 58
@@ -77,14 +78,14 @@ RULES = (
     # Threads and processes, never a namespace. A filter cannot see the flags of clone3;
     # C libraries fall back from it.
     rule("clone", EPERM, outside(0, 0, mask=_CLONE_NEW)),
-    # /proc shows what a process has open, not what a thread has alone: no watch of
-    # memory would count that.
+    # The watch of memory counts what a process has open, not what a thread has alone.
     rule(
         "clone",
         EPERM,
         outside(0, 0, mask=_CLONE_THREAD),
         within(0, 0, mask=_CLONE_FILES),
     ),
+    rule("close_range", EINVAL, outside(2, 0, mask=_CLOSE_RANGE_UNSHARE)),
     rule("clone3", ENOSYS),
     # Filters are memory in one account of the machine (net.core.bpf_jit_limit):
     # PR_SET_SECCOMP; SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF.

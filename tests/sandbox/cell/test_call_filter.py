@@ -127,6 +127,9 @@ ANSWERS = [
     ("clone", (0x3D0F00,), "done"),
     ("clone", (0x3D0B00,), "EPERM"),
     ("clone", (0x4111,), "done"),
+    ("close_range", (900, 901, 4), "done"),
+    ("close_range", (900, 901, 2), "EINVAL"),
+    ("close_range", (900, 901, 6), "EINVAL"),
     ("clone3", (POINTER, 88), "ENOSYS"),
     ("bpf", (5, POINTER), "EPERM"),
     # Users that a cell does not have; the kernel sees 32 bits of each.

@@ -212,6 +212,18 @@ for _ in range(30):
     if thread_without_ours() > 0: os.close(fd)
 time.sleep(30)
 """,
+    "files of other threads alone": FILE
+    + """
+import ctypes, threading
+libc = ctypes.CDLL(None)
+for _ in range(30):
+    fd = os.memfd_create("m")
+    fill(fd, 30)
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    # close_range with CLOSE_RANGE_UNSHARE: those threads keep what they have open.
+    libc.syscall(436, fd, fd, 2)
+time.sleep(30)
+""",
     "a mapping hides no file": FILE
     + """
 import mmap
