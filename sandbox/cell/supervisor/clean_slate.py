@@ -96,13 +96,14 @@ class _OwnFolders:
             raise ResidueError("something is left in shared memory")
 
     def _in_shared_memory(self) -> set[str]:
+        found: set[str] = set()
         with contextlib.suppress(FileNotFoundError), os.scandir(_SHARED) as entries:
-            return {
-                entry.name
-                for entry in entries
-                if entry.stat(follow_symlinks=False).st_uid == self._uid
-            }
-        return set()
+            for entry in entries:
+                # Others of the same user may remove theirs meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat(follow_symlinks=False).st_uid == self._uid:
+                        found.add(entry.name)
+        return found
 
 
 class _Mounts:
