@@ -387,7 +387,9 @@ class SearchedWhenItStops:
             return
         pid = int(stops[1])
         folder = f"/proc/{pid}"
+        until = time.monotonic() + 60
         while " T " not in Path(folder, "stat").read_text():
+            assert time.monotonic() < until, "the program does not stop"
             time.sleep(0.001)
         code = look_for_marks().removesuffix("marks()\n")
         scope: dict[str, Any] = {}
