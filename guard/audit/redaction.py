@@ -36,6 +36,7 @@ LEFT_OUT = "(left out)"
 """The name under which a mapping tells how many members are left out."""
 
 _ESCAPE = "\x1b"
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")  # a code of a colour
 _VALUE_ROOM = 8
 _SECRET_CHARACTERS = 6
 _NAME_CHARACTERS = 256
@@ -184,9 +185,7 @@ class Redactor:
         """Return text with secrets hidden, at most `TEXT_CHARACTERS` of it."""
         read, left_out = text, 0
         if _ESCAPE in text:
-            read = text[: 2 * TEXT_CHARACTERS + self._longest]
-            left_out = len(text) - len(read)
-            read = _hide(read, self._coloured_secrets_in(read))
+            read, left_out = self._coloured_part(text)
         if len(read) > TEXT_CHARACTERS:
             end = self._end_of_part(read)
             left_out += len(read) - end
@@ -203,6 +202,19 @@ class Redactor:
         if _ESCAPE in text:
             spans += self._coloured_secrets_in(text)
         return _merged(spans)
+
+    def _coloured_part(self, text: str) -> tuple[str, int]:
+        """Return the part of a text that is read, without the secrets that are seen
+        where colours are not shown as codes, and how many characters are left out."""
+        part = text[: 2 * TEXT_CHARACTERS + self._longest]
+        spans = self._coloured_secrets_in(part)
+        if len(part) == len(text):
+            return _hide(part, spans), 0
+        # A known secret may go on behind the part: whatever can be its start goes.
+        plain, place = _without_colours(_UNFINISHED.sub("", part))
+        end = place(max(len(plain) - self._longest, 0))
+        spans = [(start, min(stop, end)) for start, stop in spans if start < end]
+        return _hide(part[:end], spans), len(text) - end
 
     def _coloured_secrets_in(self, text: str) -> list[tuple[int, int]]:
         """Return the secrets that are seen where colours are not shown as codes."""

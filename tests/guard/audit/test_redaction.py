@@ -235,6 +235,24 @@ def test_a_known_secret_across_the_cut_shows_nothing() -> None:
     assert words not in known.text(f"{words} " * 10_000)
 
 
+@pytest.mark.promise("E-108")
+@pytest.mark.parametrize(
+    "code", ["", "\x1b[1m", "\x1b[" + "1;" * 40 + "m"], ids=["plain", "short", "long"]
+)
+def test_a_known_secret_shows_no_part_where_hidden_keys_make_room(code: str) -> None:
+    """Attack: what is hidden before the cut lets what lies at the cut be shown."""
+    words = "correct horse battery staple"
+    known = Redactor(secrets=[words])
+    secret = code.join(words)
+    keys = "\x1b[m" + PEM.replace("MIIEow", "MIIEow" * 400) * 2
+    end = 2 * 4096 + len(words.encode().hex())
+    for at in range(end - len(secret) - 1, end + 1, 1 + len(code) // 4):
+        text = (keys + "x " * 5_000)[:at] + secret + " end" * 2_000
+        shown = COLOUR.sub("", known.text(text)).rpartition(" [")[0]
+        assert shown.startswith("[redacted]x x x"), at
+        assert {*shown.replace("[redacted]", "")} == {"x", " "}, at
+
+
 @pytest.mark.promise("R2")
 @pytest.mark.parametrize(
     "large",
