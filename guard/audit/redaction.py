@@ -276,7 +276,7 @@ class Redactor:
             if not room.take(min(len(name), TEXT_CHARACTERS)):
                 shown[LEFT_OUT] = f"[{len(values) - number} values left out]"
                 break
-            secret, label = _described(name[-_NAME_CHARACTERS:])
+            secret, label = _described(_end_of_name(name))
             is_plain = len(name) <= _NAME_CHARACTERS and _ESCAPE not in name
             if self._known is not None or not is_plain:
                 label = self.text(name)
@@ -369,7 +369,13 @@ def _may_hold_secrets(text: str) -> bool:
 
 def is_secret_name(name: str) -> bool:
     """Return whether a key, an argument or a header of this name holds a secret."""
-    return _described(name[-_NAME_CHARACTERS:])[0]
+    return _described(_end_of_name(name))[0]
+
+
+def _end_of_name(name: str) -> str:
+    """Return the part of a name that is judged, as it is seen: without colours."""
+    plain = COLOUR.sub("", name) if _ESCAPE in name else name
+    return plain[-_NAME_CHARACTERS:]
 
 
 @functools.lru_cache(maxsize=1024)

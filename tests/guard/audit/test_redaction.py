@@ -31,12 +31,25 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY
         *("token", "access_token", "accessToken", "X-Auth-Token", "refresh-token"),
         *("api_key", "apikey", "APIKey", "x-api-key", "private_key", "signingKey"),
         *("Authorization", "Cookie", "Set-Cookie", "credentials", "sessionId"),
+        *("pass\x1b[1mword", "\x1b[31mpassword\x1b[m", "api\x1b[;1m\x1b[0m_key"),
+        "tok\x1b[1m" + "\x1b[0m" * 500 + "en",
     ],
 )
 def test_a_value_goes_by_its_name(name: str) -> None:
-    shown = redact({name: "plain words", "other": 1})
+    value = {
+        name: "plain words",
+        "pair": [name, "plain words"],
+        "header": {"name": name, "value": "plain words"},
+        "other": 1,
+    }
 
-    assert shown == {name: "[redacted]", "other": 1}
+    assert redact(value) == {
+        name: "[redacted]",
+        "pair": [name, "[redacted]"],
+        "header": {"name": name, "value": "[redacted]"},
+        "other": 1,
+    }
+    assert "plain words" not in redact.json(value)
 
 
 @pytest.mark.parametrize(
