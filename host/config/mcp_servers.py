@@ -29,8 +29,28 @@ _Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
 _OF_COMMAND = {"args", "cell", "data", "env", "folder", "secret_env", "where"}
 _OF_SERVER = ("connections", "network_bytes")
 _Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
-_OF_CODE = re.compile(r"(ENV|HOME|OPTIONS|PATH|PRELOAD|STARTUP)\Z")
-"""Variables that say what interpreters and linkers load."""
+_OF_CODE = frozenset(
+    "BROWSER EDITOR PAGER PATH SHELL VISUAL BASH_ENV ENV ZDOTDIR "
+    "HOME XDG_CONFIG_DIRS XDG_CONFIG_HOME "
+    "DYLD_FRAMEWORK_PATH DYLD_INSERT_LIBRARIES DYLD_LIBRARY_PATH GCONV_PATH LD_AUDIT "
+    "LD_LIBRARY_PATH LD_PRELOAD OPENSSL_CONF OPENSSL_ENGINES OPENSSL_MODULES "
+    "CONDA_PREFIX PIP_CONFIG_FILE PYTHONEXECUTABLE PYTHONHOME PYTHONPATH "
+    "PYTHONPYCACHEPREFIX PYTHONSTARTUP PYTHONUSERBASE UV_CONFIG_FILE VIRTUAL_ENV "
+    "NODE_OPTIONS NODE_PATH NPM_CONFIG_GLOBALCONFIG NPM_CONFIG_PREFIX "
+    "NPM_CONFIG_USERCONFIG "
+    "CLASSPATH JAVA_HOME JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS _JAVA_OPTIONS "
+    "DOTNET_ROOT DOTNET_STARTUP_HOOKS "
+    "BUNDLE_GEMFILE BUNDLE_PATH GEM_HOME GEM_PATH RUBYLIB RUBYOPT "
+    "LUA_CPATH LUA_INIT LUA_PATH PERL5LIB PERL5OPT PERLLIB PHPRC PHP_INI_SCAN_DIR "
+    "JULIA_DEPOT_PATH JULIA_LOAD_PATH R_ENVIRON_USER R_LIBS R_LIBS_USER R_PROFILE "
+    "R_PROFILE_USER "
+    "CARGO_HOME GOPATH GOROOT RUSTUP_HOME "
+    "GIT_ASKPASS GIT_CONFIG GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_DIR GIT_EDITOR "
+    "GIT_EXEC_PATH GIT_EXTERNAL_DIFF GIT_PAGER GIT_SSH GIT_SSH_COMMAND "
+    "GIT_TEMPLATE_DIR SSH_ASKPASS".split()
+)
+"""Variables that say what programs run, import, load or are configured by. The page
+mcp_client.md lists them."""
 
 _BESIDE = "sitecustomize.py"
 """A file that an interpreter loads from the folder that it runs in."""
@@ -192,7 +212,7 @@ class MCPServerConfig(Model):
         folder, program = self.folder or Path(), self.command
         if "/" not in program:
             program = which(program, path=self.env.get("PATH", SYSTEM_PATH)) or ""
-        loaded = [text for name, text in self.env.items() if _OF_CODE.search(name)]
+        loaded = [text for name, text in self.env.items() if name.upper() in _OF_CODE]
         code = [program, *_paths_in(loaded)]
         named = map(folder.joinpath, _paths_in([*self.args, *self.env.values()]))
         return [

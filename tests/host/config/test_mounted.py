@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from toolcell.core import ConfigError
 from toolcell.host import HostConfig
+from toolcell.host.config.mcp_servers import MCPServerConfig
+
+from ...support.paths import ROOT
 
 pytestmark = pytest.mark.promise("P-30")
 
@@ -206,7 +210,8 @@ IS_DATA = WITH.replace("MORE", 'MORE, data = ["data"]')
     [
         'args = ["run.py", "--root={folder}/data/x", "{folder}/data"]',
         'args = ["../data/x"]',
-        'env = { ROOT = "{folder}/data" }',
+        'env = { ROOT = "{folder}/data", MEMORY_FILE_PATH = "{folder}/data/x.json" }',
+        'env = { DB_PATH = "../data/x.db", VAULT_PATH = "../data" }',
     ],
 )
 def test_cells_may_write_what_a_server_on_the_host_has_as_data(
@@ -227,7 +232,7 @@ def test_cells_may_write_what_a_server_on_the_host_has_as_data(
         IS_DATA.replace("MORE", 'env = { NODE_OPTIONS = "-r ../data/x" }'),
         *(
             IS_DATA.replace("MORE", f'env = {{ {name} = "/a:../data/x" }}')
-            for name in ("PATH", "PYTHONPATH", "NODE_PATH", "LD_PRELOAD", "BASH_ENV")
+            for name in ("PATH", "PYTHONPATH", "PERL5LIB", "LD_AUDIT", "BASH_ENV")
         ),
     ],
 )
@@ -240,6 +245,19 @@ def test_what_a_server_on_the_host_loads_is_no_data(
 
     with pytest.raises(ConfigError, match="would let programs change"):
         configured(tmp_path, "+data", TOOLCELL__TOOLS__MCP=servers)
+
+
+def test_the_variables_that_the_guide_calls_code_are_no_data() -> None:
+    page = (ROOT / "docs/mcp_client.md").read_text()
+    table = page.partition("| of | variables that are code |")[2].partition("\n\n")[0]
+    names = re.findall(r"`(\w+)`", table)
+
+    assert {"PATH", "PYTHONPATH", "LD_AUDIT", "PERL5LIB", "RUBYOPT"} <= {*names}
+    for name in [*names, "npm_config_prefix", "DB_PATH"]:
+        server = MCPServerConfig(
+            where="host", command="a", data=(Path("/data"),), env={name: "/b:/data/x"}
+        )
+        assert (Path("/data/x") in server.host_files) == (name != "DB_PATH"), name
 
 
 def test_no_cell_writes_beside_what_a_server_on_the_host_runs(
