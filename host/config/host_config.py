@@ -25,7 +25,7 @@ from toolcell.sandbox import SandboxConfig
 from .base import ADDRESS, IMPORT_PATH, Count, FilePath, Model, Seconds
 from .cluster import ClusterConfig
 from .console import ConsoleConfig
-from .mounted import Mounted, why_not_mounted
+from .mounted import Mounted, why_no_folder, why_not_mounted
 from .sandbox_api import SandboxAPIConfig
 from .server import AuthConfig, ServerConfig
 from .source import read_source
@@ -287,7 +287,14 @@ class HostConfig(Model):
         trusted = self._trusted_files()
         if info.context:
             trusted.append(info.context["file"])
-        if why := why_not_mounted(mounts, self._private_files(), trusted):
+        start_here = [
+            name
+            for name, server in self.tools.mcp.items()
+            if server.where == "host" and server.folder is None
+        ]
+        why = why_no_folder(mounts, start_here)
+        why = why or why_not_mounted(mounts, self._private_files(), trusted)
+        if why:
             raise ValueError(why)
         return self
 

@@ -52,9 +52,6 @@ _OF_CODE = frozenset(
 """Variables that say what programs run, import, load or are configured by. The page
 mcp_client.md lists them."""
 
-_BESIDE = "sitecustomize.py"
-"""A file that an interpreter loads from the folder that it runs in."""
-
 _OPTION = re.compile(r"\A-[^/]*(?=/)")
 _CUTS = (r"[=:,;]", r"['\"`]", r"[\s=:,;'\"`@<>|&(){}\[\]]+")
 """The marks around a path: in lists, of quotes, and in commands of a shell."""
@@ -216,7 +213,7 @@ class MCPServerConfig(Model):
         code = [program, *_paths_in(loaded)]
         named = map(folder.joinpath, _paths_in([*self.args, *self.env.values()]))
         return [
-            self.folder or Path(_BESIDE),
+            *([self.folder] if self.folder else []),
             *(folder / each for each in code if each),
             *(path for path in named if not self._is_data(path)),
         ]

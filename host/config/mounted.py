@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 from toolcell.core.paths import last_place_in, places_on_the_way
+
+_BESIDE = "sitecustomize.py"
+"""A file that an interpreter loads from the folder that it runs in."""
 
 
 class Mounted(NamedTuple):
@@ -43,8 +46,7 @@ def why_not_mounted(
             if _overlap(source, way[-1]):
                 return f"{mount.where}: {source} would show {way[-1]} to programs"
         for way in () if mount.read_only else kept:
-            place = way[-1] if _overlap(source, way[-1]) else last_place_in(source, way)
-            if place:
+            if place := _place_changed(source, way):
                 return (
                     f"{mount.where}: {source} would let programs change {place}; "
                     "mount it read-only, or another one"
@@ -58,6 +60,29 @@ def why_not_mounted(
                 f"programs of {outer.where} may write"
             )
     return ""
+
+
+def why_no_folder(mounts: Iterable[Mounted], servers: Iterable[str]) -> str:
+    """Return why servers on the host need a folder; empty if they do not.
+
+    Args:
+        mounts: The mounts of all cells.
+        servers: The names of those that run where this process was started.
+    """
+    for mount, name in product(mounts, servers):
+        source = mount.way[-1]
+        if not mount.read_only and _place_changed(source, places_on_the_way(_BESIDE)):
+            return (
+                f"{mount.where}: {source} would let programs change what lies in "
+                f"{Path.cwd()}, where this program was started; for the server "
+                f"{name}: give it a `folder`"
+            )
+    return ""
+
+
+def _place_changed(source: Path, way: Sequence[Path]) -> Path | None:
+    """Return the place of a way that who writes to a source can change, if any."""
+    return way[-1] if _overlap(source, way[-1]) else last_place_in(source, way)
 
 
 def _overlap(one: Path, other: Path) -> bool:

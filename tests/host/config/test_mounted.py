@@ -265,14 +265,19 @@ def test_no_cell_writes_beside_what_a_server_on_the_host_runs(
 ) -> None:
     """Attack: an interpreter imports what lies in the folder that it runs in."""
     (tmp_path / "data").mkdir()
-    servers = '{ a = { where = "host", command = "git", args = ["."], data = ["."] } }'
+    servers = (
+        '{ a = { where = "host", command = "notes", args = ["."], data = ["."] } }'
+    )
     monkeypatch.chdir(tmp_path)
     below = configured(tmp_path, "+data", TOOLCELL__TOOLS__MCP=servers)
     monkeypatch.chdir(tmp_path / "data")
 
     assert below.sandbox.mounts
-    with pytest.raises(ConfigError, match=r"would let programs change .*/data/site"):
+    with pytest.raises(ConfigError, match=r"for the server a: give it a `folder`"):
         configured(tmp_path, "+data", TOOLCELL__TOOLS__MCP=servers)
+    with_folder = servers.replace("args", 'folder = "lib", args')
+    assert configured(tmp_path, "+data", TOOLCELL__TOOLS__MCP=with_folder).tools.mcp
+    assert configured(tmp_path, "data", TOOLCELL__TOOLS__MCP=servers).tools.mcp
 
 
 @pytest.mark.parametrize("source", ["+data", "+data/bin", "+data/lib"])
