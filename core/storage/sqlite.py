@@ -15,7 +15,7 @@ from .processes import ForkLock
 OPEN_SECONDS = 5.0
 """Longest wait for others that open or write. When it is over, `sqlite3.Error`."""
 
-FORMAT = 1
+FORMAT = 2
 """The format of all files (`PRAGMA user_version`). A later toolcell that writes another
 one raises it, and migrates older files when it opens them."""
 

@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
     owner TEXT NOT NULL,
     result TEXT,
     expires_at REAL,
-    agent TEXT NOT NULL DEFAULT ''
+    agent TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS idempotency_time (
     one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -333,14 +333,17 @@ class SQLiteIdempotency(Idempotency):
 
 
 def _count_by_agent(database: sqlite3.Connection) -> None:
-    """Let the keys of each agent be counted; no agent has those of an older file."""
+    """Let the keys of each agent be counted.
+
+    Those of an older file are of one that is no text, and so of no agent that asks.
+    """
     if database.execute(_IS_COUNTED).fetchone():
         return
     database.execute("BEGIN IMMEDIATE")
     columns = database.execute("PRAGMA table_info(idempotency_keys)").fetchall()
     if "agent" not in [column[1] for column in columns]:
         database.execute(
-            "ALTER TABLE idempotency_keys ADD agent TEXT NOT NULL DEFAULT ''"
+            "ALTER TABLE idempotency_keys ADD agent TEXT NOT NULL DEFAULT x''"
         )
         database.execute(_COUNT_ALL)
     for each in _AGENTS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,30 @@ async def test_large_results_of_others_drop_nothing_of_an_agent(make: MakeKeys) 
         assert result is not None and result.content == large(number).content
     with pytest.raises(ToolExecutionError, match="ran already"):
         await keys.claim("a0", CallBody("pay", {}, "a0"), repeatable=False)
+
+
+def test_keys_of_an_older_file_are_of_no_agent(tmp_path: Path) -> None:
+    path = tmp_path / "keys.db"
+    with contextlib.closing(sqlite3.connect(path)) as older:
+        older.execute(
+            "CREATE TABLE idempotency_keys (key TEXT PRIMARY KEY, body TEXT NOT NULL,"
+            " state TEXT NOT NULL, owner TEXT NOT NULL, result TEXT, expires_at REAL)"
+            " WITHOUT ROWID"
+        )
+        rows = [(f"{number}", "", "done", "", "{}", 9e9) for number in range(3)]
+        insert = "INSERT INTO idempotency_keys VALUES (?, ?, ?, ?, ?, ?)"
+        older.executemany(insert, rows)
+        older.commit()
+
+    with contextlib.closing(SQLiteIdempotency(path, max_entries=1)) as keys:
+        of_none: dict[Any, tuple[int, int]] = {b"": (3, 6)}
+        assert counted(keys) == of_none
+        assert keys.take("new", PAY_1, repeatable=False)
+    # An older toolcell cannot write it any more, and so has to refuse it.
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        with pytest.raises(sqlite3.OperationalError, match="7 columns"):
+            file.executemany(insert, rows)
+        assert file.execute("PRAGMA user_version").fetchone() > (1,)
 
 
 @pytest.mark.promise("R43")
