@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush, heapreplace
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
@@ -31,6 +32,7 @@ from ..definition.validation import Arguments
 _FIRST_PAUSE_SECONDS = 0.01
 _MAX_PAUSE_SECONDS = 0.5
 _SHORT_KEY = 200
+_REMOVED_AT_ONCE = 1000
 _log = logging.getLogger(__name__)
 
 KeyState = Literal["running", "done", "unknown", "gone"]
@@ -311,22 +313,26 @@ class MemoryIdempotency(Idempotency):
         self._bytes = 0
         self._clock = clock
         self._agents: dict[str, _AgentKeys] = {}
+        self._first_ends: list[tuple[float, str]] = []
+        """A heap with one pair for each agent; its first key expires no earlier."""
 
     def _claim_if_free(
         self, key: str, body: CallBody, repeatable: bool
     ) -> KeyEntry | None:
-        self._remove_expired(body.agent)
+        now = self._clock()
+        self._remove_expired(now)
         mine = self._agents.get(body.agent) or _AgentKeys()
         found = mine.ended.get(_short(key))
-        if found is not None:
+        if found is not None and found.expires_at > now:
             stored = _StoredEntry(*from_json(found.entry))
             if repeatable and stored.state != "done":
                 return None
             result = stored.result()
             return KeyEntry(same=stored.is_of(body), state=stored.state, result=result)
         if len(mine.ended) >= self._max_entries:
-            oldest = next(iter(mine.ended.values()))
-            raise too_many_keys(self._max_entries, oldest.expires_at - self._clock())
+            wait = mine.oldest[1].expires_at - now
+            if wait > 0:
+                raise too_many_keys(self._max_entries, wait)
         return None
 
     def _store_result(self, key: str, body: CallBody, result: ToolResult) -> None:
@@ -341,15 +347,22 @@ class MemoryIdempotency(Idempotency):
 
     def _put(self, key: str, body: CallBody, *more: JsonValue) -> None:
         key = _short(key)
-        mine = self._agents.setdefault(body.agent, _AgentKeys())
+        now = self._clock()
+        ended = _Ended(now + self._ttl, to_json((body.tool, body.arguments, *more)))
+        mine = self._agents.get(body.agent)
+        if mine is None:
+            mine = self._agents[body.agent] = _AgentKeys()
+            heappush(self._first_ends, (ended.expires_at, body.agent))
         # The newest is last.
         self._remove(mine, key)
-        entry = to_json((body.tool, body.arguments, *more))
-        mine.ended[key] = _Ended(self._clock() + self._ttl, entry)
+        mine.ended[key] = ended
         mine.whole[key] = None
-        self._count(mine, len(entry))
+        self._count(mine, len(ended.entry))
         while self._bytes > self._max_bytes:
-            self._shrink(max(self._agents.values(), key=attrgetter("bytes")))
+            if self._first_ends[0][0] <= now:
+                self._remove_expired(now)
+            else:
+                self._shrink(max(self._agents.values(), key=attrgetter("bytes")))
 
     def _remove(self, mine: _AgentKeys, key: str) -> None:
         removed = mine.ended.pop(key, None)
@@ -369,17 +382,21 @@ class MemoryIdempotency(Idempotency):
         agent.bytes += size
         self._bytes += size
 
-    def _remove_expired(self, agent: str) -> None:
-        mine = self._agents.get(agent)
-        if mine is None:
-            return
-        now = self._clock()
-        while mine.ended:
-            oldest = next(iter(mine.ended))
-            if mine.ended[oldest].expires_at > now:
+    def _remove_expired(self, now: float) -> None:
+        """Remove the first keys that expired, whichever agents have them."""
+        for _ in range(_REMOVED_AT_ONCE):
+            if not self._first_ends or self._first_ends[0][0] > now:
                 return
-            self._remove(mine, oldest)
-        del self._agents[agent]
+            agent = self._first_ends[0][1]
+            mine = self._agents[agent]
+            key, ended = mine.oldest
+            if ended.expires_at <= now:
+                self._remove(mine, key)
+            if mine.ended:
+                heapreplace(self._first_ends, (mine.oldest[1].expires_at, agent))
+            else:
+                heappop(self._first_ends)
+                del self._agents[agent]
 
 
 class _Ended(NamedTuple):
@@ -402,6 +419,11 @@ class _AgentKeys:
 
         self.bytes = 0
         """Bytes of these."""
+
+    @property
+    def oldest(self) -> tuple[str, _Ended]:
+        """The key that expires first."""
+        return next(iter(self.ended.items()))
 
 
 def _short(key: str) -> str:

@@ -78,6 +78,11 @@ UPDATE idempotency_keys SET state = 'gone', result = NULL WHERE key IN
     (SELECT key FROM idempotency_keys WHERE agent = ? AND state = 'done'
      ORDER BY expires_at LIMIT ?)
 """
+_DELETE_EXPIRED = """
+DELETE FROM idempotency_keys WHERE key IN
+    (SELECT key FROM idempotency_keys WHERE expires_at <= ?
+     ORDER BY expires_at LIMIT ?)
+"""
 _FIRST_END = """
 SELECT min(ends) FROM (
     SELECT min(expires_at) AS ends FROM idempotency_keys
@@ -88,6 +93,9 @@ SELECT min(ends) FROM (
         WHERE agent = ?1 AND state = 'unknown')
 """
 """In one look at all states every key of the agent would be read."""
+
+_DELETED_AT_ONCE = 100
+"""A thousand would hold up other calls for tens of milliseconds."""
 
 _DROPPED_AT_ONCE = 100
 
@@ -209,14 +217,14 @@ class SQLiteIdempotency(Idempotency):
         hashed, wait = body.hashed, None
         with self._file.transaction() as database:
             now = self._now(database)
-            database.execute(
-                "DELETE FROM idempotency_keys WHERE expires_at <= ?", [now]
-            )
+            database.execute(_DELETE_EXPIRED, [now, _DELETED_AT_ONCE])
             row = database.execute(
-                "SELECT body, state, owner, result FROM idempotency_keys WHERE key = ?",
-                [_hash(key)],
+                "SELECT expires_at <= ?, body, state, owner, result"
+                " FROM idempotency_keys WHERE key = ?",
+                [now, _hash(key)],
             ).fetchone()
-            entry = None if row is None else self._entry(hashed, *row)
+            is_free = row is None or row[0]
+            entry = None if is_free else self._entry(hashed, *row[1:])
             if entry is not None and not (
                 repeatable and entry.state in ("unknown", "gone")
             ):
@@ -254,7 +262,10 @@ class SQLiteIdempotency(Idempotency):
         if row is None or row[0] < self._max_entries:
             return None
         [ends] = database.execute(_FIRST_END, [agent]).fetchone()
-        return 0.0 if ends is None else float(ends) - now
+        if ends is None:
+            return 0.0
+        # One that is over and not yet deleted takes no room.
+        return float(ends) - now if ends > now else None
 
     def _now(self, database: sqlite3.Connection) -> float:
         """Return the time of the file, which no clock that is set moves."""
@@ -293,7 +304,7 @@ class SQLiteIdempotency(Idempotency):
         text = result.model_dump_json(exclude={"usage", "remaining", "parts"})
         self._set(key, "done", text)
 
-    def _make_room(self, database: sqlite3.Connection) -> None:
+    def _make_room(self, database: sqlite3.Connection, now: float) -> None:
         """Drop results of the agent that has most, if all are too large."""
         sizes = ("page_count", "freelist_count", "page_size")
         pages, free, size = (
@@ -301,6 +312,7 @@ class SQLiteIdempotency(Idempotency):
         )
         # The pages hold the results: the sum of all agents is rarely needed.
         if (pages - free) * size > self._max_bytes:
+            database.execute(_DELETE_EXPIRED, [now, _DELETED_AT_ONCE])
             row = database.execute(_MOST_STORED, [self._max_bytes]).fetchone()
             if row is not None:
                 database.execute(_DROP_OLDEST, [*row, _DROPPED_AT_ONCE])
@@ -309,20 +321,16 @@ class SQLiteIdempotency(Idempotency):
         self._set(key, "unknown", None)
 
     def _set(self, key: str, state: str, result: str | None) -> None:
+        hashed = _hash(key)
         with self._file.transaction() as database:
+            now = self._now(database)
             database.execute(
                 "UPDATE idempotency_keys SET state = ?, result = ?, expires_at = ?"
                 " WHERE key = ? AND owner = ?",
-                [
-                    state,
-                    result,
-                    self._now(database) + self._ttl,
-                    _hash(key),
-                    self._owner.name,
-                ],
+                [state, result, now + self._ttl, hashed, self._owner.name],
             )
             if result is not None:
-                self._make_room(database)
+                self._make_room(database, now)
 
     def _delete(self, key: str, body: CallBody) -> None:
         with self._file.transaction() as database:

@@ -18,6 +18,7 @@ from toolcell.core import (
 )
 from toolcell.tools import SQLiteIdempotency
 from toolcell.tools.spi import MemoryIdempotency
+from toolcell.tools.stores import idempotency, sqlite_idempotency
 from toolcell.tools.stores.idempotency import CallBody
 
 from .conftest import Clock
@@ -106,6 +107,47 @@ async def test_large_results_of_others_drop_nothing_of_an_agent(make: MakeKeys) 
         await keys.claim("a0", CallBody("pay", {}, "a0"), repeatable=False)
 
 
+@pytest.mark.promise("R43")
+async def test_results_that_expired_drop_nothing_of_an_agent(
+    make: MakeKeys, clock: Clock
+) -> None:
+    keys = make(ttl_seconds=60, max_bytes=1_000_000, clock=clock)
+    body = CallBody("pay", {}, "b")
+    for number in range(2):
+        assert keys.take(f"b{number}", body, repeatable=False)
+    for number in range(9):
+        other = CallBody("pay", {}, f"a{number}")
+        assert keys.take(f"a{number}", other, repeatable=False)
+        keys.finish(f"a{number}", large(number))
+    clock.now += 61
+    for number in range(2):
+        keys.finish(f"b{number}", large(number))
+
+    for number in range(2):
+        result = await keys.claim(f"b{number}", body, repeatable=False)
+        assert result is not None and result.content == large(number).content
+    # Agents of which nothing is stored take no room.
+    assert set(counted(keys)) == {"b"}
+
+
+async def test_keys_that_expired_are_deleted_a_few_at_once(
+    make: MakeKeys, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = make(ttl_seconds=60, max_entries=5, clock=clock)
+    for number in range(5):
+        assert keys.take(f"k{number}", PAY_1, repeatable=False)
+        keys.finish(f"k{number}", DONE)
+    clock.now += 61
+
+    for most, name in ((0, "new"), (2, "k4"), (2, "k3")):
+        monkeypatch.setattr(idempotency, "_REMOVED_AT_ONCE", most)
+        monkeypatch.setattr(sqlite_idempotency, "_DELETED_AT_ONCE", most)
+        before = ended(keys)
+        assert keys.take(name, PAY_2, repeatable=False)
+        assert before - most >= ended(keys) >= before - most - 1
+    assert counted(keys) == sums(keys)
+
+
 def test_keys_of_an_older_file_are_of_no_agent(tmp_path: Path) -> None:
     path = tmp_path / "keys.db"
     with contextlib.closing(sqlite3.connect(path)) as older:
@@ -166,6 +208,17 @@ def counted(
     with keys._file.transaction() as database:
         rows = database.execute("SELECT * FROM idempotency_agents").fetchall()
     return {agent: (count, size) for agent, count, size in rows}
+
+
+def ended(keys: MemoryIdempotency | SQLiteIdempotency) -> int:
+    """Return how many keys are stored whose runs ended."""
+    if isinstance(keys, MemoryIdempotency):
+        return sum(len(each.ended) for each in keys._agents.values())
+    with keys._file.transaction() as database:
+        row = database.execute(
+            "SELECT count(*) FROM idempotency_keys WHERE state <> 'running'"
+        ).fetchone()
+    return int(row[0])
 
 
 def sums(keys: MemoryIdempotency | SQLiteIdempotency) -> dict[str, tuple[int, int]]:
