@@ -69,15 +69,15 @@ _COUNT_ALL = """
 INSERT INTO idempotency_agents SELECT agent, count(*),
     total(length(CAST(result AS BLOB))) FROM idempotency_keys GROUP BY agent
 """
-_MOST_STORED = """
-SELECT agent FROM idempotency_agents
-WHERE (SELECT total(bytes) FROM idempotency_agents) > ? ORDER BY bytes DESC LIMIT 1
+_OVER_EQUAL_PART = """
+SELECT agent, bytes FROM idempotency_agents WHERE bytes > ?
+ORDER BY bytes DESC LIMIT ?
 """
-_DROP_OLDEST = """
-UPDATE idempotency_keys SET state = 'gone', result = NULL WHERE key IN
-    (SELECT key FROM idempotency_keys WHERE agent = ? AND state = 'done'
-     ORDER BY expires_at LIMIT ?)
+_OLDEST_RESULTS = """
+SELECT key, length(CAST(result AS BLOB)) FROM idempotency_keys
+WHERE agent = ? AND state = 'done' AND key <> ? ORDER BY expires_at LIMIT ?
 """
+_DROP = "UPDATE idempotency_keys SET state = 'gone', result = NULL WHERE key = ?"
 _DELETE_EXPIRED = """
 DELETE FROM idempotency_keys WHERE key IN
     (SELECT key FROM idempotency_keys WHERE expires_at <= ?
@@ -97,7 +97,7 @@ SELECT min(ends) FROM (
 _DELETED_AT_ONCE = 100
 """A thousand would hold up other calls for tens of milliseconds."""
 
-_DROPPED_AT_ONCE = 100
+_DROPPED_AT_ONCE = 1000
 
 
 def uptime() -> float:
@@ -130,13 +130,13 @@ class SQLiteIdempotency(Idempotency):
         path: The file, on a local disk; it is made if it is missing.
         ttl_seconds: Seconds for which a result is stored; default a day. When it is
             reached the key is free again.
-        max_entries: Keys of one agent; default 1,000,000, some 300 bytes each. When it
+        max_entries: Keys of one agent; default 1,000,000, some 450 bytes each. When it
             is reached the agent's calls under new keys are refused; the error says when
             a key ends.
-        max_bytes: Bytes of results; default 1 GiB. When it is reached the oldest of the
-            agent that has most are dropped, a hundred for each new one. Their keys
-            stay: a repeated call fails and says that it ran, and a tool that may be
-            repeated runs again.
+        max_bytes: Bytes of results; default 1 GiB. The file is larger: a result of 1
+            KiB takes some 5 KiB of it. When it is reached the oldest of the agent that
+            has most are dropped. Their keys stay: a repeated call fails and says that
+            it ran, and a tool that may be repeated runs again.
         busy_seconds: Seconds to wait while another process writes; default 1. When it
             is reached StoreUnavailableError is raised.
         clock: Returns the seconds since the machine was started.
@@ -304,18 +304,31 @@ class SQLiteIdempotency(Idempotency):
         text = result.model_dump_json(exclude={"usage", "remaining", "parts"})
         self._set(key, "done", text)
 
-    def _make_room(self, database: sqlite3.Connection, now: float) -> None:
-        """Drop results of the agent that has most, if all are too large."""
+    def _make_room(self, database: sqlite3.Connection, new: str, now: float) -> None:
+        """Drop results where most are, if all are too large, but not a new one.
+
+        An agent whose results fit in an equal part of the room loses none.
+        """
         sizes = ("page_count", "freelist_count", "page_size")
         pages, free, size = (
             database.execute(f"PRAGMA {name}").fetchone()[0] for name in sizes
         )
         # The pages hold the results: the sum of all agents is rarely needed.
-        if (pages - free) * size > self._max_bytes:
-            database.execute(_DELETE_EXPIRED, [now, _DELETED_AT_ONCE])
-            row = database.execute(_MOST_STORED, [self._max_bytes]).fetchone()
-            if row is not None:
-                database.execute(_DROP_OLDEST, [*row, _DROPPED_AT_ONCE])
+        if (pages - free) * size <= self._max_bytes:
+            return
+        database.execute(_DELETE_EXPIRED, [now, _DELETED_AT_ONCE])
+        agents, stored = database.execute(
+            "SELECT count(*), total(bytes) FROM idempotency_agents"
+        ).fetchone()
+        excess = stored - self._max_bytes
+        if excess <= 0:
+            return
+        part = self._max_bytes / agents
+        over = database.execute(_OVER_EQUAL_PART, [part, _DROPPED_AT_ONCE]).fetchall()
+        for agent, held in over:
+            excess -= _drop_oldest(database, agent, new, min(excess, held - part))
+            if excess <= 0:
+                return
 
     def _mark_unknown(self, key: str, body: CallBody) -> None:
         self._set(key, "unknown", None)
@@ -330,7 +343,7 @@ class SQLiteIdempotency(Idempotency):
                 [state, result, now + self._ttl, hashed, self._owner.name],
             )
             if result is not None:
-                self._make_room(database, now)
+                self._make_room(database, hashed, now)
 
     def _delete(self, key: str, body: CallBody) -> None:
         with self._file.transaction() as database:
@@ -338,6 +351,20 @@ class SQLiteIdempotency(Idempotency):
                 "DELETE FROM idempotency_keys WHERE key = ? AND owner = ?",
                 [_hash(key), self._owner.name],
             )
+
+
+def _drop_oldest(
+    database: sqlite3.Connection, agent: str, new: str, excess: float
+) -> int:
+    """Drop results of an agent, but not a new one; return the bytes that are free."""
+    free, keys = 0, []
+    for key, size in database.execute(_OLDEST_RESULTS, [agent, new, _DROPPED_AT_ONCE]):
+        free += size
+        keys.append((key,))
+        if free >= excess:
+            break
+    database.executemany(_DROP, keys)
+    return free
 
 
 def _count_by_agent(database: sqlite3.Connection) -> None:

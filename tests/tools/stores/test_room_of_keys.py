@@ -130,6 +130,29 @@ async def test_results_that_expired_drop_nothing_of_an_agent(
     assert set(counted(keys)) == {"b"}
 
 
+@pytest.mark.promise("R43")
+async def test_a_new_result_is_stored_whatever_others_have(tmp_path: Path) -> None:
+    keys = SQLiteIdempotency(tmp_path / "keys.db", max_bytes=1_000_000)
+    small = CallBody("pay", {}, "b")
+    assert keys.take("small", small, repeatable=False)
+    keys.finish("small", large(1))
+    for number in range(21):
+        # Each is of the agent that has most.
+        content = "x" * (950_000 if number == 0 else 100_000 + number)
+        body = CallBody("pay", {}, f"a{number}")
+        assert keys.take(f"{number}", body, repeatable=False)
+        keys.finish(f"{number}", ToolResult(call_id="1", name="pay", content=content))
+        again = await keys.claim(f"{number}", body, repeatable=False)
+        assert again is not None and again.content == content
+        if number == 0:
+            # It takes no room from an agent that has less than its part.
+            assert await keys.claim("small", small, repeatable=False) is not None
+
+    sizes = [size for _, size in counted(keys).values()]
+    assert 800_000 < sum(sizes) <= 1_000_000 + max(sizes)
+    keys.close()
+
+
 async def test_keys_that_expired_are_deleted_a_few_at_once(
     make: MakeKeys, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,12 +271,15 @@ def large(number: int) -> ToolResult:
 @pytest.mark.promise("A13")
 async def test_results_take_no_more_room_than_they_may(make: MakeKeys) -> None:
     narrow = make(max_bytes=1_000_000)
-    for number in range(200):
+    for number in range(60):
         key = f"k{number}"
         assert await narrow.claim(key, PAY_1, repeatable=False) is None
         narrow.finish(key, large(number))
         assert sum(size for _, size in counted(narrow).values()) <= 1_000_000
+        assert await narrow.claim(key, PAY_1, repeatable=False) is not None
     assert counted(narrow) == sums(narrow)
+    # No more are dropped than have to be.
+    assert sum(size for _, size in counted(narrow).values()) > 850_000
 
     # What ran is not run again, and another call under its id is still an error.
     with pytest.raises(ToolExecutionError, match="ran already") as caught:
