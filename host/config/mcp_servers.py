@@ -236,5 +236,5 @@ def _paths_in(texts: Iterable[str]) -> Iterator[str]:
         for part in filter(None, parts):
             yield part
             yield _OPTION.sub("", part)
-            if re.match("-[^-]", part):
+            if re.match("-[^-].", part, re.DOTALL):
                 yield part[2:]

@@ -260,6 +260,16 @@ def test_the_variables_that_the_guide_calls_code_are_no_data() -> None:
         assert (Path("/data/x") in server.host_files) == (name != "DB_PATH"), name
 
 
+def test_an_option_of_one_letter_names_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    servers = '{ a = { where = "host", command = "npx", args = ["-y", "x"] } }'
+    monkeypatch.chdir(tmp_path)
+
+    assert configured(tmp_path, "+data", TOOLCELL__TOOLS__MCP=servers).sandbox.mounts
+
+
 def test_no_cell_writes_beside_what_a_server_on_the_host_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
