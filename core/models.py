@@ -23,6 +23,9 @@ json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _FIELD = 200
 """Characters of the name of a field in an error; the rest is left out."""
 
+_REASON = 1_000
+"""Characters of a reason in an error; the rest is left out."""
+
 _PROBLEMS = 20
 """Problems that an error names; the others are counted."""
 
@@ -83,6 +86,21 @@ def construct_unchecked(kind: type[_M], fields: dict[str, Any], given: set[str])
     return made
 
 
+def problems_of(error: ValidationError) -> list[tuple[str, str]]:
+    """Return the first problems of values: the field of each, and the reason.
+
+    A stranger may have written what stands in both, so they are cut.
+    """
+    found = error.errors(include_input=False, include_url=False)[:_PROBLEMS]
+    return [
+        (
+            ".".join(map(str, item["loc"]))[:_FIELD],
+            item["msg"].removeprefix("Value error, ")[:_REASON],
+        )
+        for item in found
+    ]
+
+
 class FrozenModel(BaseModel):
     """Frozen, unknown keys refused; a bad value is one of our errors.
 
@@ -130,18 +148,13 @@ class FrozenModel(BaseModel):
     @classmethod
     def refused(cls, error: ValidationError) -> ToolcellError:
         """Return the error of values that do not validate, with its first problems."""
-        found = error.errors(include_input=False, include_url=False)
         problems = [
-            {
-                # A stranger may have written the names.
-                "field": ".".join(map(str, item["loc"]))[:_FIELD] or cls.__name__,
-                "reason": item["msg"].removeprefix("Value error, "),
-            }
-            for item in found[:_PROBLEMS]
+            {"field": field or cls.__name__, "reason": reason}
+            for field, reason in problems_of(error)
         ]
         text = "; ".join(f"{item['field']}: {item['reason']}" for item in problems)
-        if len(found) > _PROBLEMS:
-            text += f"; and {len(found) - _PROBLEMS} more"
+        if more := error.error_count() - len(problems):
+            text += f"; and {more} more"
         return cls.refusal(
             f"{cls.__name__} is not valid: {text}",
             hint=cls.refusal_hint,

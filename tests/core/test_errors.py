@@ -20,6 +20,7 @@ from toolcell.core import (
     FlowError,
     GuardError,
     InvalidInputError,
+    Message,
     ModelError,
     ModelThrottledError,
     SandboxError,
@@ -313,6 +314,15 @@ def test_names_that_a_stranger_writes_make_no_long_error() -> None:
         assert (size < 6_000, longest) == (True, 200)
     assert len(names) == 20
     assert "; and 30 more" in str(caught.value)
+
+
+@pytest.mark.promise("R66")
+def test_a_kind_that_a_stranger_writes_makes_no_long_error() -> None:
+    parts = [{"type": "z" * 4_000_000}]
+    with pytest.raises(InvalidInputError) as caught:
+        Message.model_validate({"role": "user", "content": "", "parts": parts})
+
+    assert len(str(caught.value)) < 3_000
 
 
 @pytest.mark.promise("LC-15")

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolcell.core import CellLostError
+from toolcell.core.models import problems_of
 from toolcell.guard import ActionGuard, called_by
 from toolcell.tools import Operation, RunContext, ToolExecutor
 from toolcell.tools.spi import NO_COST
@@ -165,6 +166,6 @@ def _checked(model: type[A], values: Mapping[str, object], what: str) -> A:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = "".join(f" {each}:" for each in first["loc"])
-        raise APIError(400, f"{what} cannot be done:{where} {first['msg']}") from None
+        field, reason = problems_of(error)[0]
+        where = f" {field}:" if field else ""
+        raise APIError(400, f"{what} cannot be done:{where} {reason}") from None

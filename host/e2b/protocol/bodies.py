@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse, Response
 
+from toolcell.core.models import problems_of
+
 from ...http.bodies import parse
 from .errors import APIError
 
 _MAX_PAGE = 100
-_FIELD = 200
-"""Characters of the name of a field in an error."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -23,9 +23,8 @@ def parsed(model: type[M], data: bytes) -> M:
     try:
         return model.model_validate(parse(data or b"{}"))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))[:_FIELD] or "the body"
-        raise APIError(400, f"{where}: {first['msg']}") from None
+        field, reason = problems_of(error)[0]
+        raise APIError(400, f"{field or 'the body'}: {reason}") from None
 
 
 def page(found: list[dict[str, Any]], query: Mapping[str, str]) -> Response:
