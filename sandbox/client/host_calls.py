@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 from pydantic_core import to_json
 
 from toolcell.core import CellLostError, InvalidInputError
@@ -119,6 +120,8 @@ class CallServer:
     async def _answer(self, number: int, text: bytes) -> None:
         answer_for(self._clock)
         async with self._room:
+            # A call that waits for room can get it from one that the end cancels.
+            await anyio.lowlevel.checkpoint_if_cancelled()
             answer = await self._outcome(text)
         encoded = self._encoded({"id": number, **answer})
         async with self._sending:

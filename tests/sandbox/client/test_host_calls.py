@@ -12,7 +12,8 @@ import pytest
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import ExecutionResult, HostCalls, Limits, SandboxManager
-from toolcell.sandbox.client.host_calls import answer_as_json
+from toolcell.sandbox.client.host_calls import CallServer, answer_as_json
+from toolcell.sandbox.network.run_clock import RunClock
 
 pytestmark = pytest.mark.anyio
 
@@ -184,6 +185,31 @@ async def test_the_end_of_a_run_ends_its_calls(sandbox: SandboxManager) -> None:
 
     assert result.value == 1
     assert host.at_work == 0
+
+
+async def test_a_call_that_waits_for_room_does_not_begin_at_the_end_of_its_run() -> (
+    None
+):
+    begun: list[str] = []
+
+    async def answer(
+        name: str, arguments: list[Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
+        begun.append(name)
+        await anyio.sleep_forever()
+        return {}
+
+    async def send(header: dict[str, Any], payload: Any = b"") -> None:
+        pytest.fail("no call was answered")
+
+    calls = HostCalls(names=NAMES, handler=answer, max_concurrency=1)
+    hangs = json.dumps({"name": "hang", "args": [], "kwargs": {}}).encode()
+    async with CallServer(calls, send, RunClock(anyio.sleep, 0)) as server:
+        server.serve(b"00000001" + hangs)
+        await anyio.wait_all_tasks_blocked()
+        server.serve(b"00000002" + hangs)
+
+    assert begun == ["hang"]
 
 
 async def test_a_call_that_hangs_meets_the_deadline(sandbox: SandboxManager) -> None:
