@@ -92,8 +92,7 @@ class Vouching:
         if vouched is not None:
             mine |= self._with_vouchers(vouched.voucher)
         others = set(request.approved_by) - {person_id}
-        same = mine & (others | self._voters(request.id, person_id))
-        if approves and same:
+        if approves and (same := mine & (others | self._voters(request.id, person_id))):
             raise InvalidInputError(
                 f"one who approved already could be you: {min(same)} let a passkey in",
                 hint="another person has to approve this call",
@@ -128,11 +127,13 @@ class Vouching:
         )
         return {row[0] for row in rows}
 
-    def marks(self, request_id: str) -> list[tuple[str, str]]:
-        """Return who voted with a passkey that another person let in, and that one."""
-        rows = self._file.run(
-            "SELECT DISTINCT person_id, could_be FROM votes"
-            " WHERE request_id = ? AND could_be != person_id ORDER BY 1, 2",
-            (request_id,),
-        )
-        return [(row[0], row[1]) for row in rows]
+    def marks(self) -> dict[str, list[tuple[str, str]]]:
+        """Return by request who answered with a passkey that another person let in,
+        and that one."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for request_id, person_id, voucher in self._file.run(
+            "SELECT DISTINCT request_id, person_id, could_be FROM votes"
+            " WHERE could_be != person_id ORDER BY 1, 2, 3"
+        ):
+            found.setdefault(request_id, []).append((person_id, voucher))
+        return found

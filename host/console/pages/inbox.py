@@ -27,8 +27,6 @@ async def show(visit: Visit) -> Response:
     given_up = [request for request in pending if not request.is_waited_for(now)]
     recent = await approvals.recent(limit=LATEST + len(pending))
     answered = [each for each in recent if each.state(now) != "waiting"][:LATEST]
-    voted = [request for request in pending if request.approved_by]
-    voted += [record.request for record in answered]
     return visit.render(
         "inbox.html",
         waiting=len(waiting),
@@ -36,7 +34,7 @@ async def show(visit: Visit) -> Response:
         given_up=await _shown(visit, given_up[::-1]),
         grants=await approvals.grants(),
         answered=answered,
-        marks={each.id: visit.console.vouching.marks(each.id) for each in voted},
+        marks=visit.console.vouching.marks(),
         now=now,
     )
 

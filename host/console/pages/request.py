@@ -100,7 +100,7 @@ async def _page(
         record.request.call.agent_id or "",
         shown=await show_request(visit.sources, record.request, opened=opened),
         record=record,
-        marks=visit.console.vouching.marks(record.request.id),
+        marks=visit.console.vouching.marks().get(record.request.id, ()),
         state=record.state(now),
         now=now,
         times=[each for each in GRANTS if each <= HOUR or visit.person.has("admin")],
