@@ -361,8 +361,11 @@ class MemoryIdempotency(Idempotency):
         while self._bytes > self._max_bytes:
             if self._first_ends[0][0] <= now:
                 self._remove_expired(now)
-            else:
-                self._shrink(max(self._agents.values(), key=attrgetter("bytes")))
+                continue
+            most = max(self._agents.values(), key=attrgetter("bytes"))
+            part = self._max_bytes / len(self._agents)
+            while self._bytes > self._max_bytes and most.bytes > part:
+                self._shrink(most)
 
     def _remove(self, mine: _AgentKeys, key: str) -> None:
         removed = mine.ended.pop(key, None)
