@@ -214,14 +214,14 @@ class SQLiteIdempotency(Idempotency):
     def _claim_if_free(
         self, key: str, body: CallBody, repeatable: bool
     ) -> KeyEntry | None:
-        hashed, wait = body.hashed, None
+        hashed, hashed_key, wait = body.hashed, _hash(key), None
         with self._file.transaction() as database:
             now = self._now(database)
             database.execute(_DELETE_EXPIRED, [now, _DELETED_AT_ONCE])
             row = database.execute(
                 "SELECT expires_at <= ?, body, state, owner, result"
                 " FROM idempotency_keys WHERE key = ?",
-                [now, _hash(key)],
+                [now, hashed_key],
             ).fetchone()
             is_free = row is None or row[0]
             entry = None if is_free else self._entry(hashed, *row[1:])
@@ -233,20 +233,20 @@ class SQLiteIdempotency(Idempotency):
                     database.execute(
                         "UPDATE idempotency_keys SET state = 'unknown', expires_at = ?"
                         " WHERE key = ? AND expires_at IS NULL",
-                        [now + self._ttl, _hash(key)],
+                        [now + self._ttl, hashed_key],
                     )
                 return entry
             if row is None:
                 wait = self._wait_for_room(database, body.agent, now)
             else:
                 database.execute(
-                    "DELETE FROM idempotency_keys WHERE key = ?", [_hash(key)]
+                    "DELETE FROM idempotency_keys WHERE key = ?", [hashed_key]
                 )
             if wait is None:
                 database.execute(
                     "INSERT INTO idempotency_keys"
                     " VALUES (?, ?, 'running', ?, NULL, NULL, ?)",
-                    [_hash(key), hashed, self._owner.name, body.agent],
+                    [hashed_key, hashed, self._owner.name, body.agent],
                 )
         if wait is not None:
             raise too_many_keys(self._max_entries, wait)
