@@ -13,6 +13,7 @@ import os
 import re
 import time
 
+from ..kernel.process_tree import stat_of
 from ..workdir.path_steps import acting_as
 from .hiding import Hiding
 
@@ -124,9 +125,8 @@ class ProcessMemory:
 
     def _count_hidden(self, pid: str) -> None:
         """Count a process whose files cannot be seen, if it has not just ended."""
-        # The name before the last parenthesis may hold anything. From proc(5): field 3
-        # is the state, CPU times are 14 and 15.
-        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        # From proc(5): field 3 is the state, CPU times are 14 and 15.
+        fields = stat_of(pid)
         if fields and resident_bytes(pid):
             cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS
             asleep = fields[0] != b"R"

@@ -257,12 +257,7 @@ class ResourceAccounting:
         ticks = (ended.children_user + ended.children_system) * _TICKS
         ours = [str(self.notifier)] if self.notifier else []
         for pid in [*self._processes(), *ours]:
-            try:
-                with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except OSError:
-                continue
-            ticks += sum(int(field) for field in fields[11:15])
+            ticks += sum(map(int, process_tree.stat_of(pid)[11:15]))
         return ticks / _TICKS
 
 

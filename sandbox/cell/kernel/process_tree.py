@@ -55,14 +55,26 @@ def is_below(pid: int, ancestor: int) -> bool:
     return False
 
 
+def stat_of(pid: int | str, thread: str = "") -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the third on; none if it is gone.
+
+    Args:
+        pid: The process.
+        thread: One of its threads; empty for the process.
+    """
+    path = f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat"
+    try:
+        with open(path, "rb") as file:
+            # The name before the last parenthesis may hold anything.
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
 def _parent(pid: int) -> int:
     """Return the parent of a process; 0 if there is none."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            # The name before the last parenthesis may hold anything.
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
+    fields = stat_of(pid)
+    return int(fields[1]) if fields else 0
 
 
 def _listed(parent: int) -> list[int]:

@@ -14,7 +14,7 @@ import signal
 import time
 
 from ..kernel import process_tree
-from .process import stat_of
+from ..kernel.process_tree import stat_of
 
 _STOPPED = b"T"
 # Stopped, ended, or in a system call that it leaves stopped.

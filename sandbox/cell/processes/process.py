@@ -10,6 +10,7 @@ import struct
 import termios
 import time
 
+from ..kernel.process_tree import stat_of
 from ..wire.contract import PIECE_BYTES, WINDOW_BYTES
 
 TYPE_CHECKING = False
@@ -176,18 +177,3 @@ def _members_of(session: int) -> list[int]:
     """Return the processes of a session. From proc(5): it is the sixth field."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return [pid for pid in pids if stat_of(pid)[3:4] == [b"%d" % session]]
-
-
-def stat_of(pid: int, thread: str = "") -> list[bytes]:
-    """Return the fields of /proc/PID/stat from the third on; none if it is gone.
-
-    Args:
-        pid: The process.
-        thread: One of its threads; empty for the process.
-    """
-    path = f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat"
-    try:
-        with open(path, "rb") as file:
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
