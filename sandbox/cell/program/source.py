@@ -58,11 +58,9 @@ def place_run(code: bytes, namespace: dict[str, Any], stem: str = "main") -> str
             _write(path, code)
         except BaseException:
             # There is no room, or an audit hook of the program forbids it.
-            forget(path)
             return path
-        if _last:
-            # Its text is still known here; only this run can start who reads it.
-            forget(_last)
+        # Its text is still known here; only this run can start who reads it.
+        forget_last()
         _last = namespace["__file__"] = path
     return path
 
@@ -74,7 +72,7 @@ def forget_last() -> None:
 
 
 def forget(path: str) -> None:
-    """Remove a file that `place_run` has written."""
+    """Remove a file that was written here."""
     try:
         os.unlink(path)
     except BaseException:
@@ -97,8 +95,13 @@ def remember(path: str, code: bytes) -> None:
 def _write(path: str, code: bytes) -> None:
     with open(os.open(path, _NEW, 0o644), "wb", buffering=0) as file:
         view = memoryview(code)
-        while view:
-            view = view[file.write(view) :]
+        try:
+            while view:
+                view = view[file.write(view) :]
+        except BaseException:
+            # A part of a program is none.
+            forget(path)
+            raise
 
 
 def _holds(path: str, code: bytes) -> bool:
