@@ -89,9 +89,9 @@ def leave(code: int) -> NoReturn:
     those from before would do costs over a millisecond.
     """
     try:
-        if linux is not None and _loaded_library:
-            linux.leave(code)
         if linux is not None:
+            if _loaded_library:
+                linux.leave(code)
             linux.flush_streams()
     finally:
         os._exit(code)
