@@ -276,8 +276,8 @@ class Redactor:
             if not room.take(min(len(name), TEXT_CHARACTERS)):
                 shown[LEFT_OUT] = f"[{len(values) - number} values left out]"
                 break
-            secret, label = _described(_end_of_name(name))
             is_plain = len(name) <= _NAME_CHARACTERS and _ESCAPE not in name
+            secret, label = _described(name if is_plain else _end_of_name(name))
             if self._known is not None or not is_plain:
                 label = self.text(name)
             while label in shown:
