@@ -69,9 +69,11 @@ def why_no_folder(mounts: Iterable[Mounted], servers: Iterable[str]) -> str:
         mounts: The mounts of all cells.
         servers: The names of those that run where this process was started.
     """
-    for mount, name in product(mounts, servers):
+    name = next(iter(servers), "")
+    way = places_on_the_way(_BESIDE)
+    for mount in mounts if name else ():
         source = mount.way[-1]
-        if not mount.read_only and _place_changed(source, places_on_the_way(_BESIDE)):
+        if not mount.read_only and _place_changed(source, way):
             return (
                 f"{mount.where}: {source} would let programs change what lies in "
                 f"{Path.cwd()}, where this program was started; for the server "
