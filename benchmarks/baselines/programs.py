@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,9 @@ from harness.measure import BURST, SLOW_BURST, Contender, Missing, WrongResult
 
 PYTHON = "/usr/bin/python3"
 """The interpreter of both sides where cells are processes of this machine."""
+
+TOOLCELL = str(Path(sys.executable).with_name("toolcell"))
+"""The command of the environment that measures."""
 
 HELLO = "print(1)"
 _WARM = f"""\

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from baselines.programs import TOOLCELL
 from harness.measure import (
     Contender,
     Missing,
@@ -25,8 +26,7 @@ from harness.measure import (
 from harness.options import Options
 
 _GATE = 1.15
-_TOOLCELL = str(Path(sys.executable).with_name("toolcell"))
-_SERVE = [_TOOLCELL, "serve", "--json", "--config"]
+_SERVE = [TOOLCELL, "serve", "--json", "--config"]
 _OURS = """
 from toolcell.tools import tool
 
@@ -128,7 +128,7 @@ async def _compare(work: str, connect: Connect, options: Options) -> list[Row]:
 
 
 def _token(folder: str) -> str:
-    create = [_TOOLCELL, "tokens", "create", "--agent", "a", "--config", "kept.toml"]
+    create = [TOOLCELL, "tokens", "create", "--agent", "a", "--config", "kept.toml"]
     done = subprocess.run(
         create, cwd=folder, check=True, capture_output=True, text=True
     )

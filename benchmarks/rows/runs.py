@@ -340,7 +340,7 @@ async def cpu_bound(options: Options) -> list[Row]:
 
 async def command_line(options: Options) -> list[Row]:
     """The whole process of `toolcell run hello.py`, `--version` and `--help`."""
-    here = str(Path(sys.executable).with_name("toolcell"))
+    here = programs.TOOLCELL
     programs.needs(here)
     with installed.toolcell() as toolcell, TemporaryDirectory() as folder:
         hello = Path(folder, "hello.py")
@@ -374,7 +374,7 @@ async def command_line(options: Options) -> list[Row]:
 
 async def doctor(options: Options) -> list[Row]:
     """The whole process of `toolcell doctor`, where no engine answers."""
-    here = str(Path(sys.executable).with_name("toolcell"))
+    here = programs.TOOLCELL
     programs.needs(here)
     command = ["env", "DOCKER_HOST=unix:///nowhere/docker.sock", here, "doctor"]
     contender = programs.command(

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -15,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-from baselines.programs import PYTHON
+from baselines.programs import PYTHON, TOOLCELL
 from harness.measure import (
     Contender,
     Missing,
@@ -29,7 +28,6 @@ from harness.options import Options
 
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 
-_TOOLCELL = str(Path(sys.executable).with_name("toolcell"))
 _MEGABYTES = 100
 _SIZE = _MEGABYTES * 1024 * 1024
 _ADDED_MS = 10
@@ -101,10 +99,10 @@ def _client() -> Iterator[_Client]:
         raise Missing("the extra sandbox-api is not installed") from None
     with TemporaryDirectory() as folder:
         Path(folder, "toolcell.toml").write_text(_CONFIG)
-        create = [_TOOLCELL, "tokens", "create", "--agent", "a", "--form", "e2b"]
+        create = [TOOLCELL, "tokens", "create", "--agent", "a", "--form", "e2b"]
         done = subprocess.run(create, cwd=folder, check=True, capture_output=True)
         key = done.stdout.decode().strip()
-        serve = [_TOOLCELL, "serve", "--json", "--sandbox-api", "127.0.0.1:0"]
+        serve = [TOOLCELL, "serve", "--json", "--sandbox-api", "127.0.0.1:0"]
         with subprocess.Popen(serve, cwd=folder, stdout=subprocess.PIPE) as server:
             try:
                 assert server.stdout is not None
