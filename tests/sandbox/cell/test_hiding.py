@@ -59,7 +59,7 @@ def test_what_shows_its_files_begins_anew() -> None:
 
 def test_a_number_that_was_free_is_another_process() -> None:
     hiding = Hiding()
-    for look in range(5):
+    for look in range(6):
         hiding.hides("7", look / 5, 0, asleep=True)
     hiding.forget_all_but({"8"})
 
