@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from toolcell.sandbox import SandboxManager
+from toolcell.sandbox import ExecutionResult, SandboxManager
 
 from ..conftest import (
     CONFINED,
@@ -300,6 +300,36 @@ whole["value"]
 """
 
 
+def given_marks(marked: tuple[str, ...] = MARKED) -> dict[str, Any]:
+    """Return what a program is given to leave its marks."""
+    given: dict[str, Any] = {
+        "inputs": {
+            "parts": {name: mark_of(name).split() for name in marked},
+            "given": mark_of("inputs") + " " * 20_000,
+        }
+    }
+    if "stdin" in marked:
+        given["stdin"] = mark_of("stdin").encode()
+    if "secret" in marked:
+        given["secrets"] = {"GIVEN": SecretStr(mark_of("secret"))}
+    return given
+
+
+async def after_marks(
+    sandbox: SandboxManager, look: str, given: dict[str, Any], **options: Any
+) -> ExecutionResult:
+    """Return the result of a program in the cell of one that has left its marks."""
+    for attempt in range(20):
+        agent = f"agent {attempt}"
+        first = await sandbox.run(LEAVE_MARKS, agent_id=agent, **given)
+        second = await sandbox.run(look, agent_id=agent, **options)
+        assert (first.status, second.status) == ("ok", "ok"), (first, second)
+        # A slow machine may not have made the cell new in time.
+        if second.isolation is not None and second.isolation.reused:
+            return second
+    raise AssertionError("no cell was reused")
+
+
 def fork_from_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have programs forked from the process that reads what the host sends."""
     zygote = "self._zygote is not None:\n            child"
@@ -322,29 +352,12 @@ async def test_no_memory_of_the_next_program_has_a_word_of_the_last_one(
 ) -> None:
     if not hidden:
         fork_from_the_supervisor(monkeypatch)
-    parts = {name: mark_of(name).split() for name in MARKED}
-    inputs = {"parts": parts, "given": mark_of("inputs") + " " * 20_000}
-    look = look_for_marks()
+    look, given = look_for_marks(), given_marks()
     config = backend.config(programs_per_cell=1000)
     async with SandboxManager(config) as sandbox:
-        for attempt in range(20):
-            agent = f"agent {attempt}"
-            first = await sandbox.run(
-                LEAVE_MARKS,
-                inputs=inputs,
-                stdin=mark_of("stdin").encode(),
-                agent_id=agent,
-            )
-            second = await sandbox.run(look, agent_id=agent)
-            assert (first.status, second.status) == ("ok", "ok"), (first, second)
-            # A slow machine may not have made the cell new in time.
-            if second.isolation is not None and second.isolation.reused:
-                break
-        whole = await sandbox.run(
-            f"{LEAVE_MARKS}{look}", inputs=inputs, stdin=mark_of("stdin").encode()
-        )
+        second = await after_marks(sandbox, look, given)
+        whole = await sandbox.run(f"{LEAVE_MARKS}{look}", **given)
 
-    assert second.isolation is not None and second.isolation.reused
     assert whole.value == list(range(len(MARKED)))
     assert bool(second.value) is not hidden, second.value
 
@@ -356,6 +369,7 @@ async def test_what_is_left_in_shared_memory_ends_a_confined_cell() -> None:
     need_shared_memory()
     try:
         async with SandboxManager(CONFINED.config(programs_per_cell=1000)) as sandbox:
+            await after_marks(sandbox, "1", given_marks())
             first = await sandbox.run(f"open('{left}', 'w')", agent_id="a")
             second = await sandbox.run("1", agent_id="a")
         assert (first.status, second.status) == ("ok", "ok"), (first, second)
@@ -374,7 +388,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class SearchedWhenItStops:
-    """Takes the output of a program in; searches its memory, and has it go on."""
+    """Takes the output of programs in; searches their memory, and has them go on."""
 
     def __init__(self) -> None:
         self._said = b""
@@ -383,8 +397,9 @@ class SearchedWhenItStops:
     def __call__(self, stream: str, data: bytes) -> None:
         self._said += data
         stops = re.search(rb"stops (\d+)\.", self._said)
-        if stops is None or self.found is not None:
+        if stops is None:
             return
+        self._said = b""
         pid = int(stops[1])
         folder = f"/proc/{pid}"
         until = time.monotonic() + 60
@@ -409,26 +424,16 @@ async def test_no_memory_of_the_next_confined_program_has_a_word_of_the_last_one
     """It cannot look at its own memory, so this machine does."""
     if not hidden:
         fork_from_the_supervisor(monkeypatch)
-    parts = {name: mark_of(name).split() for name in MARKED}
-    inputs = {"parts": parts, "given": mark_of("inputs") + " " * 20_000}
-    given: dict[str, Any] = {"inputs": inputs, "stdin": mark_of("stdin").encode()}
+    given, search = given_marks(), SearchedWhenItStops()
     async with SandboxManager(CONFINED.config(programs_per_cell=1000)) as sandbox:
-        for attempt in range(20):
-            agent, searched = f"agent {attempt}", SearchedWhenItStops()
-            first = await sandbox.run(LEAVE_MARKS, agent_id=agent, **given)
-            second = await sandbox.run(STOPS, agent_id=agent, on_output=searched)
-            assert (first.status, second.status) == ("ok", "ok"), (first, second)
-            # A slow machine may not have made the cell new in time.
-            if second.isolation is not None and second.isolation.reused:
-                break
-        both = SearchedWhenItStops()
-        await sandbox.run(f"{LEAVE_MARKS}{STOPS}", on_output=both, **given)
+        second = await after_marks(sandbox, STOPS, given, on_output=search)
+        found = search.found
+        await sandbox.run(f"{LEAVE_MARKS}{STOPS}", on_output=search, **given)
 
-    assert second.isolation is not None and second.isolation.reused
-    assert second.isolation.level == "confined"
-    assert both.found == list(range(len(MARKED)))
-    assert searched.found is not None
-    assert bool(searched.found) is not hidden, searched.found
+    assert second.isolation is not None and second.isolation.level == "confined"
+    assert search.found == list(range(len(MARKED)))
+    assert found is not None
+    assert bool(found) is not hidden, found
 
 
 @pytest.mark.promise("P-33", "R52")
@@ -440,14 +445,7 @@ async def test_no_memory_of_a_fresh_run_has_a_word_of_its_session(
     if not hidden:
         fork_from_the_supervisor(monkeypatch)
     marked = (*(each for each in MARKED if each != "stdin"), "secret")
-    given: dict[str, Any] = {
-        "inputs": {
-            "parts": {name: mark_of(name).split() for name in marked},
-            "given": mark_of("inputs") + " " * 20_000,
-        },
-        "secrets": {"GIVEN": SecretStr(mark_of("secret"))},
-    }
-    look = look_for_marks(marked)
+    look, given = look_for_marks(marked), given_marks(marked)
     async with (
         SandboxManager(backend.config()) as sandbox,
         sandbox.session() as session,
