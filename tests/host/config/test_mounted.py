@@ -9,6 +9,7 @@ import pytest
 
 from toolcell.core import ConfigError
 from toolcell.host import HostConfig
+from toolcell.host.config import mcp_servers
 from toolcell.host.config.mcp_servers import MCPServerConfig
 
 from ...support.paths import ROOT
@@ -252,7 +253,7 @@ def test_the_variables_that_the_guide_calls_code_are_no_data() -> None:
     table = page.partition("| of | variables that are code |")[2].partition("\n\n")[0]
     names = re.findall(r"`(\w+)`", table)
 
-    assert {"PATH", "PYTHONPATH", "LD_AUDIT", "PERL5LIB", "RUBYOPT"} <= {*names}
+    assert sorted(names) == sorted(vars(mcp_servers)["_OF_CODE"])
     for name in [*names, "npm_config_prefix", "DB_PATH"]:
         server = MCPServerConfig(
             where="host", command="a", data=(Path("/data"),), env={name: "/b:/data/x"}
