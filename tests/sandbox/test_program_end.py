@@ -68,20 +68,6 @@ async def test_the_end_of_a_program(sandbox: Sandbox, name: str) -> None:
     assert sizes == SIZES.get(name, {})
 
 
-FORK = "import os, sys\nx, pid = 1, os.fork()\nif pid == 0:\n    {}\n"
-PARENT = "if pid:\n    code = os.WEXITSTATUS(os.waitpid(pid, 0)[1])\n    x = 2\n"
-CHILDREN = {
-    "pass": 0,
-    "sys.exit(3)": 3,
-    "exit(4)": 4,
-    "raise SystemExit('no')": 1,
-    "1 / 0": 1,
-    "raise KeyboardInterrupt": 1,
-    "os._exit(5)": 5,
-    "import atexit; atexit.register(os._exit, 6)": 6,
-}
-
-
 @pytest.mark.promise("FP18")
 async def test_text_of_c_is_printed_by_the_end_of_its_cell(sandbox: Sandbox) -> None:
     """After what Python printed, as a program of plain Python has it."""
@@ -97,6 +83,20 @@ async def test_text_of_c_is_printed_by_the_end_of_its_cell(sandbox: Sandbox) -> 
             (f"{spoilt}sys.addaudithook(refuse)", "e\nf"),
         ):
             assert (await session.run(program)).stdout == stdout
+
+
+FORK = "import os, sys\nx, pid = 1, os.fork()\nif pid == 0:\n    {}\n"
+PARENT = "if pid:\n    code = os.WEXITSTATUS(os.waitpid(pid, 0)[1])\n    x = 2\n"
+CHILDREN = {
+    "pass": 0,
+    "sys.exit(3)": 3,
+    "exit(4)": 4,
+    "raise SystemExit('no')": 1,
+    "1 / 0": 1,
+    "raise KeyboardInterrupt": 1,
+    "os._exit(5)": 5,
+    "import atexit; atexit.register(os._exit, 6)": 6,
+}
 
 
 @pytest.mark.promise("FP2")
