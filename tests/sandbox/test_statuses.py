@@ -53,10 +53,14 @@ async def test_the_deadline_is_a_timeout_and_keeps_output(
     sandbox: SandboxManager,
 ) -> None:
     code = "import time\nprint('before', end='')\ntime.sleep(60)"
-    result = await sandbox.run(code, limits=Limits(wall_seconds=2))
+    # A busy machine may not let it print in time, or flush the line that it has begun.
+    for seconds in (1, 2, 4, 8, 16):
+        result = await sandbox.run(code, limits=Limits(wall_seconds=seconds))
+        assert (result.status, result.signal) == ("timeout", "SIGKILL")
+        if result.stdout:
+            break
 
-    assert (result.status, result.stdout) == ("timeout", "before")
-    assert result.signal == "SIGKILL"
+    assert result.stdout == "before"
 
 
 async def test_cpu_time_is_a_cpu_limit(sandbox: SandboxManager) -> None:
