@@ -185,17 +185,19 @@ async def test_a_dead_driver_leaves_nothing(processes: ClusterProcesses) -> None
 @pytest.mark.promise("cluster-09")
 async def test_a_dead_driver_costs_others_nothing(processes: ClusterProcesses) -> None:
     limits = {"wall_seconds": 600}
-    node = processes.node("two", max_concurrency=4, pool=2, limits=limits)
+    node = processes.node(
+        "two", lost_seconds=LONG, max_concurrency=4, pool=2, limits=limits
+    )
     sleeps = "import subprocess\nsubprocess.Popen(['sleep', '{}'])\n"
     driver = processes.driver(sleeps.format(611) + ENDLESS)
     assert driver.stdout is not None
     assert await anyio.to_thread.run_sync(driver.stdout.readline) == "started\n"
     directory = processes.directory()
     async with ClusterSandbox(
-        directory, token=processes.token, wait_seconds=LONG
+        directory, token=processes.token, wait_seconds=LONG, lost_seconds=LONG
     ) as sandbox:
         async with sandbox.session() as session, anyio.create_task_group() as tasks:
-            await session.run(sleeps.format(622) + "x = 42")
+            assert (await session.run(sleeps.format(622) + "x = 42")).ok
             going, over = anyio.Event(), anyio.Event()
             ended: list[object] = []
 
@@ -210,6 +212,8 @@ async def test_a_dead_driver_costs_others_nothing(processes: ClusterProcesses) -
 
             tasks.start_soon(run)
             await going.wait()
+            # Its caller goes on before a new program has its arguments.
+            await until(lambda: line_of(node, "611") != {} != line_of(node, "622"))
             of_the_dead, of_other = line_of(node, "611"), line_of(node, "622")
             # The launcher is of both; spare cells of the pool are of neither.
             own = {each: at for each, at in of_the_dead.items() if each not in of_other}
@@ -227,10 +231,13 @@ async def test_a_dead_driver_costs_others_nothing(processes: ClusterProcesses) -
 
 
 def line_of(node: NodeProcess, seconds: str) -> dict[int, str]:
-    """Return a `sleep` of a node's cell, and the processes between it and the node."""
+    """Return a `sleep` of a node's cell, and the processes between it and the node.
+
+    They are empty while there is no such `sleep`.
+    """
     found = below(node.process.pid)
     asked = f"sleep\0{seconds}\0".encode()
-    [pid] = [pid for pid in found if Path(f"/proc/{pid}/cmdline").read_bytes() == asked]
+    pid = next((pid for pid in found if arguments(pid) == asked), 0)
     line = {}
     while pid in found:
         line[pid] = found[pid]
@@ -238,6 +245,14 @@ def line_of(node: NodeProcess, seconds: str) -> dict[int, str]:
         assert process is not None
         pid = process.parent
     return line
+
+
+def arguments(pid: int) -> bytes:
+    """Return the arguments of a process, each with a zero; b"" if it has gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.mark.promise("cluster-10")
