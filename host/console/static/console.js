@@ -162,10 +162,11 @@ function follow() {
 }
 // A hidden page holds no connection: browsers have six for all pages together.
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden && stream) {
-    stream.close();
+  if (document.hidden) {
+    lastCount = waiting(document.title);
+    stream?.close();
     stream = null;
-  } else if (!document.hidden && counts().length) {
+  } else if (counts().length) {
     refresh(counts, "/waiting");
     if (liveParts().length) refresh(liveParts);
     follow();
@@ -182,6 +183,8 @@ setInterval(() => {
 // A hidden page asks now and then, and calls its person if more calls wait.
 const LOOK_MS = 30_000;
 const waiting = (title) => Number(title.match(/^\((\d+)\) /)?.[1] ?? 0);
+// The title may count more by what was asked for before the page was hidden.
+let lastCount = waiting(document.title);
 function notify(text) {
   try {
     const shown = new Notification("toolcell", { body: text, tag: "toolcell" });
@@ -192,10 +195,10 @@ function notify(text) {
 }
 setInterval(() => {
   if (!document.hidden || window.Notification?.permission !== "granted") return;
-  const before = waiting(document.title);
   refresh(counts, "/waiting", () => {
     const now = waiting(document.title);
-    if (now > before) notify(now === 1 ? "A call waits for you." : `${now} calls wait for you.`);
+    if (now > lastCount) notify(now === 1 ? "A call waits for you." : `${now} calls wait for you.`);
+    lastCount = now;
   });
 }, LOOK_MS);
 const bell = document.getElementById("notify");
