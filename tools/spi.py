@@ -12,6 +12,7 @@ from .execution.executor import Call
 from .execution.mcp_acts import MCP_ACTS, MCPActs
 from .execution.operation import NO_COST
 from .execution.result_stream import ResultStream
+from .execution.runner import max_cpu_ms
 from .foreign.definition import ForeignDefinition, model_description
 from .foreign.pins import PinChange
 from .hooks.hook import CallCancelledError, Invocation, Proceed
@@ -72,6 +73,7 @@ __all__ = [
     "first_facts",
     "has_words",
     "is_nested_call",
+    "max_cpu_ms",
     "model_description",
     "words_in",
 ]

@@ -41,7 +41,8 @@ _MAX_INT_BITS = 14_284
 
 def max_cpu_ms(limits: Limits, wall_seconds: float) -> int:
     """Return the most CPU time that a run in a cell can use, in milliseconds."""
-    most = wall_seconds * max(1.0, limits.cpus)
+    # Affinity gives whole processors.
+    most = wall_seconds * math.ceil(limits.cpus)
     if limits.cpu_seconds is not None:
         most = min(most, limits.cpu_seconds)
     return math.ceil(most * 1000)

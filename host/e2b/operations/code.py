@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import secrets
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -106,11 +105,7 @@ async def _code(scene: Scene, arguments: CodeArguments) -> AsyncIterator[Code]:
 
 def _cost(sandbox: Sandbox, arguments: CodeArguments) -> Mapping[str, int]:
     limits = sandbox.session.limits
-    cost = program_cost(sandbox, limits.wall_seconds)
-    if limits.cpu_seconds is None:
-        return cost
-    most = math.ceil(limits.cpu_seconds * 1000)
-    return {**cost, "cpu_ms": min(cost["cpu_ms"], most)}
+    return program_cost(sandbox, limits, limits.wall_seconds)
 
 
 def known_context(sandbox: Sandbox, context_id: str) -> CodeContext:

@@ -14,7 +14,9 @@ import anyio
 from pydantic import Field, model_validator
 
 from toolcell.core import ToolcellError
+from toolcell.sandbox import Limits
 from toolcell.tools import Operation
+from toolcell.tools.spi import max_cpu_ms
 
 from ..protocol.errors import APIError
 from ..state.sandbox import Command, Sandbox
@@ -136,17 +138,22 @@ async def _charge_without_result(operation: Operation, sandbox: Sandbox) -> None
 
 def _cost(sandbox: Sandbox, arguments: CommandArguments) -> Mapping[str, int]:
     seconds = arguments.timeout_seconds or max(sandbox.end_at - time.time(), 1.0)
-    return program_cost(sandbox, seconds)
+    return command_cost(sandbox, seconds)
 
 
-def program_cost(sandbox: Sandbox, seconds: float) -> Mapping[str, int]:
-    """Return the most that a program may use in so many seconds."""
-    wall = math.ceil(seconds * 1000)
-    if not wall:
+def command_cost(sandbox: Sandbox, seconds: float) -> Mapping[str, int]:
+    """Return the most that a command may use in so many seconds."""
+    if not seconds:
         return NOTHING
-    session = sandbox.session
-    reach = session.limits.network_bytes if session.network.mode != "none" else 0
-    cpu = math.ceil(wall * session.limits.cpus)
+    # `cpu_seconds` ends programs of code, and no command.
+    limits = sandbox.session.limits.model_copy(update={"cpu_seconds": None})
+    return program_cost(sandbox, limits, seconds)
+
+
+def program_cost(sandbox: Sandbox, limits: Limits, seconds: float) -> Mapping[str, int]:
+    """Return the most that a program within limits may use in so many seconds."""
+    reach = limits.network_bytes if sandbox.session.network.mode != "none" else 0
+    wall, cpu = math.ceil(seconds * 1000), max_cpu_ms(limits, seconds)
     return {"wall_ms": wall, "cpu_ms": cpu, "bytes": reach}
 
 

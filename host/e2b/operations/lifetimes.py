@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..state.sandbox import Command, Sandbox
 from .act import Act, SandboxArguments, Scene
-from .commands import NOTHING, program_cost
+from .commands import NOTHING, command_cost
 
 
 class PauseArguments(SandboxArguments):
@@ -66,7 +66,7 @@ def _unlimited(sandbox: Sandbox) -> list[Command]:
 
 def _cost(sandbox: Sandbox, arguments: TimeoutArguments) -> Mapping[str, int]:
     longer = max(time.time() + arguments.timeout - sandbox.end_at, 0.0)
-    cost = program_cost(sandbox, longer * len(_unlimited(sandbox)))
+    cost = command_cost(sandbox, longer * len(_unlimited(sandbox)))
     # A command holds all that it may send and receive from its start on.
     return {**cost, "bytes": 0}
 

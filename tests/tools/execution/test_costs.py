@@ -158,6 +158,8 @@ def compute() -> int:
     ("limits", "cpu_ms"),
     [
         ({"cpus": 2}, 10_000),
+        ({"cpus": 0.5}, 5_000),
+        ({"cpus": 1.5}, 10_000),
         ({"cpus": 4, "cpu_seconds": 3}, 3_000),
         ({"cpu_seconds": 60}, 5_000),
     ],
