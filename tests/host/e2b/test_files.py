@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ...support.paths import ROOT
 from .served_sandboxes import Sandbox, served
 
 pytestmark = pytest.mark.anyio
@@ -96,6 +97,17 @@ async def test_files_that_cannot_be_read(
 
     assert answer.status_code == status, answer.text
     assert answer.json()["message"]
+
+
+@pytest.mark.promise("S16")
+async def test_the_root_takes_no_file_as_its_page_says(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        answer = await (await service.create()).write("/new", b"1")
+
+    page = (ROOT / "docs/sandbox_api.md").read_text()
+    assert answer.status_code == 403, answer.text
+    assert "- `/` is read-only: files are made in the home and in `/tmp`." in page
+    assert "- The only user is `sandbox_api.user`." in page
 
 
 def signature(sandbox: Sandbox, path: str, operation: str, end: int | None) -> str:

@@ -153,7 +153,7 @@ async def test_what_is_not_there_is_told_by_a_code(tmp_path: Path) -> None:
     assert b"invalid_argument" in broken.content
 
 
-@pytest.mark.promise("S11")
+@pytest.mark.promise("S11", "S16")
 @pytest.mark.parametrize(
     ("user", "status"), [(b"user:", 200), (b":", 200), (b"root:", 401), (b"\xff", 401)]
 )
