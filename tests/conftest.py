@@ -34,7 +34,7 @@ from .support.cluster.local import local_cluster
 from .support.kernel import uml
 from .support.paths import TESTS
 from .support.recorder import Recorder
-from .support.tiers import mark_slow, tell_skipped
+from .support.tiers import ON_GVISOR, mark_slow, tell_skipped
 
 # Neither says anything about the code on a machine that stands still at times.
 settings.register_profile(
@@ -108,8 +108,14 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     mark_slow(item)
-    if _backend_of(item) is CONFINED and not _is_usual(item):
+    row = _backend_of(item)
+    if row is CONFINED and not _is_usual(item):
         item.add_marker("slow")
+    repeats = row is RUNSC and not _name(item).startswith(ON_GVISOR)
+    if item.get_closest_marker("one_backend"):
+        repeats = row is not SUBPROCESS
+    if repeats:
+        item.add_marker("full")
 
 
 def _is_usual(item: pytest.Item) -> bool:

@@ -19,6 +19,17 @@ SLOW = Path(__file__).with_name("slow.txt")
 SHOWN = 8
 """Reasons of skipped tests that a run names."""
 
+ON_GVISOR = (
+    "security/",
+    "sandbox/cell/",
+    "sandbox/network/",
+    "sandbox/processes/",
+    "sandbox/scheduling/",
+    "sandbox/test_",
+)
+"""Paths of tests that meet gVisor's kernel. On it, the others try the host's code once
+more, in the run `full` alone."""
+
 
 @functools.cache
 def slow_tests() -> frozenset[str]:

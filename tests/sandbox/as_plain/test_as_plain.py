@@ -82,9 +82,17 @@ async def test_a_run_is_as_plain(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "door", ["session", "living session", "exec", "CodeExecutor", "run_python"]
-)
+async def test_a_living_session_is_as_plain(
+    backend: BackendRow, sandbox: Sandbox, tmp_path: Path, kind: str
+) -> None:
+    await require_this_python(sandbox)
+    door = DOORS["living session"]
+    assert not await differences(sandbox, backend, door, kind, tmp_path)
+
+
+@pytest.mark.one_backend
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("door", ["session", "exec", "CodeExecutor", "run_python"])
 async def test_other_doors_are_as_plain(
     backend: BackendRow, sandbox: Sandbox, tmp_path: Path, door: str, kind: str
 ) -> None:

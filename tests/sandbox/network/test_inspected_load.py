@@ -22,7 +22,11 @@ from ...support.cells.web_server import (
     resolve_here,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.promise("boundary-5")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.one_backend,
+    pytest.mark.promise("boundary-5"),
+]
 
 MIB = 2**20
 BOTH_WAYS = """
