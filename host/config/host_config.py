@@ -105,6 +105,10 @@ class StateConfig(Model):
         self.make_folder()
         return self.folder
 
+    def has(self, name: str) -> bool:
+        """Return True if a file of the folder is there."""
+        return self.folder is not None and (self.folder / name).exists()
+
     def make_folder(self) -> None:
         """Make the folder, if one is configured, for this user alone.
 

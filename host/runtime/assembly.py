@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from toolcell.flow import Flow
 
 _log = logging.getLogger(__name__)
-_APPROVALS_FILE = "approvals.db"
+APPROVALS_FILE = "approvals.db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +245,7 @@ def open_approvals(
 ) -> Approvals:
     """Return the approvals. With a state folder any process can answer them."""
     settings, folder = config.approvals, config.state.folder
-    store = ApprovalStore(folder / _APPROVALS_FILE if folder else None)
+    store = ApprovalStore(folder / APPROVALS_FILE if folder else None)
     name = settings.auto_approve
     return Approvals(
         stack.enter_context(store),

@@ -16,8 +16,6 @@ from ..base.audit_event import record_event
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
-    from ...console.accounts.people import Person
-    from ...http.tokens import Token
     from ...runtime.backup import Backup
 
 Folder = Annotated[
@@ -48,7 +46,8 @@ def restore(
     audit: Annotated[
         Path | None,
         typer.Option(
-            readable=False, help="The last audit log: its revoked tokens stay revoked."
+            readable=False,
+            help="The last audit log: what it ended since the backup stays ended.",
         ),
     ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
@@ -56,50 +55,42 @@ def restore(
 ) -> None:
     """Bring a backup back; the host must not run.
 
-    It lists the tokens and people that count again. The configuration names the places.
+    It lists what counts again. The configuration names the places.
 
     A file that is there already is never replaced.
     """
     from ...config.host_config import HostConfig
     from ...runtime import backup as backups
-    from . import revived
+    from .ended_again import end_again
+    from .last_log import last_acts
+    from .revived import revived
 
     settings = HostConfig.from_file(config)
-    revoked = frozenset[str]()
-    if audit is not None:
-        made = backups.read_manifest(folder).made_at
-        revoked = revived.revoked_tokens(audit, made)
+    made = backups.read_manifest(folder).made_at
+    acts = [] if audit is None else last_acts(audit, made)
     restored = backups.restore(settings, folder)
-    again = revived.revoke_again(settings, revoked)
-    made_at = f"{restored.made_at:%Y-%m-%d %H:%M:%S} UTC"
-    facts = {"folder": str(folder), "made_at": made_at, "revoked": " ".join(again)}
+    ended = end_again(settings, acts)
+    made_at = f"{made:%Y-%m-%d %H:%M:%S} UTC"
+    names = ", ".join(f"{each.kind} {each.id}" for each in ended)
+    facts = {"folder": str(folder), "made_at": made_at, "ended": names}
     run_async(partial(record_event, settings, "restored", **facts))
-    tokens, people = revived.live_tokens(settings), revived.people(settings)
+    again = revived(settings)
     back = {
-        "revoked": again,
-        "tokens": [token.to_json() for token in tokens],
-        "people": [{"id": person.id, "role": person.role} for person in people],
+        "ended": [each._asdict() for each in ended],
+        "counts_again": [each._asdict() for each in again],
     }
     _print(restored, "restored", back if as_json else None)
     if not as_json:
-        _print_revived(again, tokens, people)
-    since = "people and approvals" if audit else "tokens, people and approvals"
-    print_notice(
-        f"{since} are as they were at {made_at}: what was revoked since counts again",
-        as_json=as_json,
-    )
-
-
-def _print_revived(
-    revoked: list[str], tokens: list[Token], people: list[Person]
-) -> None:
-    for token_id in revoked:
-        print(f"revoked again token {token_id}")
-    for token in tokens:
-        label = f", {token.label}" if token.label else ""
-        print(escaped_line(f"counts again token {token.id} of {token.agent_id}{label}"))
-    for person in people:
-        print(f"counts again person {person.id}, {person.role}")
+        for gone in ended:
+            print(escaped_line(f"ended again {gone.kind} {gone.id}"))
+        for each in again:
+            print(escaped_line(f"counts again {each.kind} {each.id}: {each.what}"))
+    if audit is None:
+        print_notice(
+            f"tokens, people and approvals are as they were at {made_at}: what was"
+            " revoked since counts again",
+            as_json=as_json,
+        )
 
 
 def _print(backup: Backup, verb: str, more: dict[str, Any] | None) -> None:

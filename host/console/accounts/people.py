@@ -152,7 +152,7 @@ class People:
             self._file.run(
                 "UPDATE people SET role = ?, agents = ?"
                 " WHERE id = ? AND issuer IS NULL",
-                (role, _agents_text(agents), person_id),
+                (role, agents_text(agents), person_id),
             )
             self._check_admin()
             yield
@@ -231,7 +231,7 @@ class People:
                 " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (issuer, subject)"
                 " DO UPDATE SET role = excluded.role, agents = excluded.agents",
                 (
-                    *(person.id, person.role, _agents_text(person.agents)),
+                    *(person.id, person.role, agents_text(person.agents)),
                     *(issuer, subject, self._file.clock()),
                 ),
             )
@@ -268,7 +268,7 @@ class People:
             self._file.run(
                 "INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
-                    *(secret_hash(code), person_id, role, _agents_text(agents), local),
+                    *(secret_hash(code), person_id, role, agents_text(agents), local),
                     *(made_by, now + seconds),
                 ),
             )
@@ -322,7 +322,7 @@ class People:
         try:
             self._file.run(
                 "INSERT INTO people (id, role, agents, created_at) VALUES (?, ?, ?, ?)",
-                (person_id, role, _agents_text(agents), self._file.clock()),
+                (person_id, role, agents_text(agents), self._file.clock()),
             )
         except sqlite3.IntegrityError:
             raise _taken(person_id) from None
@@ -385,7 +385,8 @@ def _agents(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(json.loads(text))
 
 
-def _agents_text(agents: tuple[str, ...] | None) -> str | None:
+def agents_text(agents: tuple[str, ...] | None) -> str | None:
+    """Return agents as the file has them."""
     return None if agents is None else json.dumps(agents)
 
 

@@ -103,7 +103,7 @@ async def remove_passkey(visit: Visit) -> Response:
     [*found] = [key for key in keys if key_text(key) == text]
     if not found:
         raise ActionRefusedError(404, "there is no such passkey")
-    await visit.record("passkey_removed", person=name)
+    await visit.record("passkey_removed", person=name, passkey=text)
     visit.console.people.remove_passkey(name, found[0].id)
     return visit.go("/people")
 

@@ -115,9 +115,9 @@ def test_a_restore_is_in_the_log_and_says_what_it_revives(
     done = command("restore", str(tmp_path / "copy"))
 
     assert "revoked since counts again" in done.err
-    assert f"counts again token {token['id']} of a\n" in done.out
+    assert f"counts again token {token['id']}: a\n" in done.out
     [restored] = records(tmp_path, "restored")
-    assert (restored["by"], restored["revoked"]) == (account_name(), "")
+    assert (restored["by"], restored["ended"]) == (account_name(), "")
 
 
 @pytest.mark.promise("JC5")
@@ -139,12 +139,12 @@ def test_revoked_tokens_stay_revoked_after_a_restore(
     [restored] = records(tmp_path, "restored")
 
     assert done.code == 0, done.err
-    assert "tokens" not in done.err
-    assert done.json["revoked"] == [gone["id"]]
-    assert [token["label"] for token in done.json["tokens"]] == ["kept"]
+    assert "counts again" not in done.err
+    assert done.json["ended"] == [{"kind": "token", "id": gone["id"]}]
+    assert [each["what"] for each in done.json["counts_again"]] == ["a, kept"]
     assert now[gone["id"]]["revoked_at"] is not None
     assert now[kept["id"]]["revoked_at"] is None
-    assert restored["revoked"] == gone["id"]
+    assert restored["ended"] == f"token {gone['id']}"
 
 
 @pytest.mark.promise("JC5")
@@ -182,7 +182,7 @@ def test_a_log_without_its_rotated_files_is_refused(
     assert before > 1
     done = restored(*parts[: before - 1])
     assert done.code == 0, done.err
-    assert done.json["revoked"] == [token["id"]]
+    assert [each["id"] for each in done.json["ended"]] == [token["id"]]
 
 
 def grow(path: Path) -> None:
