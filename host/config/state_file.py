@@ -6,7 +6,7 @@ import hashlib
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from toolcell.core import ConfigError, StoreUnavailableError
 from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
@@ -15,20 +15,25 @@ _BUSY_SECONDS = 2.0
 
 
 def open_state_file(
-    path: Path, prepare: Callable[[SharedDatabase], object]
+    path: Path,
+    prepare: Callable[[SharedDatabase], object],
+    *,
+    synchronous: Literal["NORMAL", "FULL"] = "FULL",
 ) -> SharedDatabase:
-    """Open a file of `state.folder`; what is written to it survives a loss of power.
+    """Open a file of `state.folder`.
 
     Args:
         path: The file, in an existing folder.
         prepare: Makes or checks the tables.
+        synchronous: `FULL`, the default: what is written survives a loss of power.
+            `NORMAL`: the last of it may not.
 
     Raises:
         ConfigError: The file cannot be used.
     """
     try:
         return open_sqlite(
-            path, prepare, synchronous="FULL", busy_seconds=_BUSY_SECONDS
+            path, prepare, synchronous=synchronous, busy_seconds=_BUSY_SECONDS
         )
     except (OSError, sqlite3.Error) as error:
         raise ConfigError(

@@ -35,6 +35,7 @@ TABLE: tuple[Page | Act, ...] = (
     Page("/runs/live/{number}/stream", runs.stream),
     Act("/runs/live/{number}/cancel", runs.cancel, role="operator"),
     Page("/runs/export", runs.export_records),
+    Page("/runs/pictures/{sha256}", runs.show_picture),
     Page("/runs/{number}", runs.show_record),
     Page("/runs/{number}/why", runs.show_why),
     Page("/sessions", sessions.show, link="Sessions"),

@@ -24,6 +24,7 @@ from .events import (
     CallResumed,
     CallStarted,
 )
+from .pictures import Pictures
 
 MAX_BYTES = 65_536
 """Bytes of output that are kept of one call. When it is reached the oldest are dropped,
@@ -160,6 +161,7 @@ class LiveCall(CallWatch):
 
         self.output = OutputRing()
         self.on_output = (self.output.add,)
+        self.on_shown = None if calls.pictures is None else calls.pictures.keep
         self.ended = anyio.Event()
         self.status: ToolStatus | None = None
         """The status of its result; None while it lives."""
@@ -226,10 +228,18 @@ class LiveCalls(CallWatcher):
 
     Args:
         bus: Publishes them.
+        pictures: Keeps what they draw. None: nothing does.
         clock: Returns seconds since 1970 (UTC).
     """
 
-    def __init__(self, bus: EventBus, *, clock: Callable[[], float] = time) -> None:
+    def __init__(
+        self,
+        bus: EventBus,
+        pictures: Pictures | None = None,
+        *,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        self.pictures = pictures
         self.clock = clock
         self._bus = bus
         self._calls: dict[int, LiveCall] = {}

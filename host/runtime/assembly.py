@@ -54,6 +54,7 @@ from toolcell.tools.spi import (
 from ..config.host_config import HostConfig
 from ..operator.event_bus import EventBus
 from ..operator.live_calls import LiveCalls
+from ..operator.pictures import PICTURES_FILE, Pictures
 from ..webhooks.sender import make_webhooks
 from .active_calls import ActiveCalls
 from .caller_approval import ask_caller
@@ -133,7 +134,7 @@ async def open_components(
     sandbox = sessions = None
     if needs_sandbox(config, registry):
         sandbox = await open_sandbox(config, environ, stack, event_bus)
-    live_calls = LiveCalls(event_bus)
+    live_calls = LiveCalls(event_bus, open_pictures(config, stack))
     executor = make_executor(config, registry, guarding, sandbox, live_calls, stack)
     if sandbox is not None and needs_sessions(config):
         ends = open_session_ends(config, stack)
@@ -404,3 +405,14 @@ def open_records(config: HostConfig, stack: AsyncExitStack | ExitStack) -> Recor
     )
     stack.callback(records.close)
     return records
+
+
+def open_pictures(
+    config: HostConfig, stack: AsyncExitStack | ExitStack
+) -> Pictures | None:
+    """Return the pictures of calls, kept as long as records; None: no state is."""
+    state = config.state
+    if state.folder is None:
+        return None
+    path = state.folder / PICTURES_FILE
+    return stack.enter_context(Pictures(path, days=state.records_days))

@@ -14,7 +14,8 @@ from toolcell.tools import Records, ToolRegistry
 
 from ..config.host_config import HostConfig
 from ..operator.event_bus import EventBus
-from .assembly import list_registry, open_guard, open_records
+from ..operator.pictures import Pictures
+from .assembly import list_registry, open_guard, open_pictures, open_records
 from .host import Host
 from .policy_reload import PolicyReloader
 
@@ -32,6 +33,9 @@ class Sources:
     """The tools; in its own process the console cannot call them."""
 
     records: Records
+    pictures: Pictures | None
+    """The pictures that calls drew. None: there is no folder to keep them in."""
+
     event_bus: EventBus
     """Publishes what happens in this process."""
 
@@ -50,6 +54,7 @@ def sources_of(host: Host) -> Sources:
         redactor=host.redactor,
         registry=host.registry,
         records=host.executor.records,
+        pictures=host.live_calls.pictures,
         event_bus=host.event_bus,
         host=host,
     )
@@ -86,6 +91,7 @@ async def open_sources(
             redactor=guarding.redactor,
             registry=list_registry(config, guarding.guard),
             records=open_records(config, stack),
+            pictures=open_pictures(config, stack),
             event_bus=event_bus,
             host=None,
         )

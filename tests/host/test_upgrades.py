@@ -25,6 +25,7 @@ from toolcell.host import Host, HostConfig
 from toolcell.host.console.accounts.people_file import PeopleFile
 from toolcell.host.http.tokens import TokenStore
 from toolcell.host.operator.audit_anchors import HeadFile
+from toolcell.host.operator.pictures import Pictures
 from toolcell.host.runtime.backup import MANIFEST, back_up, restore
 from toolcell.host.webhooks.queue import MessageQueue
 from toolcell.tools import SQLiteIdempotency, SQLiteRecords
@@ -47,6 +48,10 @@ FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "tokens.db": ("host/http/tokens.py", TokenStore),
     "people.db": ("host/console/accounts/people_file.py", PeopleFile),
     "heads.db": ("host/operator/audit_anchors.py", HeadFile),
+    "pictures.db": (
+        "host/operator/pictures.py",
+        lambda path: Pictures(path, days=1.0),
+    ),
     "webhooks.db": ("host/webhooks/queue.py", lambda path: MessageQueue(path, 0.0)),
 }
 """Each database of a host, the module that opens it, and its store."""

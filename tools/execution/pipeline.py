@@ -353,6 +353,8 @@ class Pipeline:
                 )
             except InvalidInputError as error:
                 raise not_json(self._tool.name) from error
+            if done.parts and watch.on_shown is not None:
+                watch.on_shown(done.parts)
             return done, None
         except ToolcellError as error:
             return self._attempt.failed(error, failure_status(error)), error

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from toolcell.core import ToolCall, ToolStatus
+from toolcell.core import Part, ToolCall, ToolStatus
 
 from .hook import CallCancelledError
 
@@ -20,6 +20,10 @@ class CallWatch(ABC):
 
     on_output: Sequence[Callable[[str, bytes], None]] = ()
     """Called with stream and bytes as output of the call's program arrives."""
+
+    on_shown: Callable[[Sequence[Part]], object] | None = None
+    """Called with the pictures and texts that a run shows to the model, if there are
+    any."""
 
     cancelled_as: CallCancelledError | None = None
     """The error that the record of the call has, once its watcher cancels it."""

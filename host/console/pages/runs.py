@@ -109,7 +109,20 @@ async def show_record(visit: Visit) -> Response:
         found=found,
         record=found.record,
         tree=await anyio.to_thread.run_sync(tree),
+        has_picture=partial(_has_picture, visit),
     )
+
+
+async def show_picture(visit: Visit) -> Response:
+    """Answer with a picture of a program; a browser runs nothing of it."""
+    pictures = visit.sources.pictures
+    found = pictures and pictures.find(visit.part("sha256"))
+    if found is None:
+        raise ActionRefusedError(
+            404, "there is no such picture", hint="pictures are kept for a time"
+        )
+    policy = {"Content-Security-Policy": "sandbox; default-src 'none'"}
+    return Response(found.data, media_type=found.mime, headers=policy)
 
 
 async def show_why(visit: Visit) -> Response:
@@ -153,6 +166,11 @@ async def _record(visit: Visit) -> NumberedRecord:
             404, "there is no such record", hint="records are kept for a time"
         )
     return found[0]
+
+
+def _has_picture(visit: Visit, sha256: object) -> bool:
+    pictures = visit.sources.pictures
+    return pictures is not None and isinstance(sha256, str) and pictures.has(sha256)
 
 
 def _text(output: bytes, redactor: Redactor) -> str:

@@ -17,6 +17,7 @@ from toolcell.core.text.printable import escaped
 
 from ...charts.bars import Bar, bars_svg, lines_svg
 from . import programs
+from .tables import table
 
 FOLDER = Path(__file__).resolve().parent.parent / "templates"
 
@@ -40,7 +41,7 @@ def make_templates() -> Environment:
     templates.filters |= {"as_json": as_json, "counted": counted}
     templates.filters |= {"when": when, "clock": clock, "iso": iso, "span": span}
     templates.filters |= {"took": took, "excerpt": excerpt, "size": size}
-    templates.filters |= {"amount": amount}
+    templates.filters |= {"amount": amount, "table": table}
     templates.filters |= {"breakable": breakable, "drawing": drawing}
     templates.filters |= {"program": programs.program, "terminal": programs.terminal}
     templates.filters |= {"failure": programs.failure}
