@@ -15,7 +15,13 @@ from toolcell.host.console.routes import TABLE
 from toolcell.host.console.web.visit import Page
 from toolcell.tools import tool
 
-from ...support.console.access import prefer, serious, unreached, wider
+from ...support.console.access import (
+    force_colours,
+    prefer,
+    serious,
+    unreached,
+    wider,
+)
 from ...support.console.browser import Browser, browser
 from ...support.console.layout import DESK, PHONE, TABLET, on_screen, wrong_at
 from ...support.console.served import SECRET, Service, runs_programs, served
@@ -53,6 +59,9 @@ name = "olga"
 role = "approver"
 agents = ["builder"]
 """
+
+ZOOMED = 600
+"""The pixels of a window of 1,200 at 200 %."""
 
 NAME_OF_FOCUS = "return document.activeElement.id || document.activeElement.innerText"
 OUTLINE_OF_FOCUS = "return getComputedStyle(document.activeElement).outlineStyle"
@@ -145,6 +154,26 @@ def test_axe_finds_nothing_serious(
 
     assert {url: each for url, each in found.items() if each} == {}
     assert len(found) > 4
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("change", ["forced colours", "200 %"])
+def test_axe_finds_nothing_serious_in_pages_that_a_person_changes(
+    service: Service, page: Browser, axe: str, change: str
+) -> None:
+    found = {}
+    for url in urls(service):
+        page.open(f"{service.url}{url}")
+        if change == "200 %":
+            with on_screen(page, ZOOMED):
+                found[url] = serious(page, axe)
+        else:
+            force_colours(page)
+            assert page.script("return matchMedia('(forced-colors: active)').matches")
+            found[url] = serious(page, axe)
+    prefer(page, "light")
+
+    assert {url: each for url, each in found.items() if each} == {}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -65,6 +65,12 @@ def prefer(page: Browser, scheme: str) -> None:
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
 
 
+def force_colours(page: Browser) -> None:
+    """Have the browser show pages in the few colours that a person has chosen."""
+    media = {"features": [{"name": "forced-colors", "value": "active"}]}
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+
+
 def wider(page: Browser, width: int) -> int:
     """Return the pixels by which the page is wider than a window of so many."""
     page.driver.execute_cdp_cmd(
