@@ -1,6 +1,7 @@
 """Lays out the rooms as the package `toolcell`, where the reference reads them.
 
-Their folders have no `toolcell/` above them, and nothing is imported to read them.
+Their folders have no `toolcell/` above them, and nothing is imported to read them. The
+icon of the site is that of the console.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,3 +30,10 @@ def on_startup(**_: Any) -> None:
         else:
             place.mkdir()
             (place / "__init__.py").write_text("")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the icon."""
+    icon = _ROOT / "host/console/static/icon.svg"
+    files.append(File.generated(config, "images/icon.svg", abs_src_path=str(icon)))
+    return files
