@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import webauthn
-from webauthn.helpers import bytes_to_base64url, parse_client_data_json
+from webauthn.helpers import parse_client_data_json
 from webauthn.helpers.exceptions import WebAuthnException
 from webauthn.helpers.structs import (
     AuthenticatorSelectionCriteria,
@@ -182,11 +182,6 @@ class Passkeys:
             raise InvalidInputError("this took too long", hint="try again")
         self._met[head] = end
         return challenge
-
-
-def key_text(key: Passkey) -> str:
-    """Return the id of a passkey as text for forms."""
-    return bytes_to_base64url(key.id)
 
 
 def _read(proof: str) -> dict[str, Any]:

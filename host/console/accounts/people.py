@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import secrets
@@ -95,6 +96,11 @@ class Passkey:
 
     created_at: float
     used_at: float | None
+
+    @property
+    def text(self) -> str:
+        """Its id as text, for forms and records."""
+        return base64.urlsafe_b64encode(self.id).rstrip(b"=").decode()
 
 
 def check_name(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .passkeys import key_text
 from .people import ROLES, People, Role, agents_text
 from .people_file import PeopleFile
 
@@ -32,7 +31,7 @@ def drop_passkeys(file: PeopleFile, person_id: str, text: str | None) -> bool:
     keys = [
         key
         for key in People(file).passkeys(person_id)
-        if text is None or key_text(key) == text
+        if text is None or key.text == text
     ]
     for key in keys:
         file.run("DELETE FROM passkeys WHERE id = ?", (key.id,))

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
 
-from ..accounts.passkeys import key_text
 from ..accounts.people import (
     INVITATION_SECONDS,
     ROLES,
@@ -100,7 +99,7 @@ async def remove_passkey(visit: Visit) -> Response:
     if name != visit.person.id:
         visit.require("admin")
     keys = visit.console.people.passkeys(name)
-    [*found] = [key for key in keys if key_text(key) == text]
+    [*found] = [key for key in keys if key.text == text]
     if not found:
         raise ActionRefusedError(404, "there is no such passkey")
     await visit.record("passkey_removed", person=name, passkey=text)
@@ -126,9 +125,9 @@ def _page(visit: Visit, *, invited: str = "", url: str = "") -> Response:
     assert session is not None
     is_admin = visit.person.has("admin")
     shown = console.people.all() if is_admin else [visit.person]
-    keys: dict[str, list[tuple[Passkey, str, Vouched | None]]] = {
+    keys: dict[str, list[tuple[Passkey, Vouched | None]]] = {
         person.id: [
-            (k, key_text(k), console.vouching.of_passkey(k.id))
+            (k, console.vouching.of_passkey(k.id))
             for k in console.people.passkeys(person.id)
         ]
         for person in shown

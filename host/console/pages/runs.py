@@ -116,7 +116,7 @@ async def show_record(visit: Visit) -> Response:
 async def show_picture(visit: Visit) -> Response:
     """Answer with a picture of a program; a browser runs nothing of it."""
     pictures = visit.sources.pictures
-    found = pictures and pictures.find(visit.part("sha256"))
+    found = None if pictures is None else pictures.find(visit.part("sha256"))
     if found is None:
         raise ActionRefusedError(
             404, "there is no such picture", hint="pictures are kept for a time"

@@ -12,7 +12,6 @@ import pytest
 
 from toolcell.guard import ApprovalStore, Approve, AuditLog, Grant, Reject
 from toolcell.guard.spi import Rule
-from toolcell.host.console.accounts.passkeys import key_text
 from toolcell.host.console.accounts.people import Passkey, People, Person, Role
 from toolcell.host.console.accounts.people_file import PeopleFile
 from toolcell.host.console.accounts.sessions import Sessions
@@ -56,7 +55,7 @@ def test_answers_given_since_a_backup_stay_given(
     async def before() -> None:
         with desk(tmp_path) as made:
             for name in names:
-                ids[name] = await made.ask(name=name)
+                ids[name] = await made.ask(to=name)
             for name in ("used", "kept"):
                 await made.approvals.answer(ids[name], ANNA)
             granted = Approve(approver="bert", grant=Grant())
@@ -66,14 +65,14 @@ def test_answers_given_since_a_backup_stay_given(
 
     async def since() -> None:
         with desk(tmp_path) as made:
-            await made.ran(name="used")
+            await made.ran(to="used")
             await made.approvals.revoke(grants[1], by="eva")
             await made.approvals.withdraw("bert", by="eva")
             rejected = Reject(approver="anna", reason="no")
             await made.approvals.answer(ids["rejected"], rejected)
             for name in ("later_used", "later_approved"):
                 await made.approvals.answer(ids[name], ANNA)
-            await made.ran(name="later_used")
+            await made.ran(to="later_used")
 
     run_apart(before)
     command("backup", "copy")
@@ -118,7 +117,7 @@ def test_people_removed_since_a_backup_stay_removed(
         code = People(file).make_link(role="admin", seconds=1e9)
     command("backup", "copy")
     with AuditLog(tmp_path / "audit.jsonl") as log:
-        stolen = key_text(_key("anna", b"stolen"))
+        stolen = _key("anna", b"stolen").text
         log.append("passkey_removed", by="anna", person="anna", passkey=stolen)
         log.append("person_removed", by="anna", person="bert")
         log.append("person_changed", person="carl", role="viewer", agents=["a"])
