@@ -14,8 +14,8 @@ import pytest
 from toolcell.guard import AuditLog
 from toolcell.tools import SQLiteRecords, ToolExecutionRecord
 
-from ...support.console.person import Client
-from ...support.console.served import Service, served
+from ....support.console.person import Client
+from ....support.console.served import Service, served
 
 pytestmark = pytest.mark.full
 MADE, COUNT = 128, 2**20

@@ -12,8 +12,8 @@ import pytest
 
 from toolcell.tools import ToolExecutionRecord
 
-from ...support.console.client import Client
-from ...support.console.served import SECRET, Service, served
+from ....support.console.client import Client
+from ....support.console.served import SECRET, Service, served
 
 pytestmark = pytest.mark.promise("D9")
 NOW = datetime.now(UTC)

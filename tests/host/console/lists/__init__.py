@@ -1,0 +1,1 @@
+"""Lists of records: filters, and files of a million."""
