@@ -154,6 +154,7 @@ Reason = Literal[
     "bad_call",
     "no_tool",
     "credential_misplaced",
+    "credential_unreadable",
     "denied",
     "not_allowed",
     "approval_required",
@@ -175,7 +176,8 @@ allowed: a rule allows the call. no_agent: the call names no agent. no_policy: t
 agent has no policy. bad_call: the tool's name is not one, or the
 arguments are no JSON object. no_tool: the agent has no
 tool of this name. credential_misplaced: a program's request has the placeholder of a
-credential where its value may not go. denied: a rule denies it.
+credential where its value may not go. credential_unreadable: the value that a
+program's request needs cannot be read. denied: a rule denies it.
 not_allowed: no rule allows it. approval_required: a person must agree.
 approval_denied: the person did not. approval_unavailable: nobody answered, or could
 be asked.

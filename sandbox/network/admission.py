@@ -6,16 +6,20 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, get_args
 
 import anyio
 
 from toolcell.core import ToolcellError
 from toolcell.core.event_loop import unwrapped_single_error
 
-from .gate import NetworkAct, RequestGate
+from .gate import NetworkAct, RequestGate, Unplaced
 from .http_request import CONTINUE, HTTPRequest
 from .run_clock import Pausable, answer_for
-from .types import MISPLACED, REFUSAL, ProgramEnd, RefusedError
+from .types import REFUSAL, ProgramEnd, RefusedError
+
+if TYPE_CHECKING:
+    from ..credentials.agents import AgentCredentials
 
 _log = logging.getLogger(__name__)
 
@@ -112,21 +116,40 @@ async def admitted(
         yield
 
 
-async def note_misplaced(
-    gate: RequestGate | None, act: NetworkAct, error: RefusedError
+async def use_credentials(
+    http: HTTPRequest,
+    credentials: AgentCredentials,
+    gate: RequestGate | None,
+    act: NetworkAct,
 ) -> None:
-    """Let a gate take note of a request with a placeholder where no value may go.
+    """Write credentials into a request.
 
     Args:
-        gate: Takes note; None: there is no one to.
+        http: It.
+        credentials: Those of its program's agent.
+        gate: Takes note if they cannot be written; None: there is no one to.
         act: What the program asks for.
-        error: Refuses it in any case; others than for such a placeholder are passed by.
+
+    Raises:
+        RefusedError: They cannot; or it opens a WebSocket.
     """
-    if gate is not None and error.headers.get(REFUSAL) == MISPLACED:
-        try:
-            await gate.misplaced(act, str(error))
-        except ToolcellError as problem:
-            _log.error("a refused %s is not recorded: %s", act.name, problem)
+    try:
+        http.use(credentials)
+    except RefusedError as error:
+        reasons: tuple[Unplaced, ...] = get_args(Unplaced)
+        for reason in reasons:
+            if gate is not None and error.headers.get(REFUSAL) == reason:
+                await _note(gate, act, reason, error)
+        raise
+
+
+async def _note(
+    gate: RequestGate, act: NetworkAct, reason: Unplaced, error: RefusedError
+) -> None:
+    try:
+        await gate.unplaced(act, reason, str(error))
+    except ToolcellError as problem:
+        _log.error("a refused %s is not recorded: %s", act.name, problem)
 
 
 def _refusal(error: ToolcellError, act: NetworkAct) -> RefusedError:

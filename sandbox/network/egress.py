@@ -32,7 +32,7 @@ from ..config.network import Network
 from ..config.settings import Limits
 from ..results.result import Connection
 from . import stream as egress_stream
-from .admission import admitted, note_misplaced
+from .admission import admitted, use_credentials
 from .attempt import Attempt
 from .gate import ActName, NetworkAct, RequestGate
 from .held_body import Share
@@ -358,11 +358,7 @@ class Egress:
         gate = self._gate if is_guarded else None
         if http is not None and self._credentials is not None:
             # The exact spelling may show a placeholder that another one hid.
-            try:
-                http.use(self._credentials)
-            except RefusedError as error:
-                await note_misplaced(gate, act, error)
-                raise
+            await use_credentials(http, self._credentials, gate, act)
         if not is_guarded:
             yield
             return

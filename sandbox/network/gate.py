@@ -15,6 +15,10 @@ ActName = Literal["net.connect", "http.request", "http.upgrade"]
 NETWORK_ACTS: tuple[str, ...] = get_args(ActName)
 """The names that rules know."""
 
+Unplaced = Literal["credential_misplaced", "credential_unreadable"]
+"""The reasons for which no value of a credential is written into a request: it has a
+placeholder where the value may not go; or the value cannot be read."""
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class NetworkAct:
@@ -60,10 +64,8 @@ class RequestGate(Protocol):
         """
         ...
 
-    async def misplaced(self, act: NetworkAct, message: str) -> None:
-        """Take note of an act that is refused, and was not judged.
-
-        It has the placeholder of a credential where the value may not go.
+    async def unplaced(self, act: NetworkAct, reason: Unplaced, message: str) -> None:
+        """Take note of an act that is refused for a credential, and was not judged.
 
         Raises:
             ToolcellError: It cannot be recorded.

@@ -19,11 +19,10 @@ from toolcell.core import CellLostError, GuardDeniedError
 from ..config.host_rules import DEFAULT_PORTS, read_authority, write_authority
 from ..credentials.agents import AgentCredentials, MisplacedError, UnreadableError
 from ..credentials.masking import Mask
-from .gate import ActName
+from .gate import ActName, Unplaced
 from .held_body import MAX_READ_SECONDS, HeldBody, Share
 from .types import (
     HTTP_PORT,
-    MISPLACED,
     REFUSAL,
     ByteStream,
     ProgramEnd,
@@ -285,13 +284,15 @@ class HTTPRequest:
 
 @contextmanager
 def _unplaced_is_refused() -> Iterator[None]:
+    reason: Unplaced
     try:
         yield
+        return
     except MisplacedError as error:
-        raise RefusedError(str(error), headers={REFUSAL: MISPLACED}) from None
+        reason, why = "credential_misplaced", str(error)
     except UnreadableError as error:
-        headers = {REFUSAL: "credential_unreadable"}
-        raise RefusedError(str(error), headers=headers) from None
+        reason, why = "credential_unreadable", str(error)
+    raise RefusedError(why, headers={REFUSAL: reason})
 
 
 def _unlike_its_head() -> RefusedError:

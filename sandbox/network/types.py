@@ -22,9 +22,6 @@ HTTP_PORT = DEFAULT_PORTS["http"]
 REFUSAL = "X-Toolcell-Refusal"
 """The header of a response that says why a guard, or its proxy, refuses."""
 
-MISPLACED = "credential_misplaced"
-"""The reason for a placeholder of a credential where the value may not go."""
-
 
 class RefusedError(Exception):
     """A request of a program is refused.

@@ -426,13 +426,12 @@ class RequestGuard:
             finally:
                 operation.note({**act.outcome()})
 
-    async def misplaced(self, act: NetworkAct, message: str) -> None:
-        """Record an act that is refused for its placeholder; see `RequestGate`.
+    async def unplaced(self, act: NetworkAct, reason: Reason, message: str) -> None:
+        """Record an act that is refused for a credential; see `RequestGate`.
 
         Raises:
             AuditError: It cannot be recorded.
         """
-        reason: Reason = "credential_misplaced"
         call = ToolCall(
             id=uuid.uuid4().hex,
             name=act.name,
@@ -441,14 +440,8 @@ class RequestGuard:
             parent_id=self._parent_id,
         )
         operation = Operation(self._components, call, self._run, NO_COST, ())
-        operation.refuse(
-            GuardDeniedError(
-                message,
-                hint="a placeholder stands for its value in a header or the query, "
-                "towards the hosts of its credential",
-                details={"reason": reason},
-            )
-        )
+        refusal = GuardDeniedError(message, hint=None, details={"reason": reason})
+        operation.refuse(refusal)
         operation.close()
         guard = self._components.guard
         if guard is not None:

@@ -63,10 +63,18 @@ def send(path, **headers):
     except urllib.error.HTTPError as error:
         return [error.code, error.headers["X-Toolcell-Refusal"]]
 bearer = {{"Authorization": "Bearer " + token}}
+"""
+USE = """
 print(token)
 print(send("/plain", **bearer), send("/hex?key=" + token), send("/gzip", **bearer))
 [send("/denied", **bearer), send("/" + token), send("/", Cookie=token)]
 """
+REFUSED = ["credential_misplaced"] * 2 + ["credential_unreadable", "denied"]
+
+
+async def run(opened: Host, host: str, code: str) -> Any:
+    arguments = {"code": SEND.format(host=host) + code}
+    return await opened.call("run_python", arguments, agent_id="a")
 
 
 async def test_no_record_log_span_or_file_has_a_value(
@@ -89,12 +97,14 @@ async def test_no_record_log_span_or_file_has_a_value(
         path = folder / "toolcell.toml"
         path.write_text(CONFIG.format(**names, token=token))
         async with Host(HostConfig.from_file(path)) as opened:
-            code = SEND.format(host=host)
-            result = await opened.call("run_python", {"code": code}, agent_id="a")
+            result = await run(opened, host, USE)
+            token.write_text("broken")
+            after = await run(opened, host, 'send("/plain", **bearer)')
             records = opened.executor.records.query(tool_name="http.request")
-            shown = repr((result, records))
-    content: Any = result.content
+            shown = repr((result, after, records))
+    content = result.content
     assert "value" in content, content
+    assert after.content["value"] == [403, "credential_unreadable"]
     assert content["value"] == [
         [403, "denied"],
         [403, "credential_misplaced"],
@@ -114,15 +124,13 @@ async def test_no_record_log_span_or_file_has_a_value(
     assert json.loads(listed)[0]["last_use"] == last.isoformat(timespec="seconds")
     assert "audit.jsonl" in found_below(folder, [placeholder])
     reasons = [record.reason for record in records if record.status == "denied"]
-    assert sorted(map(str, reasons)) == [
-        "credential_misplaced",
-        "credential_misplaced",
-        "denied",
-    ]
+    assert sorted(map(str, reasons)) == REFUSED
     used = [record.result for record in records if record.status == "ok"]
     assert [each["used"] for each in used if isinstance(each, dict)] == [["api"]] * 2
     log = (folder / "audit.jsonl").read_text()
-    assert log.count('"credential_misplaced"') == 2
-    verify_audit(folder / "audit.jsonl")
     told = metric_reader.get_metrics_data()
-    assert '"toolcell.reason": "credential_misplaced"' in str(told and told.to_json())
+    counted = str(told and told.to_json())
+    for reason in REFUSED:
+        assert log.count(f'"{reason}"') == REFUSED.count(reason)
+        assert f'"toolcell.reason": "{reason}"' in counted
+    verify_audit(folder / "audit.jsonl")

@@ -166,13 +166,14 @@ for options in (
     assert await said(cell, code, mirror, gate) == expected
     assert mirror.heads == []
     assert len(gate.asked) == 2, "bodies alone come after a request was judged"
-    assert len(gate.misplaced_at) == 9
+    reasons = [reason for reason, _ in gate.unplaced_at]
+    assert reasons == ["credential_misplaced"] * 9
 
 
 class FullDisk(Gate):
     """A gate that can record nothing."""
 
-    async def misplaced(self, act: NetworkAct, message: str) -> None:
+    async def unplaced(self, act: NetworkAct, reason: str, message: str) -> None:
         raise AuditError("no space left")
 
 

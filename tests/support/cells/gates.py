@@ -24,7 +24,7 @@ class Gate:
         self.asked: list[tuple[str, Any]] = []
         self.outcomes: list[dict[str, Any]] = []
         self.cancelled = 0
-        self.misplaced_at: list[Any] = []
+        self.unplaced_at: list[Any] = []
         self.bodies: list[dict[str, Any]] = []
 
     async def look(self) -> None:
@@ -48,5 +48,5 @@ class Gate:
         yield
         self.outcomes.append({**act.outcome()})
 
-    async def misplaced(self, act: NetworkAct, message: str) -> None:
-        self.misplaced_at.append(act.arguments["path"])
+    async def unplaced(self, act: NetworkAct, reason: str, message: str) -> None:
+        self.unplaced_at.append((reason, act.arguments["path"]))
