@@ -112,10 +112,7 @@ class AgentCredentials:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Read the values again whose files have changed.
-
-        Answers that are on their way are searched for the new ones from then on.
-        """
+        """Read the values again whose files have changed."""
         for own in self._owned:
             own.value.refresh(self._values)
         seen = [(each.value.now, each.value.before) for each in self._owned]
@@ -181,8 +178,11 @@ class AgentCredentials:
         return check
 
     def mask(self) -> Mask:
-        """Return what writes placeholders over the values in an answer."""
-        return Mask(self._shown)
+        """Return what writes placeholders over the values in an answer.
+
+        They are those of each time: another agent's request may have got a new one.
+        """
+        return Mask(self._shown, self._refresh)
 
 
 def _placeholder(rule: Credential, value: str) -> str:

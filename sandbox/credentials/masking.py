@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 
@@ -64,12 +64,23 @@ class Mask:
     how much of a guess is right.
 
     Args:
-        texts: What to write over, and what to write; equal in length. It may change.
+        texts: What to write over, and what to write; equal in length.
+        refresh: Changes `texts` if they have to be others by now.
     """
 
-    def __init__(self, texts: Mapping[bytes, bytes]) -> None:
+    def __init__(
+        self,
+        texts: Mapping[bytes, bytes],
+        refresh: Callable[[], object] | None = None,
+    ) -> None:
         self._texts = texts
+        self._refresh = refresh
         self._held = b""
+
+    def refresh(self) -> None:
+        """Write over what there is now; `next` and `end` do so by themselves."""
+        if self._refresh is not None:
+            self._refresh()
 
     @property
     def hides(self) -> bool:
@@ -78,6 +89,7 @@ class Mask:
 
     def next(self, data: bytes) -> bytes:
         """Return the bytes that may be shown once `data` has come."""
+        self.refresh()
         data = self.whole(self._held + data)
         keeps = max(map(len, self._texts), default=1) - 1
         shown = max(len(data) - keeps, 0)
@@ -86,7 +98,8 @@ class Mask:
 
     def end(self) -> bytes:
         """Return what was kept back, at the end of the stream."""
-        held, self._held = self._held, b""
+        self.refresh()
+        held, self._held = self.whole(self._held), b""
         return held
 
     def whole(self, data: bytes) -> bytes:

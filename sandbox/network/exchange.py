@@ -44,6 +44,7 @@ class Exchange:
         Raises:
             NoAnswerError: Its body cannot be searched for credentials.
         """
+        self.mask.refresh()
         if not self.mask.hides:
             return answer
         is_coded = any(

@@ -369,6 +369,7 @@ class ResponseHead:
             head, self._held = self._held[: end.end()], self._held[end.end() :]
             self._passed = not head.startswith(_INTERIM)
             if self._passed:
+                self._mask.refresh()
                 self.status = _status_of(head)
                 if self._mask.hides and (self.status == 206 or _CODED.search(head)):
                     raise OSError(UNSEARCHABLE)
