@@ -76,6 +76,7 @@ class Egress:
         gate: Judges what goes to a guarded network; None refuses all of that.
         inspector: Says whose HTTPS is inspected; None: no one's.
         credentials: Those of its program's agent; None: it has none.
+        agent_id: The agent whose share of the room for held bodies it uses.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Egress:
         gate: RequestGate | None = None,
         inspector: Inspector | None = None,
         credentials: AgentCredentials | None = None,
+        agent_id: str | None = None,
     ) -> None:
         self.listeners = network.rules.listeners(addresses or {})
         """Address, port and host of each rule for one name."""
@@ -108,7 +110,7 @@ class Egress:
         self._send_frame: SendFrame | None = None
         self._clock: Pausable
         self._opened = self._reached = 0
-        self._share = Share()
+        self._share = Share(agent_id)
         self._attempts: dict[int, Attempt] = {}
         self._records: dict[int, Connection] = {}
         self._over = False

@@ -6,6 +6,7 @@ import codecs
 import hashlib
 import re
 import threading
+from collections import Counter
 from typing import ClassVar
 
 from pydantic import JsonValue
@@ -16,8 +17,8 @@ MAX_BODY_BYTES = 16 * 2**20
 """Bytes of one body. A request with a larger one is refused."""
 
 MAX_HELD_BYTES = 64 * 2**20
-"""Bytes of all bodies that this process holds. One that does not fit is refused, and
-may come again."""
+"""Bytes of all bodies that this process holds, of which an agent has at most half of
+what the others leave. One that does not fit is refused, and may come again."""
 
 SHOWN_BYTES = 4_096
 """Bytes of a body that people see."""
@@ -38,9 +39,14 @@ _NOT_ASCII = re.compile(rb"[^\t\r\n -~]")
 
 
 class Share:
-    """The room in which one run, or one command, holds bodies."""
+    """The room in which one run, or one command, holds bodies.
 
-    def __init__(self) -> None:
+    Args:
+        agent_id: Whose it is; None: of no agent, which counts as one.
+    """
+
+    def __init__(self, agent_id: str | None = None) -> None:
+        self.agent_id = agent_id
         self.held = 0
         """Bytes that it holds."""
 
@@ -53,7 +59,7 @@ class HeldBody:
     """
 
     _lock: ClassVar = threading.Lock()
-    _held: ClassVar[int] = 0
+    _held: ClassVar = Counter[str | None]()
 
     def __init__(self, share: Share) -> None:
         self._share = share
@@ -69,13 +75,16 @@ class HeldBody:
             GuardDeniedError: It does not fit.
         """
         self.check_size(self._size + len(piece))
+        held, share = self._held, self._share
         with self._lock:
-            if self._share.held + len(piece) > MAX_RUN_BYTES:
+            if share.held + len(piece) > MAX_RUN_BYTES:
                 raise _no_room(f"{MAX_RUN_BYTES:,} bytes of its run")
-            if HeldBody._held + len(piece) > MAX_HELD_BYTES:
-                raise _no_room(f"{MAX_HELD_BYTES:,} bytes")
-            HeldBody._held += len(piece)
-            self._share.held += len(piece)
+            own = held[share.agent_id]
+            most = (MAX_HELD_BYTES - held.total() + own) // 2
+            if own + len(piece) > most:
+                raise _no_room(f"{most:,} bytes of its agent")
+            held[share.agent_id] += len(piece)
+            share.held += len(piece)
         if self.pieces and len(self.pieces[-1]) < _PIECE_BYTES:
             self.pieces[-1] += piece
         else:
@@ -99,7 +108,8 @@ class HeldBody:
         """Let its pieces go."""
         with self._lock:
             size = sum(map(len, self.pieces))
-            HeldBody._held -= size
+            # It drops an agent that holds nothing.
+            HeldBody._held -= Counter({self._share.agent_id: size})
             self._share.held -= size
             self.pieces = []
 

@@ -229,8 +229,8 @@ class ProgramFactory:
             network: The hosts that it may reach.
             limits: They hold for its connections.
             on_connection: Called with each connection when it has ended or was refused.
-            agent_id: The agent whose share of the name lookups it uses, and whose
-                credentials.
+            agent_id: The agent whose credentials it has, and whose shares of name
+                lookups and held bodies.
             gate: Judges what goes to a guarded network.
         """
         from ..network.egress import Egress
@@ -245,6 +245,7 @@ class ProgramFactory:
             gate=gate,
             inspector=self._inspector,
             credentials=self._credentials.of(agent_id) if self._credentials else None,
+            agent_id=agent_id,
         )
 
     def close(self) -> None:

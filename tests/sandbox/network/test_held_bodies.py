@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, cast
@@ -85,7 +85,7 @@ async def said(cell: Session, code: str, site: Site, gate: Gate) -> list[str]:
     argv = ["python3", "-c", SEND + code, site.url, str(SIZE)]
     result = await (await cell.exec(argv, gate=gate)).wait()
     assert result.status == "ok", result.stderr
-    assert HeldBody._held == 0
+    assert not HeldBody._held
     return result.stdout.splitlines()
 
 
@@ -192,7 +192,7 @@ def test_people_see_the_beginning_of_a_body(data: bytes, shown: str) -> None:
     assert body.facts["content_length"] == len(data)
     body.close()
     body.close()
-    assert HeldBody._held == 0
+    assert not HeldBody._held
 
 
 def test_a_body_in_tiny_pieces_takes_the_room_that_is_counted() -> None:
@@ -203,7 +203,7 @@ def test_a_body_in_tiny_pieces_takes_the_room_that_is_counted() -> None:
     assert b"".join(body.pieces) == b"ab" * 70_000
     assert len(body.pieces) == 3
     body.close()
-    assert HeldBody._held == 0
+    assert not HeldBody._held
 
 
 class Silent:
@@ -220,7 +220,7 @@ class Silent:
         await anyio.sleep_forever()
 
 
-def a_run() -> Egress:
+def a_run(agent_id: str | None = None) -> Egress:
     nothing = cast("Any", None)
     run = Egress(
         Network(mode="guarded"),
@@ -228,6 +228,7 @@ def a_run() -> Egress:
         resolve=nothing,
         spawn=nothing,
         gate=holding(),
+        agent_id=agent_id,
     )
     run.begin(nothing, nothing)
     return run
@@ -263,8 +264,33 @@ async def test_a_run_holds_no_more_than_its_share(
             await (await posted(one, 5, b"abcde")).__aenter__()
         assert refused.value.headers["Retry-After"] == str(held_body.RETRY_SECONDS)
     async with await posted(one, 10, b"0123456789"):
-        assert HeldBody._held == 10
-    assert HeldBody._held == 0
+        assert HeldBody._held.total() == 10
+    assert not HeldBody._held
+
+
+@pytest.mark.usefixtures("own_context")
+async def test_all_runs_of_an_agent_leave_room_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(held_body, "MAX_HELD_BYTES", 40)
+    monkeypatch.setattr(held_body, "MAX_RUN_BYTES", 10)
+    async with AsyncExitStack() as stack:
+
+        async def post(agent_id: str, size: int) -> None:
+            request = await posted(a_run(agent_id), size, bytes(size))
+            await stack.enter_async_context(request)
+
+        for _ in range(2):
+            await post("greedy", 10)
+        for _ in range(2):
+            with pytest.raises(RefusedError, match="20 bytes of its agent"):
+                await post("greedy", 10)
+        await post("other", 10)
+        with pytest.raises(RefusedError, match="5 bytes of its agent") as refused:
+            await post("third", 10)
+        assert refused.value.headers["Retry-After"] == str(held_body.RETRY_SECONDS)
+        await post("third", 5)
+    assert not HeldBody._held
 
 
 @pytest.mark.usefixtures("own_context")
@@ -275,7 +301,7 @@ async def test_a_body_has_to_come_in_time(monkeypatch: pytest.MonkeyPatch) -> No
         pytest.raises(RefusedError, match="did not come within"),
     ):
         await (await posted(a_run(), 6, b"abc")).__aenter__()
-    assert HeldBody._held == 0
+    assert not HeldBody._held
 
 
 @pytest.mark.parametrize(
