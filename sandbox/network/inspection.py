@@ -26,7 +26,7 @@ from toolcell.core.event_loop import unwrapped_single_error
 
 from ..config.host_rules import DEFAULT_PORTS, read_authority
 from . import stream as egress_stream
-from .attempt import Attempt, Verdict
+from .attempt import Attempt
 from .client_hello import HANDSHAKE, read_client_hello
 from .exchange import Exchange, NoAnswerError
 from .http_request import (
@@ -191,22 +191,20 @@ class InspectedConnection:
                 self._attempt, request, self._program, exchange.outcome
             ):
                 self._attempt.judge("allowed")
-                return await self._exchange(exchange, request, reader)
-        except RefusedError as error:
-            await self._turn_down("403 Forbidden", "refused", error, error.headers)
-        except NoAnswerError as error:
-            await self._turn_down("502 Bad Gateway", "failed", error)
+                try:
+                    return await self._exchange(exchange, request, reader)
+                except (RefusedError, NoAnswerError) as error:
+                    # The record of an admitted request has it, too.
+                    self._judge(error)
+                    raise
+        except (RefusedError, NoAnswerError) as error:
+            self._judge(error)
+            await self._program.send(_turned_down(error))
         return False
 
-    async def _turn_down(
-        self,
-        status: str,
-        verdict: Verdict,
-        why: Exception,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        self._attempt.judge(verdict, why)
-        await self._program.send(http_answer(status, str(why), headers or {}))
+    def _judge(self, error: RefusedError | NoAnswerError) -> None:
+        is_refused = isinstance(error, RefusedError)
+        self._attempt.judge("refused" if is_refused else "failed", error)
 
     async def _next_request(self) -> tuple[HTTPRequest, h11.Connection] | None:
         """Return the next request and its reader; None if there is none.
@@ -429,6 +427,12 @@ class InspectedConnection:
 
             tasks.start_soon(copy, server, self._program)
             await copy(self._program, server)
+
+
+def _turned_down(error: RefusedError | NoAnswerError) -> bytes:
+    if isinstance(error, RefusedError):
+        return http_answer("403 Forbidden", str(error), error.headers)
+    return http_answer("502 Bad Gateway", str(error))
 
 
 def _upgrading(head: h11.Request) -> h11.Request:

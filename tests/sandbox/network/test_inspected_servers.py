@@ -326,6 +326,8 @@ async def test_a_value_that_broke_while_a_person_looked_is_not_called_used(
         await tls.send(request()[:-2] + token.encode())
         assert b"credential_unreadable" in await all_of(tls)
     assert "used" not in outcomes[0]
+    assert outcomes[0]["verdict"] == "refused"
+    assert "credential one cannot be read" in outcomes[0]["reason"]
 
 
 @pytest.mark.promise("boundary-5")
