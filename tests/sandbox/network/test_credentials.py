@@ -22,6 +22,7 @@ from toolcell.sandbox.config.credentials import Credential
 from toolcell.sandbox.credentials.agents import (
     AgentCredentials,
     Credentials,
+    MisplacedError,
     UnreadableError,
 )
 from toolcell.sandbox.credentials.masking import Mask, spellings
@@ -313,6 +314,20 @@ def sent_by(programs: AgentCredentials) -> str:
     head = h11.Request(method="GET", target="/", headers=headers)
     made, _ = programs.placed(head, ("a.test", 443))
     return dict(made.headers)[b"authorization"].decode()
+
+
+@pytest.mark.promise("boundary-6")
+def test_a_placeholder_in_pieces_is_found_in_a_body(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(VALUE)
+    programs = programs_with(file)
+    *first, last = (b"%c" % each for each in programs.variables["ONE"].encode())
+
+    check = programs.body_check()
+    for piece in (b"token=", *first):
+        check(piece)
+    with pytest.raises(MisplacedError):
+        check(last)
 
 
 @pytest.mark.promise("boundary-6")

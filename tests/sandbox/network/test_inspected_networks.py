@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import websockets
 
 from toolcell.core import ConfigError, InvalidInputError
 from toolcell.sandbox import Network, SandboxConfig, SandboxManager, Session
@@ -199,6 +202,32 @@ print(status, said[:4], upgrade("/no")[1])
     assert gate.asked == [("http.upgrade", "/ws"), ("http.upgrade", "/no")]
     assert [outcome["status"] for outcome in gate.outcomes] == [101]
     assert gate.outcomes[0]["bytes_out"] > 300_000
+
+
+def packed_client() -> bytes:
+    packed, folder = io.BytesIO(), Path(websockets.__file__).parent
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path in folder.rglob("*.py"):
+            archive.write(path, path.relative_to(folder.parent))
+    return packed.getvalue()
+
+
+@pytest.mark.promise("boundary-5")
+async def test_a_client_of_web_sockets_speaks_through_the_proxy(
+    cell: Session, site: Site
+) -> None:
+    await cell.write_file("websockets.zip", packed_client())
+    gate = Gate()
+    code = """
+sys.path.insert(0, "websockets.zip")
+from websockets.sync.client import connect
+with connect(f"wss://{to}/talk") as socket:
+    for message in ("hello", "x" * 300_000):
+        socket.send(message)
+        print(socket.recv() == message)
+"""
+    assert await said(cell, code, site, gate) == ["True", "True"]
+    assert gate.asked == [("http.upgrade", "/talk")]
 
 
 @pytest.mark.promise("boundary-5")

@@ -323,6 +323,95 @@ async def test_a_request_that_breaks_off_is_none_for_the_server(
         assert "zz" not in attempt.reason
 
 
+@pytest.mark.promise("boundary-5")
+async def test_what_comes_in_single_bytes_is_whole() -> None:
+    came = []
+
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        came.append(await until(tls, b"body"))
+        for byte in answer(b"whole"):
+            await tls.send(b"%c" % byte)
+
+    async with inspected(serve) as (tls, _, _attempt):
+        head = f"POST /slow HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: 4\r\n\r\n"
+        for byte in head.encode() + b"body":
+            await tls.send(b"%c" % byte)
+        assert (await until(tls, b"whole")).startswith(OK.encode())
+    assert came[0].startswith(b"POST /slow HTTP/1.1\r\n")
+
+
+POST = f"POST / HTTP/1.1\r\nHost: {NAME}\r\n"
+
+
+@pytest.mark.promise("boundary-5")
+@pytest.mark.parametrize(
+    ("sent", "reached"),
+    [
+        (POST[:-2], 0),
+        (POST + "Content-Length: 5\r\n\r\nab", 1),
+        (POST + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", 1),
+        (POST + "\r\n", 1),
+    ],
+)
+async def test_what_stays_half_ends_with_its_run(sent: str, reached: int) -> None:
+    """A head, a body, and an answer that never comes."""
+    begun, ended = anyio.Event(), anyio.Event()
+
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        begun.set()
+        try:
+            await all_of(tls)
+        finally:
+            ended.set()
+
+    async with inspected(serve) as (tls, carrier, attempt):
+        await tls.send(sent.encode())
+        if reached:
+            await begun.wait()
+        attempt.stop()
+        await attempt.over.wait()
+        if reached:
+            await ended.wait()
+        assert carrier.reached == reached
+
+
+@pytest.mark.promise("boundary-5")
+async def test_an_answer_without_an_end_ends_with_its_run() -> None:
+    ended = anyio.Event()
+
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        await heard(tls)
+        try:
+            await tls.send(f"{OK}Transfer-Encoding: chunked\r\n\r\n".encode())
+            while True:
+                await tls.send(b"5\r\nagain\r\n")
+        finally:
+            ended.set()
+
+    async with inspected(serve) as (tls, _, attempt):
+        await tls.send(request())
+        await until(tls, b"again\r\n")
+        attempt.stop()
+        await attempt.over.wait()
+        await ended.wait()
+
+
+@pytest.mark.promise("boundary-2")
+async def test_trailers_of_requests_are_not_sent() -> None:
+    came = []
+
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        came.append(await until(tls, b"0\r\n\r\n"))
+        await tls.send(answer(b"whole"))
+
+    async with inspected(serve) as (tls, _, _attempt):
+        body = "2\r\nok\r\n0\r\nHost: b.test\r\nAuthorization: late\r\n\r\n"
+        await tls.send(f"{POST}Transfer-Encoding: chunked\r\n\r\n{body}".encode())
+        await until(tls, b"whole")
+    assert b"ok" in came[0]
+    assert not any(text in came[0] for text in (b"b.test", b"late"))
+
+
 @pytest.mark.promise("boundary-2")
 async def test_half_a_head_reaches_no_server() -> None:
     async def serve(tls: TLSStream, wire: Wire) -> None:

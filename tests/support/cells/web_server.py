@@ -13,6 +13,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
 from ...conftest import missing
 
 NAME = "api.example.test"
@@ -54,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
     """`/big/N` is N bytes, `/to/URL` redirects, `/slow` waits, `/endless` goes on,
     `/wide` has a header of 40,000 bytes, `/silent` is not answered.
 
-    An upgrade to a WebSocket is an echo.
+    An upgrade to a WebSocket is an echo: of messages, or of bytes without a key.
     """
 
     protocol_version = "HTTP/1.1"
@@ -62,7 +66,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.site.hits.append(f"{self.command} {self.headers['Host']} {self.path}")
-        if self.headers["Upgrade"] == "websocket":
+        if self.headers["Sec-WebSocket-Key"]:
+            self.converse()
+        elif self.headers["Upgrade"] == "websocket":
             self.echo()
         elif self.path.startswith("/to/"):
             self.answer(b"", 302, Location=self.path[4:])
@@ -90,6 +96,24 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         while data := self.rfile.read1(65_536):
             self.wfile.write(data)
+        self.close_connection = True
+
+    def converse(self) -> None:
+        """Open a WebSocket, and send back its messages of text."""
+        socket, data = ServerProtocol(), f"{self.requestline}\r\n".encode()
+        for name, value in self.headers.items():
+            data += f"{name}: {value}\r\n".encode()
+        data += b"\r\n"
+        while data:
+            socket.receive_data(data)
+            for event in socket.events_received():
+                if isinstance(event, Request):
+                    socket.send_response(socket.accept(event))
+                elif isinstance(event, Frame) and event.opcode is Opcode.TEXT:
+                    socket.send_text(event.data)
+            for answer in socket.data_to_send():
+                self.wfile.write(answer)
+            data = self.rfile.read1(65_536)
         self.close_connection = True
 
     def do_POST(self) -> None:
