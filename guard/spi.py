@@ -19,6 +19,7 @@ from .audit.reader import (
     audit_page,
     audit_search,
 )
+from .audit.redaction import is_secret_name
 from .policy.conditions import Condition
 from .policy.policy import Rule
 from .policy.rate_limit import RateLimit
@@ -54,5 +55,6 @@ __all__ = [
     "audit_page",
     "audit_search",
     "is_same_name",
+    "is_secret_name",
     "policy_remarks",
 ]

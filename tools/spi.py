@@ -7,12 +7,14 @@ from .code.sessions import CodeSession, CodeSessions, SessionEnd
 from .conformance import check_checkpointer, check_model, check_tool
 from .definition.context import ArtifactSink, Progress
 from .definition.options import ToolOptions
+from .definition.questions import AskUser, UserAnswer, UserQuestion
 from .execution.components import first_facts
 from .execution.executor import Call
 from .execution.mcp_acts import MCP_ACTS, MCPActs
 from .execution.operation import NO_COST
 from .execution.result_stream import ResultStream
 from .execution.runner import max_cpu_ms
+from .execution.user_questions import USER_ASK
 from .foreign.definition import ForeignDefinition, model_description
 from .foreign.pins import PinChange
 from .hooks.hook import CallCancelledError, Invocation, Proceed
@@ -31,6 +33,7 @@ from .stores.records import MemoryRecords, ObservedRecords, UsageHour
 
 __all__ = [
     "ArtifactSink",
+    "AskUser",
     "Call",
     "CallCancelledError",
     "CallStage",
@@ -65,7 +68,10 @@ __all__ = [
     "SessionEnds",
     "Snapshot",
     "ToolOptions",
+    "USER_ASK",
     "UsageHour",
+    "UserAnswer",
+    "UserQuestion",
     "Visible",
     "check_checkpointer",
     "check_model",

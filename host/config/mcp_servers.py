@@ -174,6 +174,10 @@ class MCPServerConfig(Model):
     """Seconds without a call, with `per_agent`. When it is reached the agent's server
     ends."""
 
+    elicitation: bool = False
+    """If true, the server may ask the user for plain values while its call runs, as
+    the act `user.ask` that rules name; if false, it is refused that."""
+
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.command is None) == (self.url is None):

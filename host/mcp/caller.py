@@ -23,7 +23,13 @@ from pydantic import ValidationError
 from toolcell.core import GuardDeniedError, ToolcellError
 from toolcell.guard import ApprovalRequest, Approve, Redactor, Reject, ShownRequest
 from toolcell.sandbox.spi import NETWORK_ACTS
-from toolcell.tools.spi import is_nested_call
+from toolcell.tools.spi import (
+    USER_ASK,
+    AskUser,
+    UserAnswer,
+    UserQuestion,
+    is_nested_call,
+)
 
 from ..runtime.host import Host
 
@@ -109,6 +115,9 @@ class ClientElicitation:
         return may and _supports_forms(self._ctx)
 
     async def __call__(self, request: ApprovalRequest) -> Approve | Reject | None:
+        if request.call.name == USER_ASK:
+            # Its answer is written by somebody else.
+            return None
         # Calls of a program, and its requests.
         if is_nested_call() or request.call.name in NETWORK_ACTS:
             return await self._ask_inside(request)
@@ -135,6 +144,28 @@ class ClientElicitation:
         if shown is None:
             return None
         return await self._elicit(shown, self._caller.approver)
+
+    @property
+    def ask_user(self) -> AskUser | None:
+        """Asks the client's user what an MCP server wants to know; None: it cannot.
+
+        A client of the stateless protocol would have to make the call again.
+        """
+        can = _supports_forms(self._ctx) and not self._is_modern
+        return self._put if can else None
+
+    async def _put(self, question: UserQuestion) -> UserAnswer:
+        try:
+            answer = await self._ctx.session.elicit_form(
+                question.message,
+                dict(question.fields),
+                related_request_id=self._ctx.request_id,
+            )
+        except (MCPError, ValidationError) as error:
+            _log.warning("a client could not ask its user: %s", type(error).__name__)
+            return UserAnswer(action="cancel")
+        content: Any = answer.content or {}
+        return UserAnswer(action=answer.action, content=content)
 
     async def _to_show(self, request: ApprovalRequest) -> ShownRequest | None:
         """Return a request as the user may see it; None: the user may not."""

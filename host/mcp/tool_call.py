@@ -111,6 +111,7 @@ class MCPCall:
                 session=self._caller.run_id,
                 approval_seconds=None if self._ask.can_ask else self._wait,
                 on_progress=None if relay is None else relay.report,
+                ask_user=self._ask.ask_user,
                 artifacts=self._artifacts,
             ),
         )

@@ -101,6 +101,7 @@ def _toolset(
         per_agent=settings.per_agent,
         max_agents=settings.max_agents,
         idle_seconds=settings.idle_seconds,
+        elicitation=settings.elicitation,
     )
 
 

@@ -22,6 +22,8 @@ from toolcell.core import (
 )
 from toolcell.sandbox.spi import RequestGate
 
+from .questions import AskUser
+
 MAX_PARTS = 32
 """Parts that one call shows to the model. When it is reached no more are taken."""
 
@@ -126,6 +128,10 @@ class ToolContext:
     gate: RequestGate | None = None
     """Judges what a program that the tool runs sends to a guarded network; it is for
     `Sandbox.run(gate=...)`."""
+
+    ask_user: AskUser | None = None
+    """Asks the user at the client of the call, for an MCP server, if the guard allows
+    it."""
 
     _cancelled: bool = field(default=False, init=False)
     _progress: float = field(default=float("-inf"), init=False)

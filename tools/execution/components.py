@@ -23,6 +23,7 @@ from toolcell.guard.spi import Via
 from toolcell.sandbox import Sandbox
 
 from ..definition.context import ArtifactSink, Progress, ToolContext
+from ..definition.questions import AskUser
 from ..definition.tool import Tool
 from ..hooks.hook import Hook
 from ..hooks.watcher import CallWatcher
@@ -74,6 +75,10 @@ class RunContext:
     on_start: Callable[[], Awaitable[None]] | None = None
     """Awaited once for each call that is not refused at once, after it has waited for
     its turn, and before anything is known or done about it."""
+
+    ask_user: AskUser | None = None
+    """Asks the user at the client of its calls what MCP servers want to know; None:
+    the client cannot do so."""
 
     artifacts: ArtifactSink | Path | str | None = None
     """Takes the artifacts of its calls: a sink, or a folder of the host, made if it is

@@ -22,14 +22,15 @@ from ..mcp_client.results import UNNAMED_MEDIA, bare_media_type
 from ..mcp_client.toolset import MCPToolset
 from .components import RunContext
 from .executor import ToolExecutor
+from .user_questions import USER_ASK
 
-MCP_ACTS = ("resource.read", "prompt.get")
+_READ, _GET = "resource.read", "prompt.get"
+MCP_ACTS = (_READ, _GET, USER_ASK)
 """The names that rules know."""
 
 UNTRUSTED_META = "toolcell/untrusted"
 """The key in `_meta` for whose words a content is."""
 
-_READ, _GET = MCP_ACTS
 _TAGS = frozenset({"mcp"})
 _NOTES = frozenset({"name", "title", "description"})
 _NO_RUN = RunContext()

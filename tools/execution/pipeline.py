@@ -48,6 +48,7 @@ from .runner import as_json
 from .slots import Slot
 from .spans import in_span, start_span
 from .stepping import CALLERS_TASK, TaskCancels
+from .user_questions import UserQuestions
 
 _log = logging.getLogger(__name__)
 _RunOutcome = tuple[ToolResult, ToolcellError | None]
@@ -388,6 +389,7 @@ class Pipeline:
             )
             context.on_output = self._on_output
             context.gate = self._gate
+            context.ask_user = UserQuestions(components, self._call, tool, self._run)
         attempt.in_doubt = True
         try:
             value = await components.runner.run(

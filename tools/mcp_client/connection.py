@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,11 @@ from toolcell.core import ConfigError, SandboxError, ToolExecutionError
 from toolcell.core.text.install_hint import install_hint
 from toolcell.core.text.printable import escaped
 
+from ..definition.questions import AskUser
 from ..foreign.definition import Listing, unknown_outcome
 from .command import MCPCommand
 from .definition import MCPDefinition, mcp_definition
+from .elicitation import MAX_QUESTIONS, ServerQuestions, asks_in_vain
 from .http import LastErrorStatus, MCPEndpoint, open_endpoint
 from .last_words import LastWords
 from .message_limits import ConnectionLost, MessageBudget, limit_messages
@@ -31,7 +33,13 @@ from .stdio import open_on_host
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.client._transport import TransportStreams
-    from mcp.types import CallToolResult, GetPromptResult, ReadResourceResult, Tool
+    from mcp.types import (
+        CallToolResult,
+        GetPromptResult,
+        InputRequiredResult,
+        ReadResourceResult,
+        Tool,
+    )
 
     from toolcell.sandbox import SandboxSession
 
@@ -50,6 +58,9 @@ class ServerConnection:
     client: Client
     budget: MessageBudget
     last_error: LastErrorStatus
+    questions: ServerQuestions | None = None
+    """The questions that the server may ask the user; None: it may ask none."""
+
     is_stale: bool = False
     """True if its tools have to be listed again before the next call."""
 
@@ -143,9 +154,19 @@ class ServerConnection:
         return answer
 
     async def call(
-        self, tool: str, arguments: dict[str, Any], progress: MCPProgressRelay
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        progress: MCPProgressRelay,
+        ask: AskUser | None,
     ) -> CallToolResult:
         """Make one call; a cancelled one is cancelled at the server too.
+
+        Args:
+            tool: The server's name of the tool.
+            arguments: Its arguments.
+            progress: Passes on its progress.
+            ask: Asks the user what the server wants to know, where it may ask.
 
         Raises:
             ToolExecutionError: The server refused it, or it is not known whether it
@@ -153,29 +174,58 @@ class ServerConnection:
         """
         from mcp import types as mcp
 
-        params = mcp.CallToolRequestParams(name=tool, arguments=arguments)
-        request = mcp.CallToolRequest(params=params)
+        given: dict[str, Any] = {}
         try:
-            answer: CallToolResult = await self._send(
-                tool, request, mcp.CallToolResult, progress_callback=progress.callback
-            )
+            for _ in range(MAX_QUESTIONS):
+                params = mcp.CallToolRequestParams(
+                    name=tool, arguments=arguments, **given
+                )
+                answer = await self._call_once(params, progress, ask)
+                if not isinstance(answer, mcp.InputRequiredResult):
+                    return answer
+                if self.questions is None:
+                    break
+                replies = await self.questions.answers(answer, ask)
+                given = {
+                    "input_responses": replies,
+                    "request_state": answer.request_state,
+                }
         finally:
             progress.end()
+        raise asks_in_vain(tool)
+
+    async def _call_once(
+        self, params: Any, progress: MCPProgressRelay, ask: AskUser | None
+    ) -> CallToolResult | InputRequiredResult:
+        from mcp import types as mcp
+
+        sending = self._answer(
+            params.name,
+            mcp.CallToolRequest(params=params),
+            mcp.CallToolResult,
+            progress_callback=progress.callback,
+        )
+        if self.questions is not None:
+            sending = self.questions.during(ask, sending)
+        answer: CallToolResult | InputRequiredResult = await sending
         return answer
 
-    async def _send(self, name: str, request: Any, kind: Any, **options: Any) -> Any:
+    async def _send(self, name: str, request: Any, kind: Any) -> Any:
         """Send a request and return its answer, which is of a kind."""
         from mcp import types as mcp
 
+        result = await self._answer(name, request, kind)
+        if isinstance(result, mcp.InputRequiredResult):
+            raise asks_in_vain(name)
+        return result
+
+    def _answer(
+        self, name: str, request: Any, kind: Any, **options: Any
+    ) -> Coroutine[Any, Any, Any]:
+        """Send a request; its answer is of a kind, or is a question."""
         adapter = _adapter(kind)
         sending = self.client.session.send_request(request, adapter, **options)
-        result = await self._ask(name, sending)
-        if isinstance(result, mcp.InputRequiredResult):
-            raise ToolExecutionError(
-                f"{name} asks for input that nobody gives it here",
-                hint="call it with all that it needs, or use another tool",
-            )
-        return result
+        return self._ask(name, sending)
 
     async def _ask(self, name: str, answer: Awaitable[Any]) -> Any:
         from mcp import MCPError
@@ -261,6 +311,7 @@ async def connect(
     place: SandboxSession | None,
     max_bytes: int,
     words: LastWords,
+    questions: ServerQuestions | None = None,
 ) -> AsyncGenerator[ServerConnection, None]:
     """Open a connection; leaving it ends it, and a program with all it started.
 
@@ -269,6 +320,7 @@ async def connect(
         place: The cell that it runs in; None: it has none.
         max_bytes: Bytes of one message.
         words: Told what a program says on standard error, and how it ends.
+        questions: The questions that it may ask the user; None: it may ask none.
 
     Raises:
         ConfigError: The MCP library is not installed.
@@ -295,9 +347,10 @@ async def connect(
         ),
         client_info=Implementation(name="toolcell", version="1"),
         message_handler=receive,
+        elicitation_callback=None if questions is None else questions.receive,
         cache=None,
     )
-    connection = ServerConnection(client, budget, last_error)
+    connection = ServerConnection(client, budget, last_error, questions)
     try:
         async with client, anyio.create_task_group() as tasks:
             connection.version = client.protocol_version

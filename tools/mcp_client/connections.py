@@ -17,6 +17,7 @@ from ..foreign.definition import Listing
 from .command import MCPCommand
 from .connection import ServerConnection, connect, open_place
 from .definition import MCPDefinition
+from .elicitation import ServerQuestions
 from .http import MCPEndpoint
 from .last_words import LastWords
 
@@ -48,6 +49,7 @@ class ServerConnections:
         max_agents: Agents that have their own connection at once; None: one
             connection is for all.
         idle_seconds: Seconds without a call after which that of one agent ends.
+        elicitation: As in `MCPToolset`.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class ServerConnections:
         max_message_bytes: int,
         max_agents: int | None,
         idle_seconds: float,
+        elicitation: bool,
     ) -> None:
         self._name = name
         self._server = server
@@ -68,6 +71,7 @@ class ServerConnections:
         self._max_message_bytes = max_message_bytes
         self._max_agents = max_agents
         self._idle_seconds = idle_seconds
+        self._elicitation = elicitation
         self._places: dict[str | None, _Place] = {}
         self._group: TaskGroup | None = None
 
@@ -160,12 +164,13 @@ class ServerConnections:
     ) -> None:
         """Hold a connection open until it ends."""
         server, is_open, words = self._server, False, _listener(self._server)
+        questions = ServerQuestions(self._name) if self._elicitation else None
         with anyio.CancelScope() as scope:
             try:
                 async with open_place(server) as cell:
                     scope.deadline = anyio.current_time() + self._startup_seconds
                     async with connect(
-                        server, cell, self._max_message_bytes, words
+                        server, cell, self._max_message_bytes, words, questions
                     ) as connection:
                         self._compare(await connection.listing())
                         scope.deadline = math.inf

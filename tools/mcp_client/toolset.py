@@ -85,9 +85,10 @@ class MCPToolset:
     ```
     The server is untrusted. Its tools are called like all others: validated, guarded
     and recorded. It gets the arguments of a call, and no facts about the agent. It is
-    offered no sampling, no elicitation and no roots. Its text reaches models and
-    terminals only marked as its own, and no URL that it names is opened. A tool whose
-    definition was not approved, or changed since, cannot be called.
+    offered no sampling and no roots, and elicitation only where it is named. Its text
+    reaches models and terminals only marked as its own, and no URL that it names is
+    opened. A tool whose definition was not approved, or changed since, cannot be
+    called.
 
     Args:
         name: The server's name, here and in the pins.
@@ -113,6 +114,8 @@ class MCPToolset:
             the call fails.
         idle_seconds: Seconds without a call after which a server of one agent ends;
             default 600.
+        elicitation: True lets the server ask the user for plain values while its call
+            runs, as the act `user.ask` of the agent. False refuses that.
 
     Raises:
         ConfigError: A name or number cannot be used.
@@ -132,6 +135,7 @@ class MCPToolset:
         per_agent: bool = False,
         max_agents: int = 16,
         idle_seconds: float = 600.0,
+        elicitation: bool = False,
     ) -> None:
         self.name = name
         self.prefix = name if prefix is None else prefix
@@ -167,6 +171,7 @@ class MCPToolset:
             max_message_bytes=max_message_bytes,
             max_agents=max_agents if per_agent else None,
             idle_seconds=idle_seconds,
+            elicitation=elicitation,
         )
 
     @property
@@ -283,7 +288,9 @@ class MCPToolset:
                     hint=f"`toolcell tools pin {self.name}` shows it and approves it",
                 )
             progress = MCPProgressRelay(context)
-            result = await connection.call(tool.definition.name, arguments, progress)
+            result = await connection.call(
+                tool.definition.name, arguments, progress, context.ask_user
+            )
         if tool.output is not None:
             await check_output(tool.name, result, tool.output, context)
         return content_of(tool.name, result, context)

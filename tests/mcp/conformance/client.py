@@ -10,14 +10,19 @@ from typing import Any
 
 import anyio
 
-from toolcell.tools import ConcurrentExecutor, MCPToolset, ToolRegistry
-from toolcell.tools.spi import MCPEndpoint
+from toolcell.tools import ConcurrentExecutor, MCPToolset, RunContext, ToolRegistry
+from toolcell.tools.spi import MCPEndpoint, UserAnswer, UserQuestion
 
 VALUES: dict[str, Any] = {"number": 5, "integer": 5, "string": "x", "boolean": True}
 
 
+async def take_defaults(question: UserQuestion) -> UserAnswer:
+    return UserAnswer(action="accept", content=question.defaults)
+
+
 async def main(url: str) -> None:
-    async with MCPToolset("peer", MCPEndpoint(url=url), pins=None) as peer:
+    server = MCPEndpoint(url=url)
+    async with MCPToolset("peer", server, pins=None, elicitation=True) as peer:
         executor = ConcurrentExecutor(ToolRegistry(peer.tools), guard=None)
         for tool in peer.tools:
             properties = tool.parameters["properties"]
@@ -26,7 +31,8 @@ async def main(url: str) -> None:
                 for name in tool.parameters.get("required", properties)
             }
             call = {"id": tool.name, "name": tool.name, "arguments": arguments}
-            result = await executor.call(call)
+            run = RunContext(ask_user=take_defaults)
+            result = await executor.call(call, run=run)
             print(tool.name, result.status, result.to_text()[:200])
 
 

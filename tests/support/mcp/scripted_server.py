@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(sys.argv[1])
+forms: dict[str, Any] = {}
+"""The calls that wait for an answer to a form."""
 
 
 def send(**message: Any) -> None:
@@ -59,7 +61,10 @@ def handle(message: dict[str, Any]) -> None:
     elif method == "notifications/cancelled":
         log(f"cancelled {params['requestId']}")
     elif method is None:
-        log("told " + json.dumps(message.get("error", message.get("result"))))
+        told = json.dumps(message.get("error", message.get("result")))
+        log(f"told {told}")
+        if number in forms:
+            answer(forms.pop(number), told)
     elif number is not None and method in answers():
         log(f"asked {method} {json.dumps(params)}")
         send(id=number, result=answers(method))
@@ -132,6 +137,26 @@ def call(number: Any, name: str, arguments: dict[str, Any], params: Any) -> None
             answer(number)
         case "raw":
             write(json.dumps(arguments["line"]).replace('"ID"', json.dumps(number)))
+        case _:
+            call_more(number, name, arguments, params)
+
+
+def call_more(number: Any, name: str, arguments: dict[str, Any], params: Any) -> None:
+    match name:
+        case "say":
+            sys.stderr.write(arguments["text"])
+            sys.stderr.flush()
+            answer(number)
+        case "form" if "inputResponses" in params:
+            given = [params["inputResponses"]["it"], params["requestState"]]
+            answer(number, json.dumps(given), resultType="complete")
+        case "form" if answers("server/discover"):
+            request = {"method": "elicitation/create", "params": arguments}
+            asked = {"inputRequests": {"it": request}, "requestState": "s"}
+            send(id=number, result={"resultType": "input_required", **asked})
+        case "form":
+            forms[f"form-{number}"] = number
+            send(id=f"form-{number}", method="elicitation/create", params=arguments)
         case _:
             send(id=number, error={"code": -32602, "message": "\x1b[2Junknown"})
 
