@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +16,11 @@ from ...terminal.output import print_json, table_of
 from ...terminal.signals import run_async
 from ..base.options import AsJson
 
+if TYPE_CHECKING:
+    from toolcell.sandbox.spi import DoctorCheck
+
+    from ...config.host_config import HostConfig
+
 
 def doctor(
     as_json: AsJson = False,
@@ -21,22 +28,46 @@ def doctor(
         str | None, typer.Option(help="The image to try in a Docker cell.")
     ] = None,
     runtime: Annotated[str | None, typer.Option(help="The runtime to try.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="The configuration of a host, whose MCP servers are tried."),
+    ] = None,
 ) -> None:
-    """Try every layer of isolation; say how to get what is missing."""
+    """Try every layer of isolation; say how to get what is missing.
+
+    With --config start or reach each MCP server, too. Exits with 4 if programs cannot
+    run, or one of these cannot.
+    """
     from toolcell.sandbox.spi import diagnose
 
     from ..base.cell_options import config_of
     from ..base.head_start import set_up
 
     named = {} if image is None else {"image": image}
-    config = config_of({"runtime": runtime, **named})
-    set_up(config)
-    report = run_async(diagnose, config)
+    cells = config_of({"runtime": runtime, **named})
+    settings = None if config is None else _read(config)
+    set_up(cells)
+    report = run_async(diagnose, cells)
+    servers = () if settings is None else _try_servers(settings)
+    report = report.model_copy(update={"checks": (*report.checks, *servers)})
     if as_json:
         print_json(report.model_dump(mode="json"))
     else:
         print_report(report)
-    raise typer.Exit(0 if report.backend else EXIT_COULD_NOT_RUN)
+    all_run = report.backend and all(server.ok for server in servers)
+    raise typer.Exit(0 if all_run else EXIT_COULD_NOT_RUN)
+
+
+def _read(config: Path) -> HostConfig:
+    from ...config.host_config import HostConfig
+
+    return HostConfig.from_file(config)
+
+
+def _try_servers(settings: HostConfig) -> tuple[DoctorCheck, ...]:
+    from ...runtime.server_checks import check_servers
+
+    return run_async(check_servers, settings, os.environ)
 
 
 def print_report(report: Any) -> None:
