@@ -14,6 +14,7 @@ import anyio
 from toolcell.core import InvalidInputError
 
 from ..backends.selection import check_network
+from ..cell.wire.contract import OFFLINE
 from ..client.download import MAX_DOWNLOAD_BYTES
 from ..client.event_stream import PendingEvents, stream_run
 from ..client.types import Listener, Program
@@ -243,9 +244,10 @@ class Session(SandboxSession):
         calls: HostCalls | None = None,
         gate: RequestGate | None = None,
     ) -> Process:
+        is_offline = self._shared.network.mode == "none"
         wanted = Command(
             argv=argv_of(command),
-            env=dict(env or {}),
+            env=(OFFLINE if is_offline else {}) | dict(env or {}),
             cwd=cwd,
             stdin=stdin,
             timeout_seconds=timeout_seconds,
@@ -256,7 +258,7 @@ class Session(SandboxSession):
         wanted = replace(wanted, packages=await self._programs.layer(self._packages))
         table = (await self._shared.tables(self._programs.spawn)).commands
         limits, egress = self._programs.config.limits, None
-        if self._shared.network.mode != "none":
+        if not is_offline:
             egress = self._programs.egress(
                 self._shared.network, limits, None, self.agent_id, gate
             )

@@ -25,8 +25,6 @@ LIMITS = Limits(open_files=1_024, connections=100_000, network_bytes=2**40)
 """The limits of a server, where its cell names none."""
 
 _LONGEST_SECONDS = 86_400.0 * 30
-# npx and uv else try for minutes to fetch what is not there.
-_OFFLINE = {"npm_config_offline": "true", "UV_OFFLINE": "1"}
 
 
 def server_config(cell: SandboxConfig | None) -> SandboxConfig:
@@ -93,12 +91,11 @@ async def open_in_cell(
 async def _start(
     server: MCPCommand, session: SandboxSession, words: LastWords
 ) -> SandboxProcess:
-    is_offline = session.network.mode == "none"
     try:
         return await session.exec(
             (server.command, *server.args),
             stdin="pipe",
-            env=(_OFFLINE if is_offline else {}) | dict(server.env),
+            env=server.env,
         )
     except (InvalidInputError, SandboxError) as error:
         words.refusal = str(error.details.get("reason") or error.hint or "")

@@ -35,6 +35,7 @@ from ..wire.contract import (
     FILE_NAME,
     FOLDERS,
     FORK,
+    OFFLINE,
     REQUEST_FD,
     RESULT_FD,
     SESSION_BASH_NAME,
@@ -239,6 +240,8 @@ def _serve(first: bytes) -> int:
     if request["language"] == "node":
         return node.run(_node, request, lives=False)
     if request["language"] == "bash":
+        if request["network"] is None:
+            os.environ.update({**OFFLINE, **os.environ})
         return _run_bash(
             request["code"],
             request["inputs"],

@@ -149,3 +149,7 @@ LOOPBACK = "127.0.0.1"
 ASKED = b"to "
 """The address of relays, in their cell's own network or, without one, for the cell's
 programs alone."""
+
+OFFLINE = {"npm_config_offline": "true", "UV_OFFLINE": "1"}
+"""Variables of commands and bash programs without a network. npx, npm and uv else try
+for minutes to fetch what is not there."""

@@ -88,6 +88,19 @@ async def test_the_environment_and_the_folder(session: SandboxSession) -> None:
     assert rest == "hereme\n10001\n"
 
 
+async def test_commands_and_bash_know_that_there_is_no_network(
+    session: SandboxSession,
+) -> None:
+    """npx and uv else try for minutes."""
+    line = "echo $npm_config_offline $UV_OFFLINE"
+    usual = await (await session.exec(line)).wait()
+    named = await (await session.exec(line, env={"UV_OFFLINE": "0"})).wait()
+    program = await session.run(line, language="bash")
+
+    assert [usual.stdout, named.stdout] == ["true 1\n", "true 0\n"]
+    assert program.stdout == "true 1\n"
+
+
 async def test_commands_and_runs_share_files_and_go_on_together(
     session: SandboxSession,
 ) -> None:
