@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from ..foreign.definition import ForeignDefinition
 from ..foreign.pins import Pins
@@ -76,6 +76,11 @@ class OpenAPIDefinition(ForeignDefinition):
     body: OperationBody | None = None
     security: tuple[tuple[SecurityScheme, ...], ...] = ()
     """Sets of schemes, one of which a request has to fulfil; empty: none is needed."""
+
+    output_schema: dict[str, JsonValue] | None = Field(
+        None, alias="outputSchema", exclude_if=lambda schema: schema is None
+    )
+    """The JSON Schema of its usual answer, for stubs alone; None: none can be read."""
 
 
 class OpenAPIPins(Pins[OpenAPIDefinition]):

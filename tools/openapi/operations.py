@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import re
@@ -13,6 +14,8 @@ from pydantic import BaseModel, ValidationError
 from toolcell.core import ConfigError
 from toolcell.core.text.install_hint import install_hint
 
+from ..definition.json_schema import build_validator
+from ..definition.validation import json_bytes
 from ..foreign.definition import Listing, checked_definition
 from .definition import (
     FORM,
@@ -26,6 +29,9 @@ from .definition import (
 )
 from .schemas import Document, SchemaBundle, unfit
 from .selection import Selection
+
+MAX_ANSWER_SCHEMA_BYTES = 16_384
+"""Size of the schema of an answer. When it is exceeded stubs say nothing of answers."""
 
 # Set by HTTP itself or by us, whatever a document says of them.
 _OUR_HEADERS = frozenset(
@@ -163,7 +169,43 @@ class _Parser:
             "body": None if body is None else body[0].model_dump(),
             "security": self._security(item[method]),
         }
+        if (answer := self._answer(name, given)) is not None:
+            # It is there for stubs alone: it costs no operation.
+            with contextlib.suppress(ConfigError):
+                return checked_definition(
+                    OpenAPIDefinition,
+                    fields | {"outputSchema": answer},
+                    ("input_schema", "output_schema"),
+                )
         return checked_definition(OpenAPIDefinition, fields, ("input_schema",))
+
+    def _answer(self, name: str, operation: _Raw) -> _Raw | None:
+        """Return the schema of the usual answer; None: there is none to be read."""
+        try:
+            given = self._answer_schema(operation)
+            bundle = SchemaBundle(self._document, "writeOnly")
+            made = bundle.schema(given)
+            if not isinstance(made, dict) or not made:
+                return None
+            answer = made | ({"$defs": bundle.defs} if bundle.defs else {})
+            if len(json_bytes(answer)) > MAX_ANSWER_SCHEMA_BYTES:
+                return None
+            build_validator(name, answer)
+        except (AttributeError, ConfigError, RecursionError, ValueError):
+            return None
+        return answer
+
+    def _answer_schema(self, operation: _Raw) -> Any:
+        """Return what the first success in JSON is; True if nothing says it."""
+        responses = operation.get("responses") or {}
+        for status in sorted(responses):
+            if not status.startswith("2"):
+                continue
+            content = self._followed(responses[status]).get("content") or {}
+            for media_type, entry in content.items():
+                if _is_json(media_type):
+                    return (entry or {}).get("schema", True)
+        return True
 
     def _checked(self, kind: str, raw: Any) -> Any:
         model: type[BaseModel] = getattr(self._models, kind)

@@ -7,7 +7,7 @@ to is put under `$defs`, once, so that circles stay what they are.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
@@ -83,11 +83,22 @@ class Document:
 
 
 class SchemaBundle:
-    """Makes JSON Schemas of a document's; what they share is under `defs`."""
+    """Makes JSON Schemas of a document's; what they share is under `defs`.
 
-    def __init__(self, document: Document) -> None:
+    Args:
+        document: The document.
+        hidden: The keyword of properties that are left out: of requests those that are
+            read-only, and of answers those that are write-only.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        hidden: Literal["readOnly", "writeOnly"] = "readOnly",
+    ) -> None:
         self.defs: dict[str, Any] = {}
         self._document = document
+        self._hidden = hidden
         self._names: dict[str, str] = {}
         self._open: list[str] = []
         self._left = MAX_SCHEMAS
@@ -102,12 +113,12 @@ class SchemaBundle:
             self.defs[self._names[reference]] = self._converted(target)
         return made
 
-    def _converted(self, schema: Any, answered: frozenset[str] = frozenset()) -> Any:
+    def _converted(self, schema: Any, hidden: frozenset[str] = frozenset()) -> Any:
         """Return a JSON Schema.
 
         Args:
             schema: The schema of the document.
-            answered: Properties that schemas beside it say to be read-only.
+            hidden: Properties that schemas beside it say to be hidden.
         """
         self._left -= 1
         if self._left < 0:
@@ -122,24 +133,24 @@ class SchemaBundle:
             made = {"$ref": f"#/$defs/{self._name(schema['$ref'])}"}
             if self._document.is_30:
                 return made
-            return made | self._keywords(schema, answered)
-        made = self._keywords(schema, answered)
+            return made | self._keywords(schema, hidden)
+        made = self._keywords(schema, hidden)
         return _as_of_31(schema, made) if self._document.is_30 else made
 
     def _keywords(
-        self, schema: dict[str, Any], answered: frozenset[str]
+        self, schema: dict[str, Any], hidden: frozenset[str]
     ) -> dict[str, Any]:
         made: dict[str, Any] = {}
-        answered |= self._read_only_names(schema)
+        hidden |= self._hidden_names(schema)
         for key, value in schema.items():
             if key in _OF_SCHEMAS and isinstance(value, dict):
                 made[key] = {
                     name: self._converted(item)
                     for name, item in value.items()
-                    if not self._is_read_only(item)
+                    if not self._is_hidden(item)
                 }
             elif key == "allOf" and isinstance(value, list):
-                made[key] = [self._converted(item, answered) for item in value]
+                made[key] = [self._converted(item, hidden) for item in value]
             elif key in _SCHEMA:
                 made[key] = self._converted(value)
             elif key in _SCHEMAS and isinstance(value, list):
@@ -150,12 +161,12 @@ class SchemaBundle:
             made["required"] = [
                 name
                 for name in schema["required"]
-                if not (isinstance(name, str) and name in answered)
+                if not (isinstance(name, str) and name in hidden)
             ]
         return made
 
-    def _read_only_names(self, schema: dict[str, Any]) -> frozenset[str]:
-        """Return the properties that are read-only, here or in what is joined to it."""
+    def _hidden_names(self, schema: dict[str, Any]) -> frozenset[str]:
+        """Return the properties that are hidden, here or in what is joined to it."""
         names: set[str] = set()
         seen: set[str] = set()
         left: list[Any] = [schema]
@@ -168,7 +179,7 @@ class SchemaBundle:
                 raise unfit(f"it joins more than {MAX_JOINS:,} schemas")
             properties, joined = each.get("properties"), each.get("allOf")
             if isinstance(properties, dict):
-                names |= {n for n, of in properties.items() if self._is_read_only(of)}
+                names |= {n for n, of in properties.items() if self._is_hidden(of)}
             if isinstance(joined, list):
                 left += joined
             reference = each.get("$ref")
@@ -177,11 +188,11 @@ class SchemaBundle:
                 left.append(self._document.target(reference))
         return frozenset(names)
 
-    def _is_read_only(self, schema: Any) -> bool:
-        # Part of answers alone: a request has to leave it out.
+    def _is_hidden(self, schema: Any) -> bool:
+        # Part of answers alone, which a request has to leave out, or of requests alone.
         found = self._document.followed(schema)
         return any(
-            isinstance(each, dict) and each.get("readOnly") is True
+            isinstance(each, dict) and each.get(self._hidden) is True
             for each in (schema, found)
         )
 

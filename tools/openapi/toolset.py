@@ -85,6 +85,11 @@ class OpenAPITool(JSONSchemaTool):
     def source(self) -> str:
         return f"the API {self.toolset.name}"
 
+    @property
+    def usual_result(self) -> Mapping[str, Any]:
+        schema = self.definition.output_schema
+        return super().usual_result if schema is None else model_schema(schema)
+
 
 class OpenAPIToolset:
     """The operations of one HTTP API, by its OpenAPI document.
