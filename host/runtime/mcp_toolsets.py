@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from toolcell.core import ConfigError
@@ -47,7 +48,7 @@ def make_toolsets(config: HostConfig, secrets: Mapping[str, Any]) -> list[MCPToo
         known = {
             secret: secrets[secret].get_secret_value() for secret in settings.secrets
         }
-        toolset = _toolset(config, name, pins, known)
+        toolset = _toolset(config, name, pins, known, log_of(config, name))
         if toolset.unconfined:
             _log.warning(
                 "the MCP server %s is not confined: it runs as the user of this host",
@@ -74,10 +75,7 @@ def offering_toolset(
     """
     settings = config.tools.mcp.get(name)
     if settings is None:
-        raise ConfigError(
-            f"there is no MCP server or API {name!r}",
-            hint=f"add a table [tools.mcp.{name}]",
-        )
+        raise _unknown(name)
     known = {
         secret: read_secret(secret, environ).get_secret_value()
         for secret in settings.secrets
@@ -85,8 +83,50 @@ def offering_toolset(
     return _toolset(config, name, None, known)
 
 
+def last_words(config: HostConfig, name: str) -> str:
+    """Return what a server wrote last on standard error, in a host of this state.
+
+    Raises:
+        ConfigError: There is no such server, or no state folder, or it cannot be read.
+    """
+    if name not in config.tools.mcp:
+        raise _unknown(name)
+    file = log_of(config, name)
+    if file is None:
+        raise ConfigError(
+            "no place keeps what servers write", hint="set state.folder of the host"
+        )
+    try:
+        return file.read_text("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error.strerror}",
+            hint="run this as the user of the host",
+        ) from error
+
+
+def _unknown(name: str) -> ConfigError:
+    return ConfigError(
+        f"there is no MCP server or API {name!r}",
+        hint=f"add a table [tools.mcp.{name}]",
+    )
+
+
+def log_of(config: HostConfig, name: str) -> Path | None:
+    """Return the file for what a server wrote last on standard error; None: there is
+    no place for it."""
+    folder = config.state.folder
+    return None if folder is None else folder / "mcp_logs" / f"{name}.log"
+
+
 def _toolset(
-    config: HostConfig, name: str, pins: MCPPins | None, secrets: Mapping[str, str]
+    config: HostConfig,
+    name: str,
+    pins: MCPPins | None,
+    secrets: Mapping[str, str],
+    log: Path | None = None,
 ) -> MCPToolset:
     settings = config.tools.mcp[name]
     return MCPToolset(
@@ -102,6 +142,7 @@ def _toolset(
         max_agents=settings.max_agents,
         idle_seconds=settings.idle_seconds,
         elicitation=settings.elicitation,
+        log=log,
     )
 
 

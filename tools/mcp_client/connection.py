@@ -355,6 +355,7 @@ async def connect(
         async with client, anyio.create_task_group() as tasks:
             connection.version = client.protocol_version
             tasks.start_soon(_listen, connection)
+            tasks.start_soon(words.keep)
             yield connection
             tasks.cancel_scope.cancel()
     except Exception as error:

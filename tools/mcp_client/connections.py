@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -50,6 +51,7 @@ class ServerConnections:
             connection is for all.
         idle_seconds: Seconds without a call after which that of one agent ends.
         elicitation: As in `MCPToolset`.
+        log: As in `MCPToolset`.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class ServerConnections:
         max_agents: int | None,
         idle_seconds: float,
         elicitation: bool,
+        log: Path | None,
     ) -> None:
         self._name = name
         self._server = server
@@ -72,6 +75,7 @@ class ServerConnections:
         self._max_agents = max_agents
         self._idle_seconds = idle_seconds
         self._elicitation = elicitation
+        self._log_file = log
         self._places: dict[str | None, _Place] = {}
         self._group: TaskGroup | None = None
 
@@ -163,7 +167,7 @@ class ServerConnections:
         self, place: _Place, *, task_status: TaskStatus[ServerConnection]
     ) -> None:
         """Hold a connection open until it ends."""
-        server, is_open, words = self._server, False, _listener(self._server)
+        server, is_open, words = self._server, False, self._listener()
         questions = ServerQuestions(self._name) if self._elicitation else None
         with anyio.CancelScope() as scope:
             try:
@@ -196,6 +200,17 @@ class ServerConnections:
                 hint=words.cause or "look whether it runs, or raise startup_seconds",
             )
 
+    def _listener(self) -> LastWords:
+        server = self._server
+        if not isinstance(server, MCPCommand):
+            return LastWords()
+        return LastWords(
+            server.command,
+            server.env.values(),
+            in_cell=server.where == "cell",
+            file=self._log_file,
+        )
+
     async def _until_over(self, place: _Place, connection: ServerConnection) -> None:
         """Wait for the end of a connection; end that of one agent when it is idle."""
         while not connection.ended.is_set():
@@ -207,14 +222,6 @@ class ServerConnections:
                 connection.ended.set()
             with anyio.move_on_after(left):
                 await connection.ended.wait()
-
-
-def _listener(server: MCPCommand | MCPEndpoint) -> LastWords:
-    if not isinstance(server, MCPCommand):
-        return LastWords()
-    return LastWords(
-        server.command, server.env.values(), in_cell=server.where == "cell"
-    )
 
 
 def _end(place: _Place) -> None:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
+import anyio
+import anyio.to_thread
+
+from toolcell.core.storage.whole_files import written_whole
 from toolcell.core.text.printable import escaped
 
 STDERR_CHARACTERS = 4_096
-"""Characters of a program's standard error that are logged. When it is reached the
-oldest are dropped."""
+"""Characters of a program's standard error that are logged, and that its file has. When
+it is reached the oldest are dropped."""
+
+FILE_SECONDS = 1.0
+"""Seconds after which its file has what a program wrote meanwhile."""
 
 SHOWN_CHARACTERS = 1_000
 """Characters of its last lines that an error shows. When it is reached the oldest are
@@ -76,10 +84,16 @@ class LastWords:
         command: The program.
         hidden: Values of its environment; no error and no log shows them.
         in_cell: True if it runs in a cell, whose configuration may be the cause.
+        file: The file for what it wrote last; None: there is none.
     """
 
     def __init__(
-        self, command: str = "", hidden: Iterable[str] = (), *, in_cell: bool = False
+        self,
+        command: str = "",
+        hidden: Iterable[str] = (),
+        *,
+        in_cell: bool = False,
+        file: Path | None = None,
     ) -> None:
         self.end = ""
         """The way that it ended, such as `exit code 1`; empty: it was made to."""
@@ -97,14 +111,35 @@ class LastWords:
             (text for text in hidden if len(text) >= _MIN_SECRET), key=len, reverse=True
         )
         self._tail = b""
+        self._file = file
+        self._is_written = True
 
     def add(self, chunk: bytes) -> None:
         """Take a piece of its standard error."""
         # A secret that is cut would be shown: more is kept than is shown.
         self._tail = (self._tail + chunk)[-4 * STDERR_CHARACTERS :]
+        self._is_written = False
+
+    async def keep(self) -> None:
+        """Keep the file as it should be, until this is cancelled."""
+        while self._file is not None:
+            await anyio.sleep(FILE_SECONDS)
+            await anyio.to_thread.run_sync(self._write)
+
+    def _write(self) -> None:
+        if self._file is None or self._is_written:
+            return
+        self._is_written = True
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with written_whole(self._file) as file:
+                file.write(f"{self._said[-STDERR_CHARACTERS:]}\n".encode())
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", self._file, error.strerror)
 
     def log(self) -> None:
-        """Log what it said, if it said anything."""
+        """Log what it said, if it said anything, and write its file."""
+        self._write()
         if said := self._said:
             _log.info(
                 "standard error of the MCP server %s: %s",

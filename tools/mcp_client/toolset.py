@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import anyio
@@ -116,6 +117,8 @@ class MCPToolset:
             default 600.
         elicitation: True lets the server ask the user for plain values while its call
             runs, as the act `user.ask` of the agent. False refuses that.
+        log: A file for the last that a program writes on standard error, at most 4,096
+            characters without values of its environment. None: there is none.
 
     Raises:
         ConfigError: A name or number cannot be used.
@@ -136,6 +139,7 @@ class MCPToolset:
         max_agents: int = 16,
         idle_seconds: float = 600.0,
         elicitation: bool = False,
+        log: Path | None = None,
     ) -> None:
         self.name = name
         self.prefix = name if prefix is None else prefix
@@ -172,6 +176,7 @@ class MCPToolset:
             max_agents=max_agents if per_agent else None,
             idle_seconds=idle_seconds,
             elicitation=elicitation,
+            log=log,
         )
 
     @property

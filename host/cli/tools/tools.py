@@ -1,4 +1,4 @@
-"""`toolcell tools`: lists tools, and shows them as models see them."""
+"""`toolcell tools`: lists tools, shows them as models see them, and their servers."""
 
 from __future__ import annotations
 
@@ -93,6 +93,23 @@ def schema(
         print_json(shaped)
     else:
         print(escaped(json.dumps(shaped, indent=2)))
+
+
+@tools.command()
+def logs(
+    server: Annotated[str, typer.Argument(help="The MCP server.")],
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a program of MCP wrote last on standard error, in its host."""
+    from ...config.host_config import HostConfig
+    from ...runtime.mcp_toolsets import last_words
+
+    said = last_words(HostConfig.from_file(config), server)
+    if as_json:
+        print_json({"server": server, "said": said})
+    else:
+        print(escaped(said), end="")
 
 
 def _snapshot(path: Path, agent: str | None) -> Snapshot:

@@ -31,6 +31,7 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "doctor": (("--image", ""), 2, "config"),
     "clean": (("--no-such-option",), 2, "usage"),
     "tools pin": ((), 2, "config"),
+    "tools logs": (("x",), 2, "config"),
     "tools list": ((), 2, "config"),
     "tools show": (("x",), 2, "config"),
     "tools schema": (("x",), 2, "config"),

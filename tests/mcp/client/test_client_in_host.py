@@ -12,11 +12,13 @@ import pytest
 
 from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
+from toolcell.host.runtime.mcp_toolsets import last_words
 from toolcell.tools.spi import MCPDefinition, MCPPins
 
 from ...support.mcp.offering import offering
 from ...support.mcp.servers import SERVER, Scripted, definition, processes_of
 from ...support.paths import ROOT
+from ...support.polling import until
 from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.anyio
@@ -327,3 +329,31 @@ def test_pins_that_cannot_be_read_or_written_are_told(tmp_path: Path) -> None:
         MCPPins().save(tmp_path / "none" / "pins.json")
 
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.promise("door-3")
+async def test_the_last_words_of_a_server_are_kept(tmp_path: Path) -> None:
+    server = Scripted(tmp_path, "say")
+    more = f'env = {{ KEY = "{SECRET}" }}\n[state]\nfolder = "state"\n'
+    path = settings(server, more)
+    config = HostConfig.from_file(path, environ={})
+    async with server.toolset() as toolset:
+        pins = MCPPins().approve("files", toolset.definitions)
+    pins.save(config.tools.mcp_pins)
+    log = tmp_path / "state" / "mcp_logs" / "files.log"
+    assert last_words(config, "files") == ""
+
+    async with Host.from_config(path, environ={}) as host:
+        await host.call("files__say", {"text": f"{SECRET} begins\n"}, agent_id="a")
+        await until(log.exists)
+        assert last_words(config, "files") == "*** begins\n"
+        text = "x" * 100_000 + "\x1b[2Jends"
+        await host.call("files__say", {"text": text}, agent_id="a")
+
+    said = last_words(config, "files")
+    assert said.endswith("x\\u{1b}[2Jends\n") and len(said) <= 4_097
+    assert log.stat().st_mode & 0o777 == 0o600
+    shown = toolcell("tools", "logs", "files", "--config", str(path))
+    assert shown.stdout.decode() == said
+    with pytest.raises(ConfigError, match="no MCP server"):
+        last_words(config, "other")
