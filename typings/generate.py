@@ -2,8 +2,8 @@
 
 .venv/bin/python typings/generate.py
 
-There is one for the face of each room, which is committed, and one for each module that
-a test or a benchmark imports past a face, which mypy needs and git ignores.
+There is one for the public face of each room, which is committed, and one for each
+other module that rooms, tests and benchmarks import, which mypy needs and git ignores.
 """
 
 from __future__ import annotations
