@@ -59,8 +59,11 @@ async def manager(
         yield manager
 
 
+MANY = pytest.mark.full, pytest.mark.timeout(3_600)
+
+
 @pytest.mark.promise("boundary-6")
-@pytest.mark.parametrize("runs", [2, pytest.param(200, marks=pytest.mark.full)])
+@pytest.mark.parametrize("runs", [2, pytest.param(200, marks=MANY)])
 async def test_no_cell_has_the_value_during_and_after_its_runs(
     manager: SandboxManager, mirror: Any, runs: int
 ) -> None:

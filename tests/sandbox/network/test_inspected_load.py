@@ -94,10 +94,11 @@ def peak_mib() -> float:
     return int(kb) / 1024
 
 
+MUCH = pytest.mark.full, pytest.mark.timeout(3_600)
+
+
 @pytest.mark.parametrize("agent", ["reader", "builder"])
-@pytest.mark.parametrize(
-    "size", [64 * MIB, pytest.param(1024 * MIB, marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("size", [64 * MIB, pytest.param(1024 * MIB, marks=MUCH)])
 async def test_bodies_are_exact_and_never_held_whole(
     manager: SandboxManager, site: Site, size: int, agent: str
 ) -> None:
