@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from baselines.programs import PYTHON
 from harness.measure import (
@@ -25,6 +26,7 @@ from harness.options import Options
 
 from rows.mcp import bare_stdio
 from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.sandbox.cell.program import tools_command
 from toolcell.sandbox.spi import Language
 from toolcell.tools import CodeExecutor, Tool, ToolRegistry, tool
 from toolcell.tools.code.tool_index import ToolIndex
@@ -47,13 +49,34 @@ for (let i = 0; i < calls; i++) {
 }
 export default performance.now() - began
 """
+_BASH_PROGRAM = f"""
+python3 - <<'END'
+import time
+scope = {{"__name__": "tools"}}
+exec({Path(tools_command.__file__).read_text()!r}, scope)
+def add(number):
+    words = ["add", "--a", str(number), "--b", "1"]
+    return scope["_answer"](scope["_request"](words))["value"]
+add(0)
+began = time.perf_counter()
+for number in range({CALLS}):
+    assert add(number) == number + 1
+print(time.perf_counter() - began)
+END
+"""
+"""Calls as the program `tools` makes them, in one process, without its start."""
+
 _PEER = """
 import socket, sys
 with socket.socket(fileno=int(sys.argv[1])) as pipe:
     while data := pipe.recv(64):
         pipe.sendall(data)
 """
-_PROGRAMS = {"python": (_PROGRAM, 1_000), "node": (_NODE_PROGRAM, 1)}
+_PROGRAMS = {
+    "python": (_PROGRAM, 1_000),
+    "node": (_NODE_PROGRAM, 1),
+    "bash": (_BASH_PROGRAM, 1_000),
+}
 """Programs, and the milliseconds in the unit of their clock."""
 
 
@@ -83,8 +106,17 @@ async def bridge_node(options: Options) -> list[Row]:
     """The same call by a program in JavaScript."""
     if shutil.which("node") is None:
         raise Missing("node is not on PATH")
+    return await _beside_python("node", options)
+
+
+async def bridge_bash(options: Options) -> list[Row]:
+    """The same call as bash and commands make it, without the start of a process."""
+    return await _beside_python("bash", options)
+
+
+async def _beside_python(language: Language, options: Options) -> list[Row]:
     async with _bridge() as code:
-        contenders = [_calls(code, "node"), _calls(code, "python")]
+        contenders = [_calls(code, language), _calls(code, "python")]
         runs = max(1, options.runs // 10)
         turns = await take_turns(contenders, runs)
     samples = [turn.by_own_clock() for turn in turns]
@@ -136,7 +168,7 @@ def _calls(code: CodeExecutor, language: Language) -> Contender:
         result = await code.execute(
             program, language=language, extra_namespace={"calls": CALLS}
         )
-        took = result.value
+        took = float(result.stdout) if language == "bash" else result.value
         if not isinstance(took, int | float) or len(result.calls) != CALLS + 1:
             raise WrongResult(f"the calls became {result!r}")
         return took * factor
@@ -179,6 +211,7 @@ def _pipe() -> Contender:
 BRIDGE_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
     "bridge": bridge,
     "bridge-node": bridge_node,
+    "bridge-bash": bridge_bash,
     "peer-bridge-mcp": peer_mcp,
     "search": search,
 }

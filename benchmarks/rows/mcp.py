@@ -99,7 +99,7 @@ Connect = Callable[[list[str], str, str], Any]
 
 
 async def _compare(work: str, connect: Connect, options: Options) -> list[Row]:
-    _needs_mcp()
+    needs_mcp()
     with TemporaryDirectory() as folder:
         Path(folder, "added.py").write_text(_OURS)
         Path(folder, "bare.py").write_text(_BARE)
@@ -135,7 +135,8 @@ def _token(folder: str) -> str:
     return done.stdout.strip()
 
 
-def _needs_mcp() -> None:
+def needs_mcp() -> None:
+    """Raises Missing if the library is not installed."""
     try:
         import mcp  # noqa: F401
     except ImportError:
@@ -145,7 +146,7 @@ def _needs_mcp() -> None:
 @asynccontextmanager
 async def bare_stdio() -> AsyncIterator[Contender]:
     """Calls to a server of the bare library, a separate process."""
-    _needs_mcp()
+    needs_mcp()
     with TemporaryDirectory() as folder:
         Path(folder, "bare.py").write_text(_BARE)
         bare = [sys.executable, "bare.py"]

@@ -35,6 +35,7 @@ from rows.host_calls import BRIDGE_ROWS
 from rows.inspected import INSPECTED_ROWS
 from rows.kernel import KERNEL_ROWS
 from rows.mcp import MCP_ROWS
+from rows.mcp_cells import MCP_CELL_ROWS
 from rows.network import NETWORK_ROWS
 from rows.packages import PACKAGE_ROWS
 from rows.sandbox_api import SANDBOX_API_ROWS
@@ -431,6 +432,7 @@ ROWS: dict[str, RowMaker] = {
     **PACKAGE_ROWS,
     **TOOL_ROWS,
     **MCP_ROWS,
+    **MCP_CELL_ROWS,
     **BRIDGE_ROWS,
     **GUARD_ROWS,
     **FLOW_ROWS,
