@@ -26,7 +26,7 @@ from .mcp_client.offers import MCPOffer
 from .openapi.definition import OpenAPIDefinition, OpenAPIPins
 from .registry.registry import Reload
 from .registry.snapshot import Snapshot, Visible
-from .stores.idempotency import MemoryIdempotency
+from .stores.memory_idempotency import MemoryIdempotency
 from .stores.record import NumberedRecord
 from .stores.record_filter import has_words, words_in
 from .stores.records import MemoryRecords, ObservedRecords, UsageHour

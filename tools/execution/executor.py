@@ -33,7 +33,8 @@ from ..hooks.hook import Hook
 from ..hooks.watcher import CallWatcher
 from ..registry.registry import ToolRegistry
 from ..registry.snapshot import Snapshot
-from ..stores.idempotency import Idempotency, MemoryIdempotency
+from ..stores.idempotency import Idempotency
+from ..stores.memory_idempotency import MemoryIdempotency
 from ..stores.records import HeldRecords, MemoryRecords, Records
 from .attempt import current_call
 from .batch import BatchCall, run_batch

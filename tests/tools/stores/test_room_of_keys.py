@@ -18,7 +18,7 @@ from toolcell.core import (
 )
 from toolcell.tools import SQLiteIdempotency
 from toolcell.tools.spi import MemoryIdempotency
-from toolcell.tools.stores import idempotency, sqlite_idempotency
+from toolcell.tools.stores import memory_idempotency, sqlite_idempotency
 from toolcell.tools.stores.idempotency import CallBody
 
 from .conftest import Clock
@@ -163,7 +163,7 @@ async def test_keys_that_expired_are_deleted_a_few_at_once(
     clock.now += 61
 
     for most, name in ((0, "new"), (2, "k4"), (2, "k3")):
-        monkeypatch.setattr(idempotency, "_REMOVED_AT_ONCE", most)
+        monkeypatch.setattr(memory_idempotency, "_REMOVED_AT_ONCE", most)
         monkeypatch.setattr(sqlite_idempotency, "_DELETED_AT_ONCE", most)
         before = ended(keys)
         assert keys.take(name, PAY_2, repeatable=False)
