@@ -66,9 +66,9 @@ class MemoryIdempotency(Idempotency):
         max_entries: Ended keys of one agent; default 100,000. When it is reached the
             agent's calls under new keys are refused; the error says when a key ends.
         max_bytes: Bytes of arguments and results, as JSON; default 64 MiB. When it is
-            reached the oldest of the agent that has most are dropped. Their keys stay:
-            a repeated call fails and says that it ran, and a tool that may be repeated
-            runs again.
+            reached the oldest of the agent that has most are dropped, but not a new
+            result. Their keys stay: a repeated call fails and says that it ran, and a
+            tool that may be repeated runs again.
         clock: Returns seconds that do not go backwards.
     """
 
@@ -132,13 +132,28 @@ class MemoryIdempotency(Idempotency):
         mine.ended[key] = ended
         mine.whole[key] = None
         self._count(mine, len(ended.entry))
+        self._make_room(now, mine if more[0] == "done" else None)
+
+    def _make_room(self, now: float, new: _AgentKeys | None) -> None:
+        """Drop entries where most are, if all are too large.
+
+        An agent whose entries fit in an equal part of the room loses none, and the
+        agent `new` keeps its last one, which is a new result.
+        """
+
+        def may_drop(each: _AgentKeys) -> bool:
+            return each.bytes > part and len(each.whole) > (each is new)
+
         while self._bytes > self._max_bytes:
             if self._first_ends[0][0] <= now:
                 self._remove_expired(now)
                 continue
-            most = max(self._agents.values(), key=attrgetter("bytes"))
             part = self._max_bytes / len(self._agents)
-            while self._bytes > self._max_bytes and most.bytes > part:
+            over = [each for each in self._agents.values() if may_drop(each)]
+            if not over:
+                return
+            most = max(over, key=attrgetter("bytes"))
+            while self._bytes > self._max_bytes and may_drop(most):
                 self._shrink(most)
 
     def _remove(self, mine: _AgentKeys, key: str) -> None:

@@ -135,8 +135,8 @@ class SQLiteIdempotency(Idempotency):
             a key ends.
         max_bytes: Bytes of results; default 1 GiB. The file is larger: a result of 1
             KiB takes some 5 KiB of it. When it is reached the oldest of the agent that
-            has most are dropped. Their keys stay: a repeated call fails and says that
-            it ran, and a tool that may be repeated runs again.
+            has most are dropped, but not a new one. Their keys stay: a repeated call
+            fails and says that it ran, and a tool that may be repeated runs again.
         busy_seconds: Seconds to wait while another process writes; default 1. When it
             is reached StoreUnavailableError is raised.
         clock: Returns the seconds since the machine was started.

@@ -131,8 +131,8 @@ async def test_results_that_expired_drop_nothing_of_an_agent(
 
 
 @pytest.mark.promise("R43")
-async def test_a_new_result_is_stored_whatever_others_have(tmp_path: Path) -> None:
-    keys = SQLiteIdempotency(tmp_path / "keys.db", max_bytes=1_000_000)
+async def test_a_new_result_is_stored_whatever_others_have(make: MakeKeys) -> None:
+    keys = make(max_bytes=1_000_000)
     small = CallBody("pay", {}, "b")
     assert keys.take("small", small, repeatable=False)
     keys.finish("small", large(1))
@@ -150,7 +150,6 @@ async def test_a_new_result_is_stored_whatever_others_have(tmp_path: Path) -> No
 
     sizes = [size for _, size in counted(keys).values()]
     assert 800_000 < sum(sizes) <= 1_000_000 + max(sizes)
-    keys.close()
 
 
 async def test_keys_that_expired_are_deleted_a_few_at_once(
