@@ -13,6 +13,7 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 
 from toolcell.core import ToolcellError
+from toolcell.core.event_loop import LARGE, give_way
 from toolcell.core.text.json_size import count_values
 from toolcell.core.text.strict_json import read_json
 
@@ -76,7 +77,18 @@ class Bounds(NamedTuple):
 
     async def read(self, request: Request) -> bytes:
         """Return the body of a request, which may be parsed. Raises BodyError."""
-        return self.check(await whole(request, self.size))
+        return await self.admit(await whole(request, self.size))
+
+    async def admit(self, text: bytes) -> bytes:
+        """Return a text that may be parsed, in a separate step if it is large.
+
+        Raises:
+            BodyError: It is too large, or has too many values.
+        """
+        self.check(text)
+        if len(text) > LARGE:
+            await give_way()
+        return text
 
     def parse(self, text: bytes) -> Any:
         """Return the value of a text that has one meaning for every parser.

@@ -17,8 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from toolcell.core.event_loop import LARGE, give_way
+
 from ..http.agent_shares import AgentShares, TooManyError
-from ..http.bodies import BodyError, Bounds, whole
+from ..http.bodies import BodyError, Bounds, parse, whole
 from ..http.serving import OpenRequests
 from .json_rpc import is_request, refused
 from .responses import JSONResponder, is_plain_call
@@ -164,8 +166,11 @@ class BodyMiddleware:
     async def _handle(
         self, agent_id: str, body: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        message = self._bounds.parse(body)
+        message = parse(await self._bounds.admit(body))
         wants_answer = is_request(message)
+        if len(body) > LARGE:
+            # The library parses it again.
+            await give_way()
         receive = _replaying(body, receive)
         if not wants_answer:
             await self._app(scope, receive, send)

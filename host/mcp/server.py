@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 from mcp.server.auth.middleware.auth_context import auth_context_var, get_access_token
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
@@ -24,6 +25,7 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 
 from toolcell.core import ErrorInfo, ToolcellError, ToolExecutionError
+from toolcell.core.event_loop import give_way, is_large
 from toolcell.guard import called_by
 from toolcell.guard.spi import PRESETS
 from toolcell.tools import Tool
@@ -59,6 +61,16 @@ class _LowLevelServer(Server[Any]):
             experimental_capabilities,
             extensions,
         )
+
+
+async def _read_in_steps(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Let the event loop run between what the library does with a large message."""
+    if is_large(ctx.params):
+        await give_way()
+    result = await call_next(ctx)
+    if is_large(result):
+        await give_way()
+    return result
 
 
 class MCPServer:
@@ -112,7 +124,7 @@ class MCPServer:
         server.add_notification_handler(
             "notifications/initialized", types.NotificationParams, self._on_initialized
         )
-        server.middleware.append(self._questions)
+        server.middleware += [_read_in_steps, self._questions]
         return server
 
     @asynccontextmanager

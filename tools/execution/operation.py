@@ -15,6 +15,7 @@ import anyio
 from pydantic import JsonValue
 
 from toolcell.core import GuardDeniedError, ToolCall, ToolcellError, ToolStatus
+from toolcell.core.event_loop import give_way, is_large
 from toolcell.guard import CallFacts, Permit
 from toolcell.guard.spi import Reason
 from toolcell.sandbox import ExecutionResult
@@ -93,6 +94,8 @@ class Operations:
             agent_id=agent_id,
             parent_id=parent_id,
         )
+        if is_large(call.arguments):
+            await give_way()
         operation = Operation(self._components, call, run, cost, names_only)
         operation.hold_body = hold_body
         try:

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolcell.core import CellLostError
+from toolcell.core.event_loop import give_way, is_large
 from toolcell.core.models import problems_of
 from toolcell.guard import ActionGuard, called_by
 from toolcell.tools import Operation, RunContext, ToolExecutor
@@ -126,11 +127,14 @@ class Acts:
             if act.cost is not None:
                 cost = act.cost(sandbox, wanted)
         seconds = self._settings.approval_seconds
+        arguments = wanted.model_dump(mode="json")
+        if is_large(arguments):
+            await give_way()
         try:
             async with AsyncExitStack() as stack:
                 admission = self._operation(
                     act.name,
-                    wanted.model_dump(mode="json"),
+                    arguments,
                     agent_id=token.agent_id,
                     run=RunContext(run_id=run_id, approval_seconds=seconds),
                     names_only=("env",),

@@ -16,7 +16,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ...http.bodies import Bounds, pieces, whole
+from ...http.bodies import Bounds, parse, pieces, whole
 from ...http.streams import Streamed
 from .errors import APIError, as_api_error
 
@@ -152,7 +152,7 @@ async def read_envelopes(
     async with aclosing(pieces(request, 2**63)) as stream:
         async for piece in stream:
             held += piece
-            while (message := _take(held, bounds)) is not None:
+            while (message := await _take(held, bounds)) is not None:
                 yield message
     if held:
         raise APIError(400, "the stream ends within a message")
@@ -166,10 +166,10 @@ async def read_one(request: Request, bounds: Bounds) -> bytes:
     size = int.from_bytes(data[1:_HEAD_BYTES], "big")
     if len(data) < _HEAD_BYTES + size:
         raise APIError(400, "the stream ends within a message")
-    return bounds.check(data[_HEAD_BYTES : _HEAD_BYTES + size])
+    return await bounds.admit(data[_HEAD_BYTES : _HEAD_BYTES + size])
 
 
-def _take(held: bytearray, bounds: Bounds) -> dict[str, Any] | None:
+async def _take(held: bytearray, bounds: Bounds) -> dict[str, Any] | None:
     """Remove and return the first message; None: it is not whole."""
     if len(held) < _HEAD_BYTES:
         return None
@@ -180,7 +180,7 @@ def _take(held: bytearray, bounds: Bounds) -> dict[str, Any] | None:
         return None
     text = bytes(held[_HEAD_BYTES : _HEAD_BYTES + size])
     del held[: _HEAD_BYTES + size]
-    message = bounds.parse(text)
+    message = parse(await bounds.admit(text))
     if not isinstance(message, dict):
         raise APIError(400, "a message is no JSON object")
     return message

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-SECONDS = 0.1
-"""The longest that one step of the loop may take, of CPU. The promise is half of it: a
-busy machine takes longer for the same work."""
+SECONDS = 0.05
+"""The longest that one step of the loop may take, of CPU of its thread."""
 
-TRIES = 5
+TRIES = 10
 """Times that a message is sent until one of them is quick enough."""
 
 
