@@ -14,12 +14,12 @@ import pytest
 from toolcell.cluster import ClusterSandbox
 from toolcell.core import CellLostError
 from toolcell.sandbox import Sandbox
-from toolcell.sandbox.machine import host_cgroups, process_identity
+from toolcell.sandbox.machine import host_cgroups
 
 from ...conftest import missing
 from ...support.cells.leftovers import folders_of, groups_of
 from ...support.cluster.patience import givers
-from ...support.cluster.processes import ClusterProcesses, NodeProcess
+from ...support.cluster.processes import ClusterProcesses
 from ...support.guard.redis_server import RedisServer
 from ...support.polling import until
 from ...support.process_tree import below, runs
@@ -32,11 +32,6 @@ def processes(redis_server: RedisServer, tmp_path: Path) -> Iterator[ClusterProc
     started = ClusterProcesses(redis_server.url, tmp_path)
     yield started
     started.end()
-
-
-def name_of(node: NodeProcess) -> str:
-    pid = node.process.pid
-    return f"{pid}-{process_identity.start_time(pid)}"
 
 
 async def use(sandbox: Sandbox, ready: anyio.Event) -> None:
@@ -67,7 +62,7 @@ async def test_no_process_and_no_group_of_a_killed_node_is_left(
             ready = anyio.Event()
             tasks.start_soon(use, sandbox, ready)
             await ready.wait()
-            name, left = name_of(node), below(node.process.pid)
+            name, left = node.owner, below(node.process.pid)
             assert len(left) > 4
             assert groups_of(name)
 
@@ -83,12 +78,12 @@ async def test_no_process_and_no_group_of_a_killed_node_is_left(
     directory.close()
 
 
-@pytest.mark.promise("cluster-05")
+@pytest.mark.promise("C12", "cluster-05")
 async def test_files_on_their_way_to_a_killed_node_go_with_the_next_one(
     processes: ClusterProcesses,
 ) -> None:
     nodes = {name: processes.node(name, max_concurrency=2) for name in ("one", "two")}
-    names = {name: name_of(node) for name, node in nodes.items()}
+    names = {name: node.owner for name, node in nodes.items()}
     directory = processes.directory()
     async with ClusterSandbox(directory, token=processes.token) as sandbox:
         await until(lambda: givers(sandbox) == {"one", "two"})

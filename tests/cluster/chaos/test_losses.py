@@ -16,6 +16,7 @@ from toolcell.core import CellLostError, SandboxUnavailableError
 from toolcell.sandbox import HostCalls
 
 from ...support.cells.leak_check import at_rest
+from ...support.cells.leftovers import folders_of
 from ...support.cluster.patience import LONG, givers, wait_briefly
 from ...support.cluster.processes import ClusterProcesses, NodeProcess
 from ...support.guard.redis_server import RedisServer
@@ -255,15 +256,18 @@ def arguments(pid: int) -> bytes:
         return b""
 
 
-@pytest.mark.promise("cluster-10")
+@pytest.mark.promise("C12", "cluster-10")
 async def test_a_stopped_driver_leaves_nothing(processes: ClusterProcesses) -> None:
     node = processes.node("two", max_concurrency=4)
     idle = (await at_rest(node.process.pid)).processes
-    driver = processes.driver(ENDLESS)
+    driver = processes.driver(ENDLESS, uploads=True)
     assert driver.stdout is not None
     assert await anyio.to_thread.run_sync(driver.stdout.readline) == "started\n"
 
     assert len(below(node.process.pid)) > idle
+    assert len(folders_of(node.owner)) == 1
+    # Its link stays open, and nothing comes over it any more.
     driver.send_signal(signal.SIGSTOP)
 
     await until(lambda: len(below(node.process.pid)) == idle)
+    await until(lambda: folders_of(node.owner) == [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
@@ -24,7 +25,13 @@ async def main(asked: dict[str, Any]) -> None:
         directory = RedisDirectory(asked["url"], token=asked["token"])
     sandbox = ClusterSandbox(directory, token=asked["token"], wait_seconds=60.0)
     async with sandbox:
-        async with sandbox.session() as session:
+        async with sandbox.session() as session, AsyncExitStack() as stack:
+            if asked.get("uploads"):
+                fields = session._remote.fields("upload", path="")
+                exchange = session._link.exchange(fields)
+                await stack.enter_async_context(exchange)
+                await exchange.send({"offset": 0}, b"private")
+                await exchange.receive()
             status = "timeout"
             # A node gives a run 30 seconds.
             while status == "timeout":

@@ -10,6 +10,7 @@ from typing import Any
 
 from toolcell.cluster import RedisDirectory, new_token
 from toolcell.cluster.spi import NodeRecord
+from toolcell.sandbox.machine import process_identity
 
 HERE = Path(__file__).parent
 
@@ -24,6 +25,8 @@ class NodeProcess:
         line = process.stdout.readline()
         assert line, log.read_text()
         self.record = NodeRecord.model_validate_json(line)
+        self.owner = f"{process.pid}-{process_identity.start_time(process.pid)}"
+        """The name that its folders and groups have."""
 
 
 class ClusterProcesses:
@@ -55,9 +58,10 @@ class ClusterProcesses:
         }
         return NodeProcess(self._start("agent_main.py", asked, log), log)
 
-    def driver(self, code: str) -> subprocess.Popen[str]:
-        """Start a driver that runs one program in a session."""
-        return self._start("driver_main.py", {"code": code}, self._folder / "driver")
+    def driver(self, code: str, *, uploads: bool = False) -> subprocess.Popen[str]:
+        """Start a driver that runs one program in a session, beside an upload."""
+        asked = {"code": code, "uploads": uploads}
+        return self._start("driver_main.py", asked, self._folder / "driver")
 
     def _start(
         self, script: str, asked: dict[str, Any], log: Path
