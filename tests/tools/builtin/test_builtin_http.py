@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -254,6 +255,18 @@ async def test_only_named_hosts_are_asked(
 
     assert result.status == "error"
     assert asked == []
+
+
+@pytest.mark.promise("R75", "R76")
+@pytest.mark.parametrize("label", ["a.", "%61.", "日.", "xn--a.", "1.", "-."])
+async def test_a_name_of_a_million_labels_is_refused_at_once(label: str) -> None:
+    made = http_get_tool(["example.com", "*.example.net"])
+    before = time.process_time()
+    result = await get(made, f"https://{label * 1_000_000}example.net/")
+
+    assert result.status == "error"
+    # In quadratic time it would be hours.
+    assert time.process_time() - before < 10
 
 
 @pytest.mark.promise("RO-08")

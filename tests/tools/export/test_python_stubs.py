@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -25,6 +26,8 @@ from toolcell.tools import (
 )
 from toolcell.tools.export.python_stubs import MAX_CHARACTERS, MAX_NAME, stub
 from toolcell.tools.spi import MCPDefinition, MCPPins
+
+from ...support.mcp.servers import Scripted
 
 pytestmark = pytest.mark.anyio
 
@@ -51,20 +54,23 @@ def closed() -> SandboxManager:
     return SandboxManager(SandboxConfig(backend="subprocess"))
 
 
-@pytest.mark.promise("R48")
+@pytest.mark.promise("R48", "R76")
 async def test_two_tools_of_one_name_are_left_out_and_named_once(
-    sandbox: SandboxManager, caplog: pytest.LogCaptureFixture
+    sandbox: SandboxManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    twins = [tool(name=name)(lambda: 1) for name in ("srv__x-y", "srv__x_y")]
-    code = CodeExecutor(sandbox, ToolRegistry([*twins, add]), guard=None)
-    with caplog.at_level(logging.WARNING, "toolcell.tools"):
-        result = await code.execute("[tools.add(1, 2), hasattr(tools, 'srv__x_y')]")
-        described = code.describe_tools()
+    async with Scripted(tmp_path, "x-y", "x_y").toolset() as twins:
+        registry = ToolRegistry([*twins.tools, add])
+        code = CodeExecutor(sandbox, registry, guard=None)
+        with caplog.at_level(logging.WARNING, "toolcell.tools"):
+            result = await code.execute(
+                "[tools.add(1, 2), hasattr(tools, 'test__x_y')]"
+            )
+            described = code.describe_tools()
 
     assert result.value == [3, False], result.stderr
-    assert "add" in described and "srv__" not in described
-    [told] = [record for record in caplog.records if "srv__x-y" in record.getMessage()]
-    assert "srv__x-y and srv__x_y" in told.getMessage()
+    assert "add" in described and "test__" not in described
+    [told] = [each for each in caplog.records if "test__x-y" in each.getMessage()]
+    assert "test__x-y and test__x_y" in told.getMessage()
 
 
 def test_the_guard_is_named_once() -> None:
