@@ -84,7 +84,11 @@ def narrow(settings: dict[str, Any]) -> None:
     Raises:
         OSError: The kernel refused.
     """
-    if settings["rules"] >= 0:
+    if settings["paths"]:
+        from . import landlock
+
+        landlock.enter(landlock.of_program(settings["paths"]).fd)
+    elif settings["rules"] >= 0:
         _enter_rules(settings["rules"])
 
 

@@ -39,6 +39,9 @@ REFER_SINCE, TRUNCATE_SINCE, SCOPES_SINCE = 2, 3, 6
 """The versions that allow renames between folders, that bound truncation by path, and
 that keep signals and abstract sockets inside."""
 
+# In /proc. The network of a process is the machine's here, and so are its mounts.
+_OF_A_PROCESS = ("cmdline", "fd", "maps", "stat", "statm", "status")
+
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1
 
@@ -93,6 +96,35 @@ def opened(path: str, rights: int) -> tuple[int, int] | None:
         return None
     is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
     return fd, rights if is_folder else rights & _OF_FILES
+
+
+def of_program(paths: Iterable[tuple[int, int]]) -> Rules:
+    """Return rules of this process alone: it may read its own files in /proc, too.
+
+    Args:
+        paths: As `opened` returns each.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    rules = Rules(version())
+    for path, rights in paths:
+        rules.allow(path, rights)
+    for path in files_of("self"):
+        rights = READ if stat.S_ISDIR(os.fstat(path).st_mode) else READ_FILE
+        rules.allow(path, rights)
+        os.close(path)
+    return rules
+
+
+def files_of(pid: int | str) -> list[int]:
+    """Open what a program may read of itself; nothing where /proc does not show it.
+
+    Whoever has them open keeps the rules about them: where memory is short the kernel
+    forgets files of /proc that nobody has open, and rules do not hold for later ones.
+    """
+    found = (opened(f"/proc/{pid}/{name}", READ) for name in _OF_A_PROCESS)
+    return [each[0] for each in found if each is not None]
 
 
 class Reach:

@@ -158,10 +158,12 @@ class ConfinedWalls:
         """
         settings = self._settings(kind)
         folders = [settings["workdir"], settings["tmp"]]
-        rules = self._rules(folders)
+        own = [(os.open(path, os.O_PATH), landlock.OWN) for path in folders]
+        paths = [*self._paths, *own]
+        everybody, supervisor = self._rules(paths)
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         # What the notifier reads of programs is open to those who share its rules.
-        landlock.enter(rules["all"].fd)
+        landlock.enter(everybody.fd)
         uid = self._uid if self.separate else None
         # The notifier gets no more CPUs than the cell has.
         confine.narrow_affinity(settings["affinity"])
@@ -178,30 +180,26 @@ class ConfinedWalls:
             linux.drop_capabilities(_CHOWN | _KILL | _OVERRIDE | _SETGID | _SETUID)
         else:
             linux.drop_capabilities()
+        settings["rights"] = [rights for _, rights in paths]
         return settings, {
             "oom_score": oom_score,
             "notifier": channel,
-            "rules": rules["supervisor"].fd,
-            "program_rules": rules["programs"].fd,
+            "rules": supervisor.fd,
+            **{f"path {at}": path for at, (path, _) in enumerate(paths)},
         }
 
-    def _rules(self, folders: list[str]) -> dict[str, landlock.Rules]:
-        """Return the rules of all processes of a cell, and narrower ones."""
+    def _rules(self, paths: list[Path]) -> tuple[landlock.Rules, landlock.Rules]:
+        """Return the rules of all processes of a cell, and its supervisor's."""
         everybody = landlock.Rules(self._version, scoped=True)
         supervisor = landlock.Rules(self._version)
-        programs = landlock.Rules(self._version)
         everybody.allow(self._proc, landlock.READ | landlock.WRITE_FILE)
         supervisor.allow(self._proc, landlock.READ)
-        own = [(os.open(path, os.O_PATH), landlock.OWN) for path in folders]
-        for rules in (everybody, supervisor, programs):
-            for path, rights in (*self._paths, *own):
-                rules.allow(path, rights)
         for rules in (everybody, supervisor):
+            for path, rights in paths:
+                rules.allow(path, rights)
             if self._shared_memory is not None:
                 rules.allow(*self._shared_memory)
-        for path, _ in own:
-            os.close(path)
-        return {"all": everybody, "supervisor": supervisor, "programs": programs}
+        return everybody, supervisor
 
     def _settings(self, kind: dict[str, Any]) -> dict[str, Any]:
         """Return a cell's settings, with its own paths in place of those of mounts."""

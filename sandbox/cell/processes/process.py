@@ -49,6 +49,8 @@ class Process:
         self.outputs = outputs
         self.is_terminal = is_terminal
         self.watched: dict[int, int] = {}
+        # Its own files in /proc, if rules name them.
+        self.shown: list[int] = []
         self.unsent = bytearray()
         self.input_ended = False
         self.credit = WINDOW_BYTES
@@ -153,8 +155,9 @@ class Process:
         """The most that it had in memory, once it has ended."""
         return self._usage.ru_maxrss * 1024 if self._usage is not None else 0
 
-    def close_input(self) -> None:
-        for fd in (self.stdin, self.closed_stdin):
+    def close(self) -> None:
+        """Close its input, and its files."""
+        for fd in (self.stdin, self.closed_stdin, *self.shown):
             if fd is not None:
                 os.close(fd)
 

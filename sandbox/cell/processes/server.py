@@ -52,7 +52,8 @@ def main(sock_fd: int, settings: dict[str, Any], oom: int) -> NoReturn:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # The channel is not for it.
-        keep_only({sock_fd, oom, settings["rules"], settings["notifier"]})
+        paths = {path for path, _ in settings["paths"]}
+        keep_only({sock_fd, oom, settings["rules"], settings["notifier"], *paths})
         _adopt_orphans()
         sock = socket.socket(fileno=sock_fd)
         try:
@@ -323,7 +324,7 @@ class ProcessServer:
             else:
                 self._abandoned.add(fd)
                 self._epoll.register(fd, select.EPOLLIN)
-        process.close_input()
+        process.close()
 
     def _discard(self, fd: int) -> None:
         try:

@@ -57,7 +57,12 @@ def spawn(
         number, _, text = why.decode("utf-8", "replace").partition(" ")
         raise OSError(int(number), text)
     timeout = request["timeout"]
-    return Process(request["id"], pid, stdin, outputs, bool(size), timeout)
+    process = Process(request["id"], pid, stdin, outputs, bool(size), timeout)
+    if settings["paths"]:
+        from ..kernel import landlock
+
+        process.shown = landlock.files_of(pid)
+    return process
 
 
 def _open_pipes(

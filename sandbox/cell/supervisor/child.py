@@ -39,6 +39,7 @@ class Child:
         "request",
         "result",
         "setup",
+        "shown",
         "stderr",
         "stdout",
         "write_queue",
@@ -55,6 +56,8 @@ class Child:
         self.write_queue = WriteQueue(request)
         self.setup: dict[str, Any] | None = None
         self.folder = ""
+        # Its own files in /proc, if rules name them.
+        self.shown: list[int] = []
         # Only a process that lives on has one.
         self.meter: ProcessMeter | None = None
         # CPU seconds before this run; None: those in its first line.
@@ -80,8 +83,9 @@ class Child:
         return cpu_seconds - before
 
     def close(self) -> None:
-        """Close the pipes to the process."""
-        for fd in (self.request, self.stdout, self.stderr, self.result):
+        """Close the pipes to the process, and its files."""
+        pipes = (self.request, self.stdout, self.stderr, self.result)
+        for fd in (*pipes, *self.shown):
             os.close(fd)
         if self.meter is not None:
             self.meter.close()

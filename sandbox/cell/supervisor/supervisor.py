@@ -78,8 +78,8 @@ class Supervisor:
     Args:
         descriptors: Those of the cell's accounts, of this process's own
             `oom_score_adj`, if programs cannot write to theirs, of the last process
-            number, if several programs use the cell, and of rules for this process and
-            for programs; None to look for the accounts.
+            number, if several programs use the cell, of rules for this process, and of
+            the paths in rules of programs; None to look for the accounts.
         ready: True if `runner.get_ready` was called before this process was forked.
         adopts: True if all that programs leave becomes this process's child.
     """
@@ -107,7 +107,7 @@ class Supervisor:
         self._last_pid = own.pop("last_pid", None)
         self._network = own.pop("network", -1)
         self._rules = own.pop("rules", None)
-        self._program_rules = own.pop("program_rules", -1)
+        self._paths = [own.pop(each) for each in [*own] if each.startswith("path ")]
         self._notifier = put_aside(own.pop("notifier")) if "notifier" in own else -1
         self._slate: CleanSlate | None = None
         self._zygote: Zygote | None = None
@@ -147,7 +147,8 @@ class Supervisor:
             **settings,
             "held": self._held,
             "first_to_go": self._oom_score is not None,
-            "rules": self._program_rules,
+            "rules": -1,
+            "paths": [(p, settings["rights"][at]) for at, p in enumerate(self._paths)],
             "reach": reach,
             "notifier": self._notifier,
             "network": self._network,
@@ -374,6 +375,10 @@ class Supervisor:
             child.pid = confine.fork_first_to_go(self._oom_score)
             if child.pid == 0:
                 runner.start(pipes, self._settings)
+        if self._paths:
+            from ..kernel import landlock
+
+            child.shown = landlock.files_of(child.pid)
         pipes.close()
         self._child = child
 

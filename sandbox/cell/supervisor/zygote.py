@@ -104,6 +104,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> NoReturn:
             {
                 door.fileno(),
                 *(settings[each] for each in ("rules", "notifier", "network")),
+                *(path for path, _ in settings["paths"]),
             }
         )
         settings = {**settings, "keepers": [*settings["keepers"], os.getpid()]}

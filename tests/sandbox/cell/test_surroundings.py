@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from toolcell.sandbox import Limits, SandboxManager
 from toolcell.sandbox.backends.docker_hosts import HostsFile
 
-from ...conftest import SUBPROCESS, BackendRow, run_apart
+from ...conftest import CONFINED, SUBPROCESS, BackendRow, run_apart
 
 pytestmark = pytest.mark.anyio
 
@@ -28,6 +30,36 @@ print(sorted(each.items()), signal.pthread_sigmask(signal.SIG_BLOCK, []))
 CHILD = f"""
 import subprocess, sys
 print(subprocess.check_output([sys.executable, '-I', '-c', {SIGNALS!r}], text=True))
+"""
+
+OWN_PROCESS = """
+import os
+own, pid = {}, os.getpid()
+for name in ("cmdline", "maps", "stat", "statm", "status"):
+    with open(f"/proc/self/{name}", "rb") as file:
+        own[name] = file.read()
+print(b".so" in own["maps"], own["stat"].split()[0] == b"%d" % pid, all(own.values()))
+print(b"Pid:\\t%d\\n" % pid in own["status"], sorted(os.listdir("/proc/self/fd"))[:3])
+"""
+ALL_OF_A_PROCESS = """
+import json, os
+names = "auxv cgroup cmdline environ fd fdinfo io limits maps mem mountinfo mounts"
+names += " net net/tcp oom_score_adj pagemap root smaps stat statm status task"
+def found():
+    opened = []
+    for name in names.split():
+        try:
+            os.close(os.open(f"/proc/self/{name}", os.O_RDONLY))
+            opened.append(name)
+        except OSError:
+            pass
+    return opened
+own, (read, write) = found(), os.pipe()
+if os.fork() == 0:
+    os.write(write, json.dumps(found()).encode())
+    os._exit(0)
+os.wait()
+[own, json.loads(os.read(read, 4096))]
 """
 
 
@@ -46,6 +78,49 @@ def ignoring(*numbers: int) -> Iterator[None]:
     finally:
         for number, handler in ours.items():
             signal.signal(number, handler)
+
+
+async def test_a_process_finds_itself_as_a_plain_one(sandbox: SandboxManager) -> None:
+    command = [sys.executable, "-I", "-c", OWN_PROCESS]
+    plain = subprocess.check_output(command, text=True)
+    async with sandbox.session() as session:
+        process = await session.exec(["python3", "-I", "-c", OWN_PROCESS])
+        printed = [
+            (await sandbox.run(OWN_PROCESS)).stdout,
+            (await session.run(OWN_PROCESS)).stdout,
+            (await session.run(OWN_PROCESS, fresh=True)).stdout,
+            (await process.wait()).stdout,
+        ]
+    assert printed == [plain] * 4
+
+
+async def test_a_confined_process_finds_no_more_of_itself_and_its_forks_nothing() -> (
+    None
+):
+    async with SandboxManager(CONFINED.config()) as manager:
+        result = await manager.run(ALL_OF_A_PROCESS)
+    own = ["cmdline", "fd", "maps", "stat", "statm", "status"]
+    assert result.value == [own, []], result.stderr
+
+
+@pytest.mark.full
+async def test_a_confined_process_finds_itself_when_the_kernel_forgot_files() -> None:
+    caches = Path("/proc/sys/vm/drop_caches")
+    if not os.access(caches, os.W_OK):
+        pytest.skip("this user cannot have the kernel forget files")
+    async with (
+        SandboxManager(CONFINED.config()) as manager,
+        manager.session() as session,
+    ):
+        await session.run("1")
+        wait = "import sys; sys.stdin.read()\n"
+        command = ["python3", "-I", "-c", wait + OWN_PROCESS]
+        process = await session.exec(command, stdin="pipe")
+        # Files of /proc that nobody has open.
+        caches.write_text("2")
+        await process.close_stdin()
+        run, ended = await session.run(OWN_PROCESS), await process.wait()
+    assert (run.status, ended.exit_code) == ("ok", 0), run.stderr + ended.stderr
 
 
 async def test_signals_are_those_of_a_plain_python(sandbox: SandboxManager) -> None:

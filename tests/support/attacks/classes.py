@@ -86,6 +86,11 @@ CLASSES: dict[str, dict[str, str]] = {
         "its environment": "open(f\"/proc/{t['pid']}/environ\").read(1)",
         "its command line": "open(f\"/proc/{t['pid']}/cmdline\").read(1)",
         "its state": "open(f\"/proc/{t['pid']}/status\").read(1)",
+        "its memory map": "open(f\"/proc/{t['pid']}/maps\").read(1)",
+        "the same of another cell's": (
+            "assert t['other'] != os.getpid()\n"
+            "open(f\"/proc/{t['other']}/maps\").read(1)"
+        ),
         "its descriptors": "os.listdir(f\"/proc/{t['pid']}/fd\")",
         "its memory by a call": (
             "call(libc.process_vm_readv(t['pid'], None, 0, None, 0, 0))"
