@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import sys
 import tarfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import anyio
 import pytest
 
 from toolcell.core import (
@@ -25,6 +28,7 @@ from toolcell.sandbox import (
     SandboxManager,
 )
 from toolcell.sandbox.backends.docker import DockerBackend
+from toolcell.sandbox.cell.wire import trust
 from toolcell.sandbox.client.types import CellTraits
 from toolcell.sandbox.packages.npm_installer import (
     InstalledConfig,
@@ -99,6 +103,38 @@ class NpmCell:
         self, code: str, *, fresh: bool, inputs: Mapping[str, Any] | None
     ) -> ExecutionResult:
         return ExecutionResult(status="ok", value=None if inputs else self._platform)
+
+
+class NpmCellOfScripts(NpmCell):
+    """A sandbox without walls, whose npm installs a file that says what it trusts.
+
+    Args:
+        folder: Its work dir, and what comes before its PATH.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__({}, DOCKER)
+        self._folder = folder
+        npm = folder / "npm"
+        npm.write_text(
+            "#!/bin/sh\nmkdir -p node_modules/a\n"
+            'printf %s "$NODE_EXTRA_CA_CERTS" >node_modules/a/index.js\n'
+        )
+        npm.chmod(0o755)
+
+    async def run(
+        self, code: str, *, fresh: bool, inputs: Mapping[str, Any] | None
+    ) -> ExecutionResult:
+        if not inputs:
+            return await super().run(code, fresh=fresh, inputs=inputs)
+        given = "".join(f"{name} = {value!r}\n" for name, value in inputs.items())
+        await anyio.run_process(
+            [sys.executable, "-Ic", given + code],
+            cwd=self._folder,
+            env={"PATH": f"{self._folder}{os.pathsep}{os.environ['PATH']}"},
+        )
+        self._files["layer.tar"] = (self._folder / "layer.tar").read_bytes()
+        return ExecutionResult(status="ok")
 
 
 async def installed(cell: NpmCell, folder: Path, **options: Any) -> Path:
@@ -244,3 +280,19 @@ async def test_programs_do_not_see_where_packages_came_from(tmp_path: Path) -> N
     folder = await installed(NpmCell(files, DOCKER), tmp_path)
 
     assert sorted(path.name for path in folder.iterdir()) == [".bin", "a"]
+
+
+@pytest.mark.parametrize("has_store", [True, False])
+async def test_npm_trusts_the_certificates_of_its_system(
+    has_store: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, store = tmp_path / "work", tmp_path / "store.pem"
+    work.mkdir()
+    if has_store:
+        store.touch()
+    monkeypatch.setattr(trust, "STORES", (str(tmp_path / "absent"), str(store)))
+
+    shown = await installed(NpmCellOfScripts(work), tmp_path / "packages")
+
+    trusted = (shown / "a" / "index.js").read_text()
+    assert trusted == (str(store) if has_store else "")
