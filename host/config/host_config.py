@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from toolcell.core import ConfigError
+from toolcell.core import ConfigError, PolicyError
 from toolcell.core.paths import places_on_the_way
 from toolcell.core.secrets import SecretReference
 from toolcell.guard import AgentPolicy, load_policies
@@ -221,7 +221,8 @@ class HostConfig(Model):
     """The rights of each agent. An agent without a policy may do nothing."""
 
     policy_files: tuple[FilePath, ...] = ()
-    """More policies, in TOML or YAML files."""
+    """More policies, in TOML or YAML files. A name may have `*`, `?` and `[...]`, as in
+    `policies/*.toml`: all files that fit are read, also those that are made later."""
 
     state: StateConfig = StateConfig()
     """The storage of counters, approvals and records."""
@@ -347,7 +348,11 @@ class HostConfig(Model):
             *sandbox.interpreters,
         ]
         files = [Path(each) for each in found if each]
-        return [*self.policy_files, *tools.folders, *files]
+        # Whatever is put beside the files of a pattern may count.
+        policies = [
+            path.parent if _is_pattern(path) else path for path in self.policy_files
+        ]
+        return [*policies, *tools.folders, *files]
 
     @model_validator(mode="after")
     def _safe_in_production(self) -> Self:
@@ -393,9 +398,31 @@ class HostConfig(Model):
         """Return the policies of this configuration and of its files.
 
         Raises:
-            PolicyError: A file cannot be used.
+            PolicyError: A file cannot be used, or none fits a pattern.
         """
         found = list(self.policies)
-        for path in self.policy_files:
-            found += load_policies(path)
+        for pattern in self.policy_files:
+            paths = _fitting(pattern)
+            if not paths:
+                raise PolicyError(
+                    f"no file fits {pattern}",
+                    hint="make one, or leave the pattern out of `policy_files`",
+                )
+            for path in paths:
+                found += load_policies(path)
         return found
+
+    def policy_paths(self) -> list[Path]:
+        """Return the files of policies; of patterns those that are there now."""
+        return [path for pattern in self.policy_files for path in _fitting(pattern)]
+
+
+def _fitting(pattern: Path) -> list[Path]:
+    """Return the files whose names fit a pattern, by name; a plain path as it is."""
+    if _is_pattern(pattern):
+        return sorted(pattern.parent.glob(pattern.name))
+    return [pattern]
+
+
+def _is_pattern(path: Path) -> bool:
+    return any(sign in path.name for sign in "*?[")

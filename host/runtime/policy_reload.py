@@ -132,7 +132,7 @@ class PolicyReloader:
 
     def _stamps(self, config: HostConfig) -> _Stamps:
         """Return facts of the files that change when a file does."""
-        return {path: _stamp(path) for path in (self._path, *config.policy_files)}
+        return {path: _stamp(path) for path in (self._path, *config.policy_paths())}
 
 
 _reloaders = Gauges[PolicyReloader]("toolcell.host")

@@ -16,7 +16,7 @@ import pytest
 from mcp import Client
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from toolcell.core import GuardDeniedError
+from toolcell.core import GuardDeniedError, PolicyError
 from toolcell.guard import ActionGuard, AgentPolicy, watch_policies
 from toolcell.guard.admission.compiled_policy import CompiledPolicy
 from toolcell.host import Host, HostConfig
@@ -152,6 +152,37 @@ async def test_files_of_policies_are_watched_as_well(tmp_path: Path) -> None:
                 await anyio.sleep(0.005)
         assert not host.guard.may_allow("c", "calculate")
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.promise("JC7")
+async def test_files_that_fit_a_pattern_count_as_soon_as_they_are_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, folder = (
+        written(tmp_path, 'policy_files = ["more/*.toml"]'),
+        tmp_path / "more",
+    )
+    config = HostConfig.from_file(path, environ={})
+    with pytest.raises(PolicyError, match="no file fits"):
+        config.all_policies()
+    folder.mkdir()
+    policy = '[[policies]]\nagent_id = "{}"\nallow = ["calculate"]\n'
+    (folder / "a.toml").write_text(policy.format("a"))
+    guard = ActionGuard(config.all_policies())
+    reload = PolicyReloader(guard, config, path, look_seconds=0.005)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reload.watch)
+        (folder / "b.toml").write_text(policy.format("b"))
+        with anyio.fail_after(60):
+            while not guard.may_allow("b", "calculate"):
+                await anyio.sleep(0.005)
+        tasks.cancel_scope.cancel()
+    for name in ("a", "b"):
+        (folder / f"{name}.toml").unlink()
+    await reload.reload()
+
+    assert "policies stay as they are: no file fits" in caplog.text
+    assert guard.may_allow("a", "calculate")
 
 
 @pytest.mark.promise("N5")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.guard import AuditLog
+from toolcell.guard.audit.chain import AuditHead, Sealer
 from toolcell.tools import SQLiteRecords, ToolExecutionRecord
 
 from ....support.console.person import Client
 from ....support.console.served import Service, served
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 MADE, COUNT = 128, 2**20
 SECONDS = 0.1
 _COPIES = f"""
@@ -57,13 +57,16 @@ def fill_records(path: Path) -> None:
 
 
 def fill_log(path: Path) -> None:
-    """Make a log of a million records, which nothing on the page checks."""
-    with AuditLog(path) as log:
-        log.append("decision", agent_id="agent1", tool="tool1", verdict="allow")
-    [line] = path.read_text().splitlines()
-    with path.open("w") as file:
-        for number in range(1, COUNT + 1):
-            file.write(line.replace('"seq":1,', f'"seq":{number},', 1) + "\n")
+    """Make a log of a million records."""
+    sealer, digest = Sealer(None), "0" * 64
+    facts = (
+        f'"time":"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}","event":"decision",'
+        '"agent_id":"agent1","tool":"tool1","verdict":"allow"'
+    )
+    with path.open("wb") as file:
+        for number in range(COUNT):
+            line, digest = sealer.seal(AuditHead(number, digest), facts)
+            file.write(line)
 
 
 @pytest.fixture(scope="module")
