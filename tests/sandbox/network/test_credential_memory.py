@@ -96,6 +96,9 @@ async def test_the_search_reads_files_and_waits_for_no_pipe(tmp_path: Path) -> N
     (tmp_path / "file").write_bytes(b"before " + text)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "folder").mkdir()
 
     with Child(["cat"], cwd=tmp_path, stdin=subprocess.PIPE):
+        before = len(os.listdir("/proc/self/fd"))
         assert found_in_cells(text) == {text}
+        assert len(os.listdir("/proc/self/fd")) == before

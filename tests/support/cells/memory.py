@@ -67,8 +67,13 @@ def _content(path: Path) -> bytes:
     """
     # Without O_NONBLOCK, to open a named pipe waits for somebody who writes.
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    with open(number, "rb") as file:
-        return file.read() if stat.S_ISREG(os.fstat(number).st_mode) else b""
+    try:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            return b""
+        with open(number, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(number)
 
 
 def _pieces(memory: int, first: int, last: int, longest: int) -> Iterator[bytes]:
