@@ -8,7 +8,7 @@ import anyio
 
 from ..wire.handshake import (
     HANDSHAKE_SECONDS,
-    RefusedError,
+    HandshakeRefusedError,
     driver_context,
     fingerprint_of,
     meet_node,
@@ -32,7 +32,8 @@ async def connect(record: NodeRecord, key: bytes, lost_seconds: float) -> Link:
 
     Raises:
         OSError: Nobody answers there, or not in time.
-        RefusedError: It is not the node, or one of both does not have the token.
+        HandshakeRefusedError: It is not the node, or one of both does not have the
+            token.
     """
     connection = await meet(record, key)
     return Link(connection, name=record.name, lost_seconds=lost_seconds)
@@ -61,7 +62,7 @@ async def _meet(address: Address, key: bytes, fingerprint: str) -> TLSSocket:
     try:
         await connection.shake_hands()
         if fingerprint_of(connection.certificate) != fingerprint:
-            raise RefusedError("it shows another certificate")
+            raise HandshakeRefusedError("it shows another certificate")
         await meet_node(connection, key, fingerprint)
     except BaseException:
         connection.close()
@@ -76,7 +77,7 @@ class _Race:
         self._meet = meet
         self._won: TLSSocket | None = None
         self._open: list[Address] = []
-        self._refusal: RefusedError | None = None
+        self._refusal: HandshakeRefusedError | None = None
         self._failures: list[str] = []
 
     async def run(self, addresses: list[Address]) -> None:
@@ -94,7 +95,7 @@ class _Race:
     ) -> None:
         try:
             connection = await self._meet(address)
-        except RefusedError as error:
+        except HandshakeRefusedError as error:
             self._refusal = error
         except OSError as error:
             self._failures.append(f"{address}: {error.strerror or error}")

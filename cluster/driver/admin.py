@@ -12,7 +12,7 @@ from toolcell.core import InvalidInputError, ToolcellError
 
 from ..directory.connect import connect
 from ..directory.records import Directory, NodeRecord
-from ..wire.handshake import RefusedError, checked_token
+from ..wire.handshake import HandshakeRefusedError, checked_token
 from ..wire.protocol import LOST_SECONDS, PROTOCOL
 from ..wire.tasks import tasks_beside
 from .requests import listed
@@ -132,7 +132,7 @@ class ClusterAdmin:
             await self._ask(record, fields, seconds)
         except ToolcellError as error:
             return error.message
-        except (OSError, TimeoutError, RefusedError) as error:
+        except (OSError, TimeoutError, HandshakeRefusedError) as error:
             return f"{type(error).__name__}: {error}".rstrip(": ")
         return ""
 
@@ -175,7 +175,7 @@ class ClusterAdmin:
             await self._ask(record, fields)
         except InvalidInputError:
             raise
-        except (OSError, TimeoutError, RefusedError, ToolcellError) as error:
+        except (OSError, TimeoutError, HandshakeRefusedError, ToolcellError) as error:
             raise InvalidInputError(
                 f"the node {name} does not answer: {error}",
                 hint="end its process on its machine",
@@ -198,7 +198,7 @@ class ClusterAdmin:
                 await self._ask(record, {"op": "check"})
         except ToolcellError as error:
             problem = error.message
-        except (OSError, TimeoutError, RefusedError, ValidationError) as error:
+        except (OSError, TimeoutError, HandshakeRefusedError, ValidationError) as error:
             problem = f"{type(error).__name__}: {error}"
         return status.model_copy(update={"problem": problem})
 

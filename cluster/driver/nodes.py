@@ -23,7 +23,7 @@ from toolcell.sandbox.spi import FairQueue
 
 from ..directory.connect import connect
 from ..directory.records import Directory, NodeRecord
-from ..wire.handshake import RefusedError
+from ..wire.handshake import HandshakeRefusedError
 from ..wire.link import Link
 from ..wire.protocol import PROTOCOL
 from . import metrics
@@ -265,7 +265,7 @@ class Nodes:
                 tasks.cancel_scope.cancel()
         except* OSError as group:
             self._complain(record, f"no connection ({group.exceptions[0]})")
-        except* (RefusedError, SandboxError) as group:
+        except* (HandshakeRefusedError, SandboxError) as group:
             self._complain(record, str(group.exceptions[0]))
         # If it is in the directory still, it is tried again.
         await anyio.sleep(_AGAIN_SECONDS)

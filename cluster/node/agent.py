@@ -25,7 +25,7 @@ from ..directory.redis import RENEW_SECONDS, RedisDirectory
 from ..wire.codec import pack_model
 from ..wire.handshake import (
     HANDSHAKE_SECONDS,
-    RefusedError,
+    HandshakeRefusedError,
     admit_driver,
     checked_token,
     new_identity,
@@ -270,7 +270,7 @@ class NodeAgent(Detachable):
             return
         try:
             connection = await meet(other, self._key)
-        except (OSError, RefusedError):
+        except (OSError, HandshakeRefusedError):
             return
         connection.close()
         raise SandboxUnavailableError(
@@ -305,7 +305,7 @@ class NodeAgent(Detachable):
             self._strangers[scope] = None
             try:
                 connection = await self._admitted(plain)
-            except (OSError, TimeoutError, RefusedError) as why:
+            except (OSError, TimeoutError, HandshakeRefusedError) as why:
                 _log.warning("a connection was refused: %s", type(why).__name__)
             finally:
                 self._strangers.pop(scope, None)

@@ -34,7 +34,7 @@ _CERTIFICATE_DAYS = 365
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 
 
-class RefusedError(Exception):
+class HandshakeRefusedError(Exception):
     """The other end does not have the token, or is not a node of the cluster."""
 
 
@@ -120,7 +120,7 @@ async def admit_driver(connection: TLSSocket, key: bytes, fingerprint: str) -> N
     """Let a driver in, at the node.
 
     Raises:
-        RefusedError: It does not have the token.
+        HandshakeRefusedError: It does not have the token.
     """
     ours = os.urandom(_NONCE_BYTES)
     with anyio.move_on_after(HANDSHAKE_SECONDS):
@@ -134,8 +134,8 @@ async def admit_driver(connection: TLSSocket, key: bytes, fingerprint: str) -> N
                 await connection.send(_proof(key, b"node", ours, theirs, fingerprint))
                 return
         except (OSError, EOFError):
-            raise RefusedError("the connection ended") from None
-    raise RefusedError("it does not have the token")
+            raise HandshakeRefusedError("the connection ended") from None
+    raise HandshakeRefusedError("it does not have the token")
 
 
 async def meet_node(connection: TLSSocket, key: bytes, fingerprint: str) -> None:
@@ -144,7 +144,7 @@ async def meet_node(connection: TLSSocket, key: bytes, fingerprint: str) -> None
     The caller has compared the certificate with the fingerprint.
 
     Raises:
-        RefusedError: The node, or this driver, does not have the token.
+        HandshakeRefusedError: The node, or this driver, does not have the token.
     """
     ours = os.urandom(_NONCE_BYTES)
     with anyio.move_on_after(HANDSHAKE_SECONDS):
@@ -154,12 +154,12 @@ async def meet_node(connection: TLSSocket, key: bytes, fingerprint: str) -> None
             await connection.send(ours + proof)
             answer = await connection.receive_exactly(_NONCE_BYTES)
         except (OSError, EOFError):
-            raise RefusedError("the node refused this token") from None
+            raise HandshakeRefusedError("the node refused this token") from None
         right = _proof(key, b"node", theirs, ours, fingerprint)
         if hmac.compare_digest(answer, right):
             return
-        raise RefusedError("the node does not have the token")
-    raise RefusedError("the node did not answer in time")
+        raise HandshakeRefusedError("the node does not have the token")
+    raise HandshakeRefusedError("the node did not answer in time")
 
 
 def _proof(

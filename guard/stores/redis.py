@@ -17,7 +17,7 @@ from toolcell.core.detached import in_asyncio
 
 from ..values.amounts import Clock, microseconds
 from .base import Reservation, ReservationOutcome
-from .redis_link import Link
+from .redis_link import RedisLink
 from .redis_scripts import CLAIM, LAYOUT
 from .redis_slots import AgentSlots, OneSlot, Way
 from .redis_threads import ThreadedRedis, evaluate, literal
@@ -67,7 +67,7 @@ class RedisStore:
         self._slots: OneSlot | AgentSlots | None = None
         """The places of the keys; None until the server has been looked at."""
 
-        self._links: dict[asyncio.AbstractEventLoop, Link] = {}
+        self._links: dict[asyncio.AbstractEventLoop, RedisLink] = {}
         """The connections of each asyncio loop."""
 
     async def reserve(self, request: Reservation) -> ReservationOutcome:
@@ -119,7 +119,7 @@ class RedisStore:
             for ended in [each for each in list(self._links) if each.is_closed()]:
                 self._links.pop(ended, None)
             cluster = self._threads if isinstance(slots, AgentSlots) else None
-            link = self._links[loop] = Link(self._url, self._deadline, cluster)
+            link = self._links[loop] = RedisLink(self._url, self._deadline, cluster)
         return slots, link
 
     def _look(self, client: Any) -> OneSlot | AgentSlots:

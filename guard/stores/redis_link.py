@@ -51,7 +51,7 @@ class _Request(NamedTuple):
             self.answer.set_result(found)
 
 
-class Link:
+class RedisLink:
     """The connections of one asyncio loop; they close when the loop ends.
 
     Args:

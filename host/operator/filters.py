@@ -27,7 +27,7 @@ _AGO = re.compile(r"(\d{1,5})([hd])")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReadFilters:
     """Filters that were read."""
 
     wanted: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Asked:
             )
 
 
-def read_filters(given: Mapping[str, str | None], now: datetime) -> Asked:
+def read_filters(given: Mapping[str, str | None], now: datetime) -> ReadFilters:
     """Read filters; what is empty asks for nothing.
 
     Args:
@@ -74,7 +74,7 @@ def read_filters(given: Mapping[str, str | None], now: datetime) -> Asked:
             wanted[argument] = read(text)
         except InvalidInputError as error:
             problems[name] = f"{error.message}: {error.hint}"
-    return Asked(wanted, problems)
+    return ReadFilters(wanted, problems)
 
 
 def fits_audit(wanted: Mapping[str, Any], record: Mapping[str, Any]) -> bool:

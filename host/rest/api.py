@@ -35,7 +35,7 @@ from ..runtime.readiness import Readiness
 from . import approvals, bodies
 from .bodies import Body
 from .calls import ClientCall, ClientCalls, run_of
-from .errors import RETRY_SECONDS, RefusedError, answer_of
+from .errors import RETRY_SECONDS, RequestRefusedError, answer_of
 from .openapi import openapi_document
 from .operations import OPERATIONS, Name, Operation
 from .requests import check_operator, read_body, read_query, read_token, whose
@@ -43,7 +43,7 @@ from .views import budgets_view, live_view, record_view, session_view
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApiRequest:
     """A request that was read."""
 
     token: Token
@@ -100,7 +100,7 @@ class RestAPI:
         self._paths = [
             (compile_path(operation.path)[0], operation) for operation in OPERATIONS
         ]
-        self._handlers: dict[Name, Callable[[Asked], Awaitable[_Answer]]] = {
+        self._handlers: dict[Name, Callable[[ApiRequest], Awaitable[_Answer]]] = {
             "listTools": self._list_tools,
             "makeCall": self._make_call,
             "getCall": self._get_call,
@@ -146,7 +146,7 @@ class RestAPI:
         try:
             place.enter_context(self._shares.request(token.agent_id))
         except TooManyError as error:
-            raise RefusedError(
+            raise RequestRefusedError(
                 503, "busy", str(error), retry_after=RETRY_SECONDS
             ) from None
         answer = await self._handle(operation, name, token, request)
@@ -159,7 +159,7 @@ class RestAPI:
         """Return the operation of a request, and the id in its path.
 
         Raises:
-            RefusedError: 404 or 405: there is no such path, or method of it.
+            RequestRefusedError: 404 or 405: there is no such path, or method of it.
         """
         allowed = set()
         for path, operation in self._paths:
@@ -170,13 +170,13 @@ class RestAPI:
                 return operation, found.groupdict().get("id", "")
             allowed.add(operation.method)
         if allowed:
-            raise RefusedError(
+            raise RequestRefusedError(
                 405,
                 "method",
                 f"the path takes {' and '.join(sorted(allowed))}",
                 headers={"Allow": ", ".join(sorted(allowed))},
             )
-        raise RefusedError(
+        raise RequestRefusedError(
             404, "no_such_path", "there is no such path", hint="see /v1/openapi.json"
         )
 
@@ -184,7 +184,7 @@ class RestAPI:
         """Refuse an agent that has sent too much; count the head of its request."""
         seconds = self._shares.seconds_to_wait(agent_id)
         if seconds:
-            raise RefusedError(
+            raise RequestRefusedError(
                 429,
                 "too_many_bytes",
                 "the agent sent more than server.max_bytes_per_second",
@@ -202,7 +202,7 @@ class RestAPI:
         if operation.body is not None:
             body, size = await read_body(request, operation.body, self._settings)
             self._shares.charge(token.agent_id, size)
-        asked = Asked(token, name, query, body, request)
+        asked = ApiRequest(token, name, query, body, request)
         return await self._handlers[operation.name](asked)
 
     async def _ready(self) -> Response:
@@ -214,7 +214,7 @@ class RestAPI:
             return JSONResponse(report, status_code=503)
         return JSONResponse({"status": "ready"})
 
-    async def _list_tools(self, asked: Asked) -> _Answer:
+    async def _list_tools(self, asked: ApiRequest) -> _Answer:
         tools = [
             bodies.Tool(
                 name=tool.name,
@@ -229,11 +229,11 @@ class RestAPI:
         ]
         return 200, bodies.ToolList(tools=tools)
 
-    async def _make_call(self, asked: Asked) -> _Answer:
+    async def _make_call(self, asked: ApiRequest) -> _Answer:
         call = await self.calls.start(asked.token, asked.body)
         return await self._after_wait(call, asked.query.wait)
 
-    async def _get_call(self, asked: Asked) -> _Answer:
+    async def _get_call(self, asked: ApiRequest) -> _Answer:
         call = self.calls.find(asked.agent_id, asked.id)
         return await self._after_wait(call, asked.query.wait)
 
@@ -245,50 +245,50 @@ class RestAPI:
             await give_way()
         return 200 if state.state == "ended" else 202, state
 
-    async def _cancel_call(self, asked: Asked) -> _Answer:
+    async def _cancel_call(self, asked: ApiRequest) -> _Answer:
         call = self.calls.find(asked.agent_id, asked.id)
         await self.calls.cancel(call)
         return 200, call.view(self._host.live_calls)
 
-    async def _list_approvals(self, asked: Asked) -> _Answer:
+    async def _list_approvals(self, asked: ApiRequest) -> _Answer:
         waiting = await self._host.approvals.waiting(asked.agent_id)
         parts = approvals.listed(self._host.approvals, waiting)
         return Streamed(parts, "application/json", take_seconds=TAKE_SECONDS)
 
-    async def _get_approval(self, asked: Asked) -> _Answer:
+    async def _get_approval(self, asked: ApiRequest) -> _Answer:
         found = await approvals.find(self._host.approvals, asked.agent_id, asked.id)
         return 200, await approvals.shown(found, self._host.approvals.redactor)
 
-    async def _approve(self, asked: Asked) -> _Answer:
+    async def _approve(self, asked: ApiRequest) -> _Answer:
         name = approvals.approver(asked.token)
         found = await approvals.find(self._host.approvals, asked.agent_id, asked.id)
         approvals.check_alone(found)
         body = asked.body
         reply = Approve(approver=name, arguments=body.arguments, seen=body.digest)
         await self._host.approvals.answer(found.id, reply)
-        return 200, bodies.Answered(id=found.id, answer="approved", approver=name)
+        return 200, bodies.ApprovalAnswer(id=found.id, answer="approved", approver=name)
 
-    async def _deny(self, asked: Asked) -> _Answer:
+    async def _deny(self, asked: ApiRequest) -> _Answer:
         name = approvals.approver(asked.token)
         found = await approvals.find(self._host.approvals, asked.agent_id, asked.id)
         reply = Reject(approver=name, reason=asked.body.reason)
         await self._host.approvals.answer(found.id, reply)
-        return 200, bodies.Answered(id=found.id, answer="rejected", approver=name)
+        return 200, bodies.ApprovalAnswer(id=found.id, answer="rejected", approver=name)
 
-    async def _list_live_calls(self, asked: Asked) -> _Answer:
+    async def _list_live_calls(self, asked: ApiRequest) -> _Answer:
         agent_id = whose(asked.token, asked.query.agent)
         redactor = self._host.redactor
         found = self._host.live_calls.all(agent_id)
         calls = [live_view(call, redactor) for call in found]
         return 200, bodies.LiveCallList(calls=calls)
 
-    async def _cancel_live_call(self, asked: Asked) -> _Answer:
+    async def _cancel_live_call(self, asked: ApiRequest) -> _Answer:
         check_operator(asked.token)
         live, host = self._host.live_calls, self._host
         try:
             call = live.find(int(asked.id))
         except (ValueError, InvalidInputError):
-            raise RefusedError(
+            raise RequestRefusedError(
                 404, "not_found", "no running call has this number", hint="see /v1/live"
             ) from None
         name = f"token {asked.token.id}"
@@ -296,17 +296,17 @@ class RestAPI:
         view = live_view(call, host.redactor).model_dump()
         return 200, bodies.CancelledCall(**view, recorded=recorded)
 
-    async def _list_sessions(self, asked: Asked) -> _Answer:
+    async def _list_sessions(self, asked: ApiRequest) -> _Answer:
         agent_id, sessions = whose(asked.token, asked.query.agent), self._host.sessions
         found = [] if sessions is None else await measured(sessions, agent_id)
         shown = [session_view(*entry) for entry in found]
         return 200, bodies.SessionList(sessions=shown)
 
-    async def _get_budgets(self, asked: Asked) -> _Answer:
+    async def _get_budgets(self, asked: ApiRequest) -> _Answer:
         agent_id = whose(asked.token, asked.query.agent) or ""
         return 200, await self._budgets(agent_id, run_of(asked.token))
 
-    async def _list_agents(self, asked: Asked) -> _Answer:
+    async def _list_agents(self, asked: ApiRequest) -> _Answer:
         check_operator(asked.token)
         found = [await self._budgets(agent) for agent in self._host.guard.agents]
         return 200, bodies.AgentList(agents=found)
@@ -318,7 +318,7 @@ class RestAPI:
         limits = await agent_limits(host.guard, host.registry, agent_id, run_id)
         return budgets_view(agent_id, limits)
 
-    async def _list_records(self, asked: Asked) -> _Answer:
+    async def _list_records(self, asked: ApiRequest) -> _Answer:
         query: bodies.RecordQuery = asked.query
         search = partial(
             self._host.executor.records.page,
@@ -341,7 +341,7 @@ class RestAPI:
             next=found[0].number if more else None,
         )
 
-    async def _read_events(self, asked: Asked) -> _Answer:
+    async def _read_events(self, asked: ApiRequest) -> _Answer:
         stream = self._events.read(
             whose(asked.token, asked.query.agent) or OPERATORS,
             asked.request.headers.get("last-event-id"),

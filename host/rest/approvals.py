@@ -12,7 +12,7 @@ from toolcell.guard import ApprovalRequest, Approvals, Redactor, ShownRequest
 
 from ..http.tokens import Token
 from . import bodies
-from .errors import RefusedError
+from .errors import RequestRefusedError
 
 _R = TypeVar("_R")
 
@@ -63,13 +63,13 @@ async def find(approvals: Approvals, agent_id: str, request_id: str) -> Approval
     """Return a request of an agent that waits.
 
     Raises:
-        RefusedError: 404: it has none with this id.
+        RequestRefusedError: 404: it has none with this id.
     """
     if request_id in await approvals.waiting(agent_id):
         found = await approvals.find(request_id)
         if found is not None and found.status == "pending":
             return found.request
-    raise RefusedError(
+    raise RequestRefusedError(
         404,
         "not_found",
         "no request with this id waits",
@@ -81,10 +81,10 @@ def approver(token: Token) -> str:
     """Return the name under which the person at a client answers.
 
     Raises:
-        RefusedError: 403: the token is of an agent without a person.
+        RequestRefusedError: 403: the token is of an agent without a person.
     """
     if not token.asks_person:
-        raise RefusedError(
+        raise RequestRefusedError(
             403,
             "no_person",
             "this token does not let a person answer",
@@ -97,11 +97,11 @@ def check_alone(request: ApprovalRequest) -> None:
     """Check that one person approves the request.
 
     Raises:
-        RefusedError: 403: it takes several people, of whom the one at the agent's
-            client does not count.
+        RequestRefusedError: 403: it takes several people, of whom the one at the
+            agent's client does not count.
     """
     if request.approvers > 1:
-        raise RefusedError(
+        raise RequestRefusedError(
             403,
             "several_people",
             f"{request.approvers} people have to approve this call",

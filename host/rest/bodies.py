@@ -233,7 +233,7 @@ class SessionUsage(Body):
     """Bytes of files in its work dir."""
 
 
-class Session(Body):
+class SessionInfo(Body):
     """A session of code that is open."""
 
     number: int
@@ -260,7 +260,7 @@ class Session(Body):
 class SessionList(Body):
     """Sessions of code that are open, the oldest first."""
 
-    sessions: list[Session]
+    sessions: list[SessionInfo]
 
 
 class HiddenPart(Body):
@@ -313,7 +313,7 @@ class ApprovalList(Body):
     approvals: list[Approval]
 
 
-class Answered(Body):
+class ApprovalAnswer(Body):
     """An answer that was recorded."""
 
     id: str

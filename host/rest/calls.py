@@ -23,7 +23,7 @@ from ..operator.live_calls import LiveCalls
 from ..runtime.active_calls import BusyError
 from ..runtime.host import Host
 from .bodies import CallState, NewCall
-from .errors import RETRY_SECONDS, RefusedError
+from .errors import RETRY_SECONDS, RequestRefusedError
 
 _log = logging.getLogger("toolcell.host")
 
@@ -109,14 +109,14 @@ class ClientCalls:
         """Start a call; return it, or the one that was started like this before.
 
         Raises:
-            RefusedError: Another call has this id, or the agent has too many.
+            RequestRefusedError: Another call has this id, or the agent has too many.
             BusyError: The server runs as many calls as it may, or stops.
         """
         calls = self._by_agent.setdefault(token.agent_id, {})
         known = calls.get(asked.id or "")
         if known is not None:
             if (known.tool, known.arguments) != (asked.tool, asked.arguments):
-                raise RefusedError(
+                raise RequestRefusedError(
                     409,
                     "id_is_used",
                     "another call has this id",
@@ -135,7 +135,7 @@ class ClientCalls:
         calls[call.id] = call
         try:
             await self._tasks.start(self._run, call)
-        except (RefusedError, BusyError):
+        except (RequestRefusedError, BusyError):
             del calls[call.id]
             raise
         return call
@@ -144,11 +144,11 @@ class ClientCalls:
         """Return a call of an agent.
 
         Raises:
-            RefusedError: 404: it has none with this id, or not any more.
+            RequestRefusedError: 404: it has none with this id, or not any more.
         """
         call = self._by_agent.get(agent_id, {}).get(call_id)
         if call is None:
-            raise RefusedError(
+            raise RequestRefusedError(
                 404,
                 "not_found",
                 "the agent has no call with this id",
@@ -176,7 +176,7 @@ class ClientCalls:
                     call.scope = None
                     self._end(call)
         except TooManyError as error:
-            raise RefusedError(
+            raise RequestRefusedError(
                 503,
                 "too_many_calls",
                 str(error),

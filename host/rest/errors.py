@@ -26,7 +26,7 @@ RETRY_SECONDS = 1.0
 _log = logging.getLogger("toolcell.host")
 
 
-class RefusedError(ToolcellError):
+class RequestRefusedError(ToolcellError):
     """A request that is not answered as it asks.
 
     Args:
@@ -67,7 +67,7 @@ class InvalidRequestError(InvalidInputError):
 def answer_of(error: Exception) -> Response:
     """Return the answer that shows an error; ours are logged and not shown."""
     match error:
-        case RefusedError():
+        case RequestRefusedError():
             return _answer(error.status, error, error.headers)
         case BodyError():
             # What is left of it is not read.

@@ -154,7 +154,7 @@ OPERATIONS = (
         path="/v1/approvals/{id}/approve",
         summary="Let a call run, once, as it was shown. For tokens with a person.",
         body=bodies.Approve,
-        answers={200: bodies.Answered},
+        answers={200: bodies.ApprovalAnswer},
         refused=(403, 404, 409),
     ),
     Operation(
@@ -163,7 +163,7 @@ OPERATIONS = (
         path="/v1/approvals/{id}/deny",
         summary="Refuse a call. For tokens with a person.",
         body=bodies.Deny,
-        answers={200: bodies.Answered},
+        answers={200: bodies.ApprovalAnswer},
         refused=(403, 404, 409),
     ),
     Operation(

@@ -14,7 +14,7 @@ from ..http.bodies import Bounds, parse
 from ..http.tokens import Token, TokenStore
 from ..operator.event_bus import OPERATORS
 from .bodies import Body
-from .errors import InvalidRequestError, RefusedError
+from .errors import InvalidRequestError, RequestRefusedError
 
 _B = TypeVar("_B", bound=Body)
 
@@ -23,13 +23,13 @@ def read_token(request: Request, tokens: TokenStore) -> Token:
     """Return the token of a request.
 
     Raises:
-        RefusedError: 401: there is none, or it is not valid.
+        RequestRefusedError: 401: there is none, or it is not valid.
     """
     given = request.headers.getlist("authorization")
     scheme, _, text = given[0].partition(" ") if len(given) == 1 else ("", "", "")
     token = tokens.find(text.strip()) if scheme.lower() == "bearer" else None
     if token is None:
-        raise RefusedError(
+        raise RequestRefusedError(
             401,
             "no_token",
             "the request has no valid token",
@@ -43,10 +43,10 @@ def check_operator(token: Token) -> None:
     """Check that a token is an operator's.
 
     Raises:
-        RefusedError: 403: it is not.
+        RequestRefusedError: 403: it is not.
     """
     if not token.operator:
-        raise RefusedError(
+        raise RequestRefusedError(
             403,
             "no_operator",
             "this token is not an operator's",
@@ -62,7 +62,8 @@ def whose(token: Token, wanted: str | None) -> str | None:
         wanted: The agent that it names, `*` for all; None: that of the token.
 
     Raises:
-        RefusedError: 403: it is about another agent, and the token not an operator's.
+        RequestRefusedError: 403: it is about another agent, and the token not an
+            operator's.
     """
     if wanted is None or wanted == token.agent_id:
         return token.agent_id
@@ -91,13 +92,13 @@ async def read_body(
     """Return the body of a request, and its size in bytes.
 
     Raises:
-        RefusedError: 415: it says that it is something else than JSON.
+        RequestRefusedError: 415: it says that it is something else than JSON.
         BodyError: It is no JSON, late, or too large.
         InvalidRequestError: It does not have the form of `kind`.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip()
     if media_type.lower() != "application/json":
-        raise RefusedError(
+        raise RequestRefusedError(
             415,
             "not_json",
             "the body is not said to be JSON",

@@ -37,11 +37,11 @@ def live_view(call: LiveCall, redactor: Redactor) -> bodies.LiveCall:
     )
 
 
-def session_view(session: CodeSession, usage: CellUsage | None) -> bodies.Session:
+def session_view(session: CodeSession, usage: CellUsage | None) -> bodies.SessionInfo:
     """Return a session of code as it is shown."""
     now = anyio.current_time()
     used = None if usage is None else bodies.SessionUsage(**usage.model_dump())
-    return bodies.Session(
+    return bodies.SessionInfo(
         number=session.number,
         agent_id=session.agent_id,
         session=session.key,

@@ -69,9 +69,9 @@ def _starting(path: str) -> Response:
     """Return the answer of an API that is not open yet, in its own form."""
     status, reason, message = 503, "starting", "the server starts"
     if path.startswith(_REST):
-        from ..rest.errors import RefusedError, answer_of
+        from ..rest.errors import RequestRefusedError, answer_of
 
-        return answer_of(RefusedError(status, reason, message, retry_after=1.0))
+        return answer_of(RequestRefusedError(status, reason, message, retry_after=1.0))
     from ..mcp.json_rpc import refused
 
     return refused(status, reason, message, retry_after=1.0)

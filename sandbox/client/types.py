@@ -123,7 +123,7 @@ class CellTraits(NamedTuple):
     """The id of the image of its cells; empty if they have none."""
 
 
-class Asked(Protocol):
+class RequestChannel(Protocol):
     """Something that a cell is asked through: the cell itself, or what passes beside
     its runs."""
 

@@ -24,7 +24,7 @@ from ..config.argument_checks import check_kinds
 from .download import MAX_DOWNLOAD_BYTES, Download, FileChunk
 from .file_errors import file_error, host_error, known
 from .header_numbers import whole
-from .types import Asked, Program
+from .types import Program, RequestChannel
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 # Read first: the file may turn out to be a second name of one that was written.
@@ -111,7 +111,7 @@ class WorkDir:
         branch: The branch, or empty for the cell's own work dir.
     """
 
-    def __init__(self, cell: Asked, branch: str = "") -> None:
+    def __init__(self, cell: RequestChannel, branch: str = "") -> None:
         self._cell = cell
         self._branch = branch
         self._owns_root = cell.traits.level != "process"

@@ -16,7 +16,7 @@ from toolcell.core.event_loop import unwrapped_single_error
 from .gate import NetworkAct, RequestGate, Unplaced
 from .http_request import CONTINUE, HTTPRequest
 from .run_clock import Pausable, answer_for
-from .types import REFUSAL, ProgramEnd, RefusedError
+from .types import REFUSAL, EgressError, ProgramEnd
 
 if TYPE_CHECKING:
     from ..credentials.agents import AgentCredentials
@@ -100,10 +100,10 @@ async def admitted(
         http: The request that it asks for, if it is one that can be read.
 
     Raises:
-        RefusedError: On entering: it is not admitted.
+        EgressError: On entering: it is not admitted.
     """
     if gate is None:
-        raise RefusedError(_NO_GATE, headers={REFUSAL: "no_guard"})
+        raise EgressError(_NO_GATE, headers={REFUSAL: "no_guard"})
     interim = http is not None and http.takes_interim
     answer_for(_Wait(clock, stream, withdraw, interim=interim))
     async with AsyncExitStack() as stack:
@@ -131,11 +131,11 @@ async def use_credentials(
         act: What the program asks for.
 
     Raises:
-        RefusedError: They cannot; or it opens a WebSocket.
+        EgressError: They cannot; or it opens a WebSocket.
     """
     try:
         http.use(credentials)
-    except RefusedError as error:
+    except EgressError as error:
         reasons: tuple[Unplaced, ...] = get_args(Unplaced)
         for reason in reasons:
             if gate is not None and error.headers.get(REFUSAL) == reason:
@@ -144,7 +144,7 @@ async def use_credentials(
 
 
 async def _note(
-    gate: RequestGate, act: NetworkAct, reason: Unplaced, error: RefusedError
+    gate: RequestGate, act: NetworkAct, reason: Unplaced, error: EgressError
 ) -> None:
     try:
         await gate.unplaced(act, reason, str(error))
@@ -152,7 +152,7 @@ async def _note(
         _log.error("a refused %s is not recorded: %s", act.name, problem)
 
 
-def _refusal(error: ToolcellError, act: NetworkAct) -> RefusedError:
+def _refusal(error: ToolcellError, act: NetworkAct) -> EgressError:
     """Return the refusal for a program, in words for a model that reads them."""
     facts = act.arguments
     host = f"{facts['host']}:{facts['port']}"
@@ -161,7 +161,7 @@ def _refusal(error: ToolcellError, act: NetworkAct) -> RefusedError:
         wanted += str(facts["path"])[:200]
     if error.kind == "tool.cancelled":
         told = f"a person stopped {act.name} {wanted}"
-        return RefusedError(told, headers={REFUSAL: "cancelled"})
+        return EgressError(told, headers={REFUSAL: "cancelled"})
     rule = error.details.get("rule")
     reason = str(error.details.get("reason") or error.kind)
     headers = {REFUSAL: reason}
@@ -176,4 +176,4 @@ def _refusal(error: ToolcellError, act: NetworkAct) -> RefusedError:
         told += f"Try again in {math.ceil(retry_after)} s."
     else:
         told += "There is no other way to send it: say so, or ask for what is allowed."
-    return RefusedError(told, headers=headers)
+    return EgressError(told, headers=headers)

@@ -41,7 +41,7 @@ from .proxy import ProxyRequest, http_answer, read_proxy_request
 from .run_clock import Pausable
 from .stream import CellStream
 from .tunnel import forward_opaque, read_tunnel_preamble
-from .types import OnConnection, ProgramEnd, RefusedError, Resolver, SendFrame
+from .types import EgressError, OnConnection, ProgramEnd, Resolver, SendFrame
 
 if TYPE_CHECKING:
     from ..credentials.agents import AgentCredentials
@@ -268,7 +268,7 @@ class Egress:
                 )
             else:
                 proxy_request = await read_proxy_request(stream)
-        except RefusedError as error:
+        except EgressError as error:
             attempt.asked = True
             attempt.judge("refused", error)
             await stream.send(error.answer)
@@ -282,12 +282,12 @@ class Egress:
             inspector = self._inspector
             if inspector is not None and inspector.inspects(*attempt.place):
                 if proxy_request.http is not None:
-                    raise RefusedError("it is inspected, and reached by HTTPS alone")
+                    raise EgressError("it is inspected, and reached by HTTPS alone")
                 await self._inspect(attempt, proxy_request, inspector)
                 return
             async with self.judged(attempt, proxy_request.http):
                 await self._carry_to(attempt, proxy_request)
-        except RefusedError as error:
+        except EgressError as error:
             attempt.judge("refused", error)
             await stream.send(proxy_request.error_reply(str(error), error.headers))
             if error.headers:
@@ -303,14 +303,14 @@ class Egress:
         await attempt.stream.send(proxy_request.success_reply)
         try:
             hello = await read_tunnel_preamble(attempt.stream, proxy_request)
-        except RefusedError as error:
+        except EgressError as error:
             attempt.judge("refused", error)
             return
         first = hello if isinstance(hello, bytes) else b""
         await InspectedConnection(attempt, inspector, self).serve(first)
 
     async def _carry_to(self, attempt: Attempt, proxy_request: ProxyRequest) -> None:
-        """Carry the bytes of an attempt that may go on. Raises RefusedError."""
+        """Carry the bytes of an attempt that may go on. Raises EgressError."""
         stream = attempt.stream
         try:
             remote = await self.reach(attempt)
@@ -340,7 +340,7 @@ class Egress:
             outcome: Returns what became of it. Default: that of the attempt.
 
         Raises:
-            RefusedError: On entering: it is not admitted.
+            EgressError: On entering: it is not admitted.
         """
         is_guarded = self._network.mode == "guarded"
         name: ActName = "net.connect"
@@ -369,17 +369,17 @@ class Egress:
             yield
 
     def _require_allowed(self, attempt: Attempt) -> None:
-        """Raise RefusedError if the rules or the limits forbid an attempt."""
+        """Raise EgressError if the rules or the limits forbid an attempt."""
         if not self._rules.allow(attempt.host, attempt.port):
-            raise RefusedError(f"{attempt.host} port {attempt.port} is not allowed")
+            raise EgressError(f"{attempt.host} port {attempt.port} is not allowed")
         if not self._bytes_left:
-            raise RefusedError("the run has used up its network_bytes")
+            raise EgressError("the run has used up its network_bytes")
 
     async def reach(self, attempt: Attempt) -> socket.socket:
         """Return a connection to the host that an attempt asks for.
 
         Raises:
-            RefusedError: The rules or the limits forbid it.
+            EgressError: The rules or the limits forbid it.
             OSError: The host does not answer, or not in time.
         """
         host, port = attempt.host, attempt.port
@@ -388,12 +388,12 @@ class Egress:
         # An inspected connection reaches its server again when that has closed.
         self._reached += 1
         if self._reached > self._max_connections:
-            raise RefusedError(
+            raise EgressError(
                 f"the run has used up its {self._max_connections} connections"
             )
         with anyio.fail_after(_CONNECT_SECONDS):
             addresses = await self._addresses(host, port)
-            problem: Exception = RefusedError(
+            problem: Exception = EgressError(
                 f"{host} leads to {addresses[0]}, which is not on the public internet; "
                 "the list would have to name it"
             )
@@ -456,7 +456,7 @@ class Egress:
                 return
             await forward_opaque(preamble, stream, send)
             remote.shutdown(socket.SHUT_WR)
-        except RefusedError as error:
+        except EgressError as error:
             attempt.judge("refused", error)
             if attempt.response is None and error.headers:
                 reply = http_answer("403 Forbidden", str(error), error.headers)

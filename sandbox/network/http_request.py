@@ -25,8 +25,8 @@ from .types import (
     HTTP_PORT,
     REFUSAL,
     ByteStream,
+    EgressError,
     ProgramEnd,
-    RefusedError,
 )
 
 MAX_HEAD_BYTES = 65_536
@@ -90,11 +90,11 @@ class HTTPRequest:
             credentials: Those of its program's agent.
 
         Raises:
-            RefusedError: A placeholder is where no value may go; or it opens a
+            EgressError: A placeholder is where no value may go; or it opens a
                 WebSocket.
         """
         if self.opens_web_socket:
-            raise RefusedError(
+            raise EgressError(
                 "programs that use credentials open no WebSockets to inspected hosts, "
                 "as what comes in them is not searched for their values",
                 headers={REFUSAL: "not_served"},
@@ -110,7 +110,7 @@ class HTTPRequest:
         """Give its target the one spelling that is judged; return the facts for that.
 
         Raises:
-            RefusedError: It cannot be judged exactly.
+            EgressError: It cannot be judged exactly.
         """
         from .request_facts import exact_target, request_facts
 
@@ -121,7 +121,7 @@ class HTTPRequest:
             )
         except ValueError as error:
             why = f"{error}; what servers may read in two ways is not sent"
-            raise RefusedError(why, headers={REFUSAL: "not_exact"}) from None
+            raise EgressError(why, headers={REFUSAL: "not_exact"}) from None
         if self.act == "http.upgrade":
             facts["protocol"] = "websocket"
         return facts
@@ -150,7 +150,7 @@ class HTTPRequest:
         """Return its head for the server, without the fate of the connection.
 
         Raises:
-            RefusedError: A credential cannot be written into it.
+            EgressError: A credential cannot be written into it.
         """
         head = h11.Request(
             method=self._request.method,
@@ -174,7 +174,7 @@ class HTTPRequest:
         """Send the request and its body as the only one of a connection.
 
         Raises:
-            RefusedError: The body does not match its head.
+            EgressError: The body does not match its head.
         """
         head = self.head()
         close = (b"Connection", b"close")
@@ -201,7 +201,7 @@ class HTTPRequest:
             send: Sends bytes to the server.
 
         Raises:
-            RefusedError: The body does not match its head, or has a placeholder.
+            EgressError: The body does not match its head, or has a placeholder.
         """
         check = self._body_check()
         try:
@@ -241,7 +241,7 @@ class HTTPRequest:
                 while (piece := await self._next_piece(source)) is not None:
                     check(piece)
                     body.add(piece)
-        except RefusedError as error:
+        except EgressError as error:
             why, reason = str(error), error.headers.get(REFUSAL, reason)
         except TimeoutError:
             why = f"its body did not come within {MAX_READ_SECONDS:.0f} seconds"
@@ -257,7 +257,7 @@ class HTTPRequest:
             self._held.close()
 
     def _body_check(self) -> Callable[[bytes], None]:
-        """Return what is called with each piece of its body. It raises RefusedError."""
+        """Return what is called with each piece of its body. It raises EgressError."""
         if self._credentials is None:
             return _pass
         find = self._credentials.body_check()
@@ -269,7 +269,7 @@ class HTTPRequest:
         return check
 
     async def _next_piece(self, source: ByteStream) -> bytes | None:
-        """Return the next bytes of its body; None at the end. Raises RefusedError."""
+        """Return the next bytes of its body; None at the end. Raises EgressError."""
         try:
             while (event := self._connection.next_event()) is h11.NEED_DATA:
                 self._connection.receive_data(await source.receive())
@@ -278,7 +278,7 @@ class HTTPRequest:
         if isinstance(event, h11.EndOfMessage):
             return None
         if not isinstance(event, h11.Data):
-            raise RefusedError("the request ended too early")
+            raise EgressError("the request ended too early")
         return bytes(event.data)
 
 
@@ -292,12 +292,12 @@ def _unplaced_is_refused() -> Iterator[None]:
         reason, why = "credential_misplaced", str(error)
     except UnreadableError as error:
         reason, why = "credential_unreadable", str(error)
-    raise RefusedError(why, headers={REFUSAL: reason})
+    raise EgressError(why, headers={REFUSAL: reason})
 
 
-def _unlike_its_head() -> RefusedError:
+def _unlike_its_head() -> EgressError:
     # Messages of h11 quote what came.
-    return RefusedError("its body is not as its head says")
+    return EgressError("its body is not as its head says")
 
 
 def _pass(data: bytes) -> None:

@@ -40,7 +40,7 @@ from .proxy import http_answer
 from .request_head import next_head
 from .stream import CellStream
 from .tls import TLSStream
-from .types import REFUSAL, ByteStream, ProgramEnd, RefusedError
+from .types import REFUSAL, ByteStream, EgressError, ProgramEnd
 
 _HANDSHAKE_SECONDS = 10.0
 _NOT_PASSED_ON = frozenset(
@@ -62,11 +62,11 @@ class Carrier(Protocol):
         program: ProgramEnd,
         outcome: Callable[[], Mapping[str, JsonValue]],
     ) -> AbstractAsyncContextManager[None]:
-        """Have a request admitted; the body goes on. Raises RefusedError."""
+        """Have a request admitted; the body goes on. Raises EgressError."""
         ...
 
     async def reach(self, attempt: Attempt) -> socket.socket:
-        """Return a connection to the server. Raises RefusedError, OSError."""
+        """Return a connection to the server. Raises EgressError, OSError."""
         ...
 
     def pay(self, size: int) -> bool:
@@ -193,24 +193,24 @@ class InspectedConnection:
                 self._attempt.judge("allowed")
                 try:
                     return await self._exchange(exchange, request, reader)
-                except (RefusedError, NoAnswerError) as error:
+                except (EgressError, NoAnswerError) as error:
                     # The record of an admitted request has it, too.
                     self._judge(error)
                     raise
-        except (RefusedError, NoAnswerError) as error:
+        except (EgressError, NoAnswerError) as error:
             self._judge(error)
             await self._program.send(_turned_down(error))
         return False
 
-    def _judge(self, error: RefusedError | NoAnswerError) -> None:
-        is_refused = isinstance(error, RefusedError)
+    def _judge(self, error: EgressError | NoAnswerError) -> None:
+        is_refused = isinstance(error, EgressError)
         self._attempt.judge("refused" if is_refused else "failed", error)
 
     async def _next_request(self) -> tuple[HTTPRequest, h11.Connection] | None:
         """Return the next request and its reader; None if there is none.
 
         Raises:
-            RefusedError: It cannot be judged exactly.
+            EgressError: It cannot be judged exactly.
         """
         host, port = self._attempt.host, self._attempt.port
         reader = new_reader()
@@ -232,7 +232,7 @@ class InspectedConnection:
         else:
             made = HTTPRequest(reader, request, target, host, port, scheme="https")
             return made, reader
-        raise RefusedError(why, headers={REFUSAL: "not_exact"})
+        raise EgressError(why, headers={REFUSAL: "not_exact"})
 
     def _path_of(self, target: str) -> str:
         if target.startswith("/") or target == "*":
@@ -301,7 +301,7 @@ class InspectedConnection:
         """Return a connection to the server, the one of the last request if it stands.
 
         Raises:
-            RefusedError: The rules or limits forbid it.
+            EgressError: The rules or limits forbid it.
             NoAnswerError: It cannot be reached, or does not prove its name.
         """
         if self._server is not None and self._wire is not None and self._wire.is_quiet:
@@ -350,7 +350,7 @@ class InspectedConnection:
         try:
             await request.send(head, out, self._program, send)
             exchange.is_sent = is_open
-        except RefusedError as error:
+        except EgressError as error:
             self._attempt.judge("refused", error)
             if error.headers and exchange.status is None:
                 raise
@@ -429,8 +429,8 @@ class InspectedConnection:
             await copy(self._program, server)
 
 
-def _turned_down(error: RefusedError | NoAnswerError) -> bytes:
-    if isinstance(error, RefusedError):
+def _turned_down(error: EgressError | NoAnswerError) -> bytes:
+    if isinstance(error, EgressError):
         return http_answer("403 Forbidden", str(error), error.headers)
     return http_answer("502 Bad Gateway", str(error))
 

@@ -21,7 +21,7 @@ from .http_request import (
     read_head,
     split_absolute,
 )
-from .types import HTTP_PORT, ByteStream, RefusedError
+from .types import HTTP_PORT, ByteStream, EgressError
 
 _NOT_SERVED = "501 Not Implemented"
 _NO_UPGRADE = "plain connections carry no web sockets here: use wss:// or CONNECT"
@@ -90,7 +90,7 @@ async def read_proxy_request(source: ByteStream) -> ProxyRequest | None:
     """Read the request at the start of a connection; None if it ends at once.
 
     Raises:
-        RefusedError: It is not a request to a proxy.
+        EgressError: It is not a request to a proxy.
     """
     first = await source.receive()
     if not first:
@@ -111,7 +111,7 @@ class _Buffer:
         while len(self.rest) < size:
             more = await self._source.receive()
             if not more:
-                raise RefusedError("the request ended too early")
+                raise EgressError("the request ended too early")
             self.rest += more
         part, self.rest = self.rest[:size], self.rest[size:]
         return part
@@ -123,11 +123,11 @@ class _Buffer:
 async def _read_socks(buffer: _Buffer) -> ProxyRequest:
     methods = await buffer.take((await buffer.take(2))[1])
     if 0 not in methods:
-        raise RefusedError("SOCKS with a password", bytes((_SOCKS, _NO_METHOD)))
+        raise EgressError("SOCKS with a password", bytes((_SOCKS, _NO_METHOD)))
     await buffer.send(bytes((_SOCKS, 0)))
     version, command, _, kind = await buffer.take(4)
     if version != _SOCKS or command != 1:
-        raise RefusedError("SOCKS without CONNECT", _socks_answer(_NO_COMMAND))
+        raise EgressError("SOCKS without CONNECT", _socks_answer(_NO_COMMAND))
     if kind == 1:
         host = str(IPv4Address(await buffer.take(4)))
     elif kind == 4:
@@ -135,12 +135,12 @@ async def _read_socks(buffer: _Buffer) -> ProxyRequest:
     elif kind == 3:
         host = (await buffer.take((await buffer.take(1))[0])).decode("latin-1")
     else:
-        raise RefusedError("SOCKS without an address", _socks_answer(_NO_ADDRESS))
+        raise EgressError("SOCKS without an address", _socks_answer(_NO_ADDRESS))
     port = int.from_bytes(await buffer.take(2), "big")
     try:
         host, port = read_authority(write_authority(read_host(host), port))
     except ValueError as error:
-        raise RefusedError(str(error), _socks_answer(_NOT_ALLOWED)) from None
+        raise EgressError(str(error), _socks_answer(_NOT_ALLOWED)) from None
     return ProxyRequest(host=host, port=port, socks=True, rest=buffer.rest)
 
 
@@ -175,13 +175,13 @@ async def _read_http(source: ByteStream, first: bytes) -> ProxyRequest:
         if found is None:
             raise ValueError("this is a proxy; ask it for http://... or CONNECT")
         if asks_for_web_socket(request):
-            raise RefusedError(_NO_UPGRADE, http_answer(_NOT_SERVED, _NO_UPGRADE))
+            raise EgressError(_NO_UPGRADE, http_answer(_NOT_SERVED, _NO_UPGRADE))
         authority, path = found
         host, port = read_authority(authority, HTTP_PORT)
         check_host(request, host, port)
     except (h11.ProtocolError, ValueError) as error:
         reason = str(error)
-        raise RefusedError(reason, http_answer("400 Bad Request", reason)) from None
+        raise EgressError(reason, http_answer("400 Bad Request", reason)) from None
     http = HTTPRequest(connection, request, path, host, port)
     return ProxyRequest(host=host, port=port, http=http)
 

@@ -22,7 +22,7 @@ from .http_request import (
     split_absolute,
 )
 from .proxy import ProxyRequest
-from .types import HTTP_PORT, ByteStream, RefusedError
+from .types import HTTP_PORT, ByteStream, EgressError
 
 _MAX_LINE_BYTES = 16_384
 # Lenient servers skip these before a method, and take them for a space: str.split().
@@ -53,7 +53,7 @@ async def read_tunnel_preamble(
         The bytes, to be passed on unchanged; or a request, to be made anew.
 
     Raises:
-        RefusedError: They name another host than the proxy request.
+        EgressError: They name another host than the proxy request.
     """
     data = more = proxy_request.rest or await source.receive()
     while (is_http := _is_http(data, proxy_request.host, ended=not more)) is None:
@@ -74,9 +74,9 @@ def _names_the_host(data: bytes, host: str) -> bool:
         if name is not None and read_host(name) != host:
             raise ValueError(f"it calls for {name[:100]!r} at {host}")
     except ValueError as error:
-        raise RefusedError(f"TLS: {error}") from None
+        raise EgressError(f"TLS: {error}") from None
     if hello.encrypted:
-        raise RefusedError("TLS: it hides whom it calls for")
+        raise EgressError("TLS: it hides whom it calls for")
     return True
 
 
@@ -84,22 +84,22 @@ def _is_http(data: bytes, host: str, *, ended: bool) -> bool | None:
     """Return True if HTTP begins here; None if more bytes are needed. Checks TLS."""
     if data[:1] in _OTHER_RECORDS:
         # Some servers skip alerts, and read the ClientHello after them.
-        raise RefusedError("TLS: it does not begin with a ClientHello")
+        raise EgressError("TLS: it does not begin with a ClientHello")
     if data.startswith(_PROXY_HEADERS):
-        raise RefusedError("a header of the PROXY protocol hides what is behind it")
+        raise EgressError("a header of the PROXY protocol hides what is behind it")
     if data.startswith(bytes((HANDSHAKE,))):
         return False if _names_the_host(data, host) or ended else None
     line, newline, behind = data.lstrip(_BLANK).partition(b"\n")
     if not _MAY_BE_HTTP.match(line):
         return False
     if len(data) - len(behind) > _MAX_LINE_BYTES:
-        raise RefusedError("its first line is too long")
+        raise EgressError("its first line is too long")
     if not newline and not ended:
         return None
     if _VERSION.search(line):
         return True
     if _NO_VERSION.match(line):
-        raise RefusedError("HTTP without a version names no host")
+        raise EgressError("HTTP without a version names no host")
     return False
 
 
@@ -112,14 +112,14 @@ async def forward_opaque(
     or until it is longer than servers read.
 
     Raises:
-        RefusedError: The first line ends like that of an HTTP request.
+        EgressError: The first line ends like that of an HTTP request.
     """
     line, newline = b"", b""
     while data:
         if not newline and len(line) <= MAX_HEAD_BYTES:
             line, newline, _ = (line + data).lstrip(_BLANK).partition(b"\n")
             if newline and _ENDS_IN_VERSION.search(line):
-                raise RefusedError("HTTP with a method that is not valid")
+                raise EgressError("HTTP with a method that is not valid")
         await send(data)
         data = await source.receive()
 
@@ -147,4 +147,4 @@ async def _inner_request(
             connection, request, target, proxy_request.host, proxy_request.port
         )
     except (h11.ProtocolError, ValueError) as error:
-        raise RefusedError(str(error)) from None
+        raise EgressError(str(error)) from None

@@ -23,7 +23,7 @@ REFUSAL = "X-Toolcell-Refusal"
 """The header of a response that says why a guard, or its proxy, refuses."""
 
 
-class RefusedError(Exception):
+class EgressError(Exception):
     """A request of a program is refused.
 
     Args:

@@ -34,7 +34,7 @@ class _Entry(BaseModel):
     commands: Annotated[dict[str, str], Field(alias="bin")] = {}
 
 
-class Command(NamedTuple):
+class PackageCommand(NamedTuple):
     """A command that a package brings."""
 
     name: str
@@ -87,7 +87,9 @@ class NpmLock:
             if (folder / place).is_dir()
         )
 
-    def commands(self, folder: Path, packages: Iterable[str]) -> Iterator[Command]:
+    def commands(
+        self, folder: Path, packages: Iterable[str]
+    ) -> Iterator[PackageCommand]:
         """Yield the commands of packages, and not those of their dependencies.
 
         Args:
@@ -102,7 +104,7 @@ class NpmLock:
                     continue
                 path = f"{place}/{file.removeprefix('./')}"
                 if (folder / path).is_file():
-                    yield Command(name, path)
+                    yield PackageCommand(name, path)
 
     def require_no_builds(self, folder: Path) -> None:
         """Refuse packages that only their own script makes complete.

@@ -34,7 +34,7 @@ _START_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class CommandRequest:
     """A checked request of `Session.exec`.
 
     Raises:
@@ -132,7 +132,7 @@ class ProcessTable:
 
     async def start(
         self,
-        command: Command,
+        command: CommandRequest,
         limits: Limits,
         branch: str,
         egress: Egress | None = None,
@@ -186,7 +186,7 @@ class ProcessTable:
         await self._frames.send(header)
 
     async def _begin(
-        self, number: int, process: Process, command: Command, branch: str
+        self, number: int, process: Process, command: CommandRequest, branch: str
     ) -> None:
         started = self._starting[number] = anyio.Event()
         self._living[number] = process
@@ -327,7 +327,7 @@ def _not_started(header: dict[str, Any]) -> InvalidInputError:
 
 
 def _start_header(
-    number: int, command: Command, branch: str, process: Process
+    number: int, command: CommandRequest, branch: str, process: Process
 ) -> dict[str, Any]:
     network, calls = process.network, process.calls
     return {

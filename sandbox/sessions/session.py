@@ -23,7 +23,7 @@ from ..config.network import Network, require_no_inspection
 from ..config.settings import Limits
 from ..processes.ports import PortStream
 from ..processes.process import Process
-from ..processes.table import Command, argv_of
+from ..processes.table import CommandRequest, argv_of
 from ..processes.usage import CellUsage
 from ..processes.watches import FileWatch
 from ..programs.program import RunRequest, refused
@@ -245,7 +245,7 @@ class Session(SandboxSession):
         gate: RequestGate | None = None,
     ) -> Process:
         is_offline = self._shared.network.mode == "none"
-        wanted = Command(
+        wanted = CommandRequest(
             argv=argv_of(command),
             env=(OFFLINE if is_offline else {}) | dict(env or {}),
             cwd=cwd,

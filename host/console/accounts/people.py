@@ -64,7 +64,7 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PasskeyLink:
     """A one-time link, with which a person registers a passkey."""
 
     person_id: str | None
@@ -280,11 +280,11 @@ class People:
             )
         return code
 
-    def link(self, code: str) -> Link | None:
+    def link(self, code: str) -> PasskeyLink | None:
         """Return the link of a code; None: it is unknown, used or expired."""
         return next(iter(self._links("AND hash = ?", secret_hash(code))), None)
 
-    def invitations(self) -> list[Link]:
+    def invitations(self) -> list[PasskeyLink]:
         """Return the links of people that are good now, the oldest first."""
         return self._links("AND made_by IS NOT NULL ORDER BY expires_at")
 
@@ -293,10 +293,10 @@ class People:
         taken = "DELETE FROM links WHERE substr(hex(hash), 1, 16) = ? RETURNING 1"
         return bool(self._file.run(taken, (link_id,)))
 
-    def _links(self, where: str, *values: bytes) -> list[Link]:
+    def _links(self, where: str, *values: bytes) -> list[PasskeyLink]:
         rows = self._file.run(f"{_LINK} {where}", (self._file.clock(), *values))
         return [
-            Link(person_id, role, _agents(agents), bool(local), *facts)
+            PasskeyLink(person_id, role, _agents(agents), bool(local), *facts)
             for person_id, role, agents, local, *facts in rows
         ]
 

@@ -20,7 +20,7 @@ from toolcell.guard.spi import ApprovalReply
 
 from .people import People, Person, Role
 from .people_file import PeopleFile
-from .sessions import Session, Sessions
+from .sessions import LoginSession, Sessions
 from .vouching import Vouching
 
 BY_CONFIGURATION = "[console.oidc]"
@@ -48,7 +48,7 @@ class Rights:
 
     async def answer(
         self,
-        session: Session,
+        session: LoginSession,
         request: ApprovalRequest,
         reply: ApprovalReply,
         role: Role = "approver",
@@ -72,7 +72,7 @@ class Rights:
     @contextmanager
     def _may_answer(
         self,
-        session: Session,
+        session: LoginSession,
         request: ApprovalRequest,
         reply: ApprovalReply,
         role: Role,

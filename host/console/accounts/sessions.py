@@ -24,7 +24,7 @@ _NOTE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class LoginSession:
     """A person who is signed in. Times are seconds since 1970 (UTC)."""
 
     id: str
@@ -84,14 +84,14 @@ class Sessions:
             )
         return secret
 
-    def find(self, secret: str) -> Session | None:
+    def find(self, secret: str) -> LoginSession | None:
         """Return the session of a secret; None: it is unknown, ended or idle."""
         for session in self._read(f"{_SESSION} AND hash = ?", secret_hash(secret)):
             token = hmac.digest(secret.encode(), b"form", "sha256").hex()
             return replace(session, form_token=token)
         return None
 
-    def note_use(self, session: Session) -> None:
+    def note_use(self, session: LoginSession) -> None:
         """Note a request of a session, so that it is not idle."""
         now = self._file.clock()
         if now - session.used_at >= min(_NOTE_SECONDS, self._idle_seconds / 10):
@@ -99,14 +99,14 @@ class Sessions:
                 "UPDATE sessions SET used_at = ? WHERE id = ?", (now, session.id)
             )
 
-    def note_touch(self, session: Session) -> None:
+    def note_touch(self, session: LoginSession) -> None:
         """Note that the person has just touched a passkey."""
         now = self._file.clock()
         self._file.run(
             "UPDATE sessions SET fresh_at = ? WHERE id = ?", (now, session.id)
         )
 
-    def fresh_seconds(self, session: Session) -> float:
+    def fresh_seconds(self, session: LoginSession) -> float:
         """Return the seconds left since the touch of a passkey; 0: none."""
         return max(0.0, session.fresh_at + FRESH_SECONDS - self._file.clock())
 
@@ -120,7 +120,7 @@ class Sessions:
             return session.person
         return None
 
-    def all(self) -> list[Session]:
+    def all(self) -> list[LoginSession]:
         """Return the open sessions of all people, the latest first."""
         return self._read(f"{_SESSION} ORDER BY created_at DESC")
 
@@ -128,14 +128,14 @@ class Sessions:
         """End a session now."""
         self._file.run("DELETE FROM sessions WHERE id = ?", (session_id,))
 
-    def _read(self, query: str, *values: bytes | str) -> list[Session]:
+    def _read(self, query: str, *values: bytes | str) -> list[LoginSession]:
         now = self._file.clock()
         rows = self._file.run(query, (now, now - self._idle_seconds, *values))
         found = []
         for session_id, person_id, *facts in rows:
             person = self._people.find(person_id)
             if person is not None:
-                found.append(Session(session_id, person, *facts))
+                found.append(LoginSession(session_id, person, *facts))
         return found
 
 

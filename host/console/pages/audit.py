@@ -17,7 +17,7 @@ from ...operator.actions import keep_head
 from ...operator.audit_anchors import KeptHead
 from ...operator.audit_check import AuditCheck
 from ...operator.exports import export_audit
-from ...operator.filters import NAMES, Asked, fits_audit, read_filters
+from ...operator.filters import NAMES, ReadFilters, fits_audit, read_filters
 from ..web.visit import ActionRefusedError, Visit
 from .filters import by_day, exported, filter_choices
 from .numbers import read_number
@@ -110,7 +110,7 @@ async def _heads(visit: Visit) -> list[KeptHead]:
     return [] if heads is None else await anyio.to_thread.run_sync(heads.all)
 
 
-async def _search(path: Path, before: int | None, asked: Asked) -> AuditFound:
+async def _search(path: Path, before: int | None, asked: ReadFilters) -> AuditFound:
     wanted = dict(asked.wanted)
     times = {name: wanted.pop(name, None) for name in ("since", "until")}
     search = partial(

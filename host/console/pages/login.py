@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from toolcell.core import InvalidInputError, ToolcellError
 
-from ..accounts.people import Link, check_name
+from ..accounts.people import PasskeyLink, check_name
 from ..web.gate import cookie_name
 from ..web.visit import ActionRefusedError, Visit, touch_purpose
 
@@ -96,7 +96,7 @@ async def join(visit: Visit) -> Response:
     return await visit.sign_in(visit.go("/"), person.id, key.id)
 
 
-def _link(visit: Visit, code: str) -> Link:
+def _link(visit: Visit, code: str) -> PasskeyLink:
     visit.check_attempts(visit.address)
     link = visit.console.people.link(code)
     if link is None or (link.local and not _is_loopback(visit.address)):

@@ -17,7 +17,7 @@ from ..accounts.people import (
     Role,
     check_name,
 )
-from ..accounts.sessions import Session
+from ..accounts.sessions import LoginSession
 from ..accounts.vouching import Vouched
 from ..web.visit import ActionRefusedError, Visit
 
@@ -150,7 +150,7 @@ def _page(visit: Visit, *, invited: str = "", url: str = "") -> Response:
     )
 
 
-def _purpose(session: Session) -> str:
+def _purpose(session: LoginSession) -> str:
     return f"add {session.id}"
 
 

@@ -23,7 +23,7 @@ from toolcell.core.event_loop import LARGE, beside_loop
 
 from ...http.bodies import BodyError, whole
 from ...http.serving import OpenRequests
-from ..accounts.sessions import Session, Sessions
+from ..accounts.sessions import LoginSession, Sessions
 
 MAX_FIELDS = 1_000
 """Fields of a form. When it is reached the request is answered 400."""
@@ -58,7 +58,7 @@ Form = ImmutableMultiDict[str, str]
 class Admitted(NamedTuple):
     """A request that passed the gate, in its scope as `admitted`."""
 
-    session: Session | None
+    session: LoginSession | None
     """The session of its cookie. None: it has none."""
 
     form: Form
@@ -136,7 +136,7 @@ class Gate:
         return None
 
     async def _read_form(
-        self, request: Request, sender: Session | None
+        self, request: Request, sender: LoginSession | None
     ) -> Form | Response:
         media_type = request.headers.get("content-type", "").partition(";")[0]
         if media_type.strip().lower() != _FORM:

@@ -34,7 +34,7 @@ from ..accounts.oidc import OIDC
 from ..accounts.passkeys import Passkeys
 from ..accounts.people import People, Person, Role
 from ..accounts.rights import Rights
-from ..accounts.sessions import Failures, Session, Sessions
+from ..accounts.sessions import Failures, LoginSession, Sessions
 from ..accounts.vouching import Vouching
 from .gate import Admitted, Form, cookie_name
 
@@ -98,7 +98,7 @@ class Visit:
         self.console = console
         self.request = request
         admitted: Admitted = request.scope["admitted"]
-        self.session: Session | None = admitted.session
+        self.session: LoginSession | None = admitted.session
         self.form: Form = admitted.form
         # Taken before the page looks at anything, so that it misses no change.
         self.latest_event = console.events.latest(OPERATORS)
@@ -274,7 +274,7 @@ class Visit:
         return answer
 
 
-def touch_purpose(session: Session) -> str:
+def touch_purpose(session: LoginSession) -> str:
     """Return the purpose of a proof within a session."""
     return f"touch {session.id}"
 

@@ -19,7 +19,7 @@ from toolcell.tools import Operation
 from toolcell.tools.spi import max_cpu_ms
 
 from ..protocol.errors import APIError
-from ..state.sandbox import Command, Sandbox
+from ..state.sandbox import Sandbox, StartedCommand
 from .act import Act, SandboxArguments, Scene
 from .cell_files import resolved
 
@@ -69,7 +69,9 @@ def spelled(argv: Sequence[str]) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def _command(scene: Scene, arguments: CommandArguments) -> AsyncIterator[Command]:
+async def _command(
+    scene: Scene, arguments: CommandArguments
+) -> AsyncIterator[StartedCommand]:
     """Yield the command that runs; then wait for its end."""
     sandbox = scene.sandbox(arguments)
     if len(sandbox.commands) >= scene.settings.max_processes:
@@ -88,7 +90,7 @@ async def _command(scene: Scene, arguments: CommandArguments) -> AsyncIterator[C
         pty=(arguments.rows, arguments.cols) if arguments.terminal else None,
         gate=scene.operation.gate,
     )
-    command = Command(
+    command = StartedCommand(
         process,
         {"cmd": words[0], "args": words[1:], "envs": arguments.env, "cwd": cwd},
         has_terminal=arguments.terminal,

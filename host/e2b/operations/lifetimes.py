@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Literal
 
-from ..state.sandbox import Command, Sandbox
+from ..state.sandbox import Sandbox, StartedCommand
 from .act import Act, SandboxArguments, Scene
 from .commands import NOTHING, command_cost
 
@@ -59,7 +59,7 @@ async def _set_timeout(
     await scene.operation.settle(usage=NOTHING)
 
 
-def _unlimited(sandbox: Sandbox) -> list[Command]:
+def _unlimited(sandbox: Sandbox) -> list[StartedCommand]:
     """Return the commands that run until the end of their sandbox."""
     return [command for command in sandbox.commands.values() if not command.has_limit]
 

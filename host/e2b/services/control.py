@@ -36,10 +36,10 @@ from ..protocol.errors import APIError
 from ..state.sandbox import Sandbox
 from ..state.sandboxes import Sandboxes
 from ..state.snapshots import Snapshots
-from .process_service import Message
+from .process_service import ClientMessage
 
 
-class NetworkRequest(Message):
+class NetworkRequest(ClientMessage):
     """The hosts that a client wants a sandbox to reach."""
 
     allow_out: list[str] | None = None
@@ -66,13 +66,13 @@ class NetworkRequest(Message):
         return {"allow_internet_access": access, "allow_out": self.allow_out}
 
 
-class AutoResume(Message):
+class AutoResume(ClientMessage):
     """Lets requests wake a paused sandbox up."""
 
     enabled: bool = False
 
 
-class CreateRequest(Message):
+class CreateRequest(ClientMessage):
     """A sandbox to make."""
 
     template_id: str = Field(default="base", alias="templateID")
@@ -94,13 +94,13 @@ class CreateRequest(Message):
     auto_resume: AutoResume = AutoResume()
 
 
-class PauseRequest(Message):
+class PauseRequest(ClientMessage):
     """A pause; without `memory` only the files would be kept."""
 
     memory: bool = True
 
 
-class TimeoutRequest(Message):
+class TimeoutRequest(ClientMessage):
     """The seconds from now at which a sandbox ends."""
 
     timeout: int | None = None

@@ -21,17 +21,17 @@ from ..operations.files import (
 )
 from ..protocol.bodies import parsed
 from ..state.sandbox import Sandbox
-from .process_service import Message
+from .process_service import ClientMessage
 
 
-class PathRequest(Message):
+class PathRequest(ClientMessage):
     """A request about one entry."""
 
     path: str = ""
     depth: int = 1
 
 
-class MoveRequest(Message):
+class MoveRequest(ClientMessage):
     """A request to `Move`."""
 
     source: str

@@ -39,7 +39,7 @@ from ..operations.code import (
 from ..protocol.bodies import parsed
 from ..protocol.errors import APIError, as_api_error
 from ..state.sandbox import CodeContext, Sandbox
-from .process_service import Message
+from .process_service import ClientMessage
 
 _MEDIA = "application/x-ndjson"
 _KINDS = {
@@ -58,7 +58,7 @@ _KINDS = {
 }
 
 
-class ExecuteRequest(Message):
+class ExecuteRequest(ClientMessage):
     """Code to run."""
 
     code: str
@@ -67,7 +67,7 @@ class ExecuteRequest(Message):
     env_vars: dict[str, str] | None = Field(default=None, alias="env_vars")
 
 
-class ContextRequest(Message):
+class ContextRequest(ClientMessage):
     """A context to make."""
 
     language: str | None = None

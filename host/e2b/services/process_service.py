@@ -32,7 +32,7 @@ from ..protocol.connect_rpc import (
     whole_stream,
 )
 from ..protocol.errors import APIError
-from ..state.sandbox import Command, Sandbox
+from ..state.sandbox import Sandbox, StartedCommand
 
 _KEEP_ALIVE: dict[str, Any] = {"event": {"keepalive": {}}}
 _SIGNALS = {
@@ -43,7 +43,7 @@ _SIGNALS = {
 }
 
 
-class Message(BaseModel):
+class ClientMessage(BaseModel):
     """A message of a client; one that asks for more than is done is refused."""
 
     model_config = ConfigDict(
@@ -58,20 +58,20 @@ class Message(BaseModel):
         return self
 
 
-class Size(Message):
+class Size(ClientMessage):
     """The size of a terminal, in characters."""
 
     cols: int = Field(default=80, ge=1, le=1000)
     rows: int = Field(default=24, ge=1, le=1000)
 
 
-class Pty(Message):
+class Pty(ClientMessage):
     """A terminal."""
 
     size: Size = Size()
 
 
-class ProcessConfig(Message):
+class ProcessConfig(ClientMessage):
     """A program, its arguments, variables and folder."""
 
     cmd: str
@@ -80,7 +80,7 @@ class ProcessConfig(Message):
     cwd: str | None = None
 
 
-class StartRequest(Message):
+class StartRequest(ClientMessage):
     """A request to `Start`."""
 
     process: ProcessConfig
@@ -89,21 +89,21 @@ class StartRequest(Message):
     stdin: bool = True
 
 
-class Selector(Message):
+class Selector(ClientMessage):
     """The process that a request is about."""
 
     pid: int | None = None
     tag: str | None = None
 
 
-class ProcessInput(Message):
+class ProcessInput(ClientMessage):
     """Bytes for a process, in Base64."""
 
     stdin: str | None = None
     pty: str | None = None
 
 
-class ProcessRequest(Message):
+class ProcessRequest(ClientMessage):
     """A request about a process that runs."""
 
     process: Selector = Selector()
@@ -137,7 +137,7 @@ class ProcessService:
         data = await read_one(request, self._bounds)
         asked = parsed(StartRequest, data)
         wanted = _arguments(asked, sandbox, timeout_of(request))
-        command: Command = await sandbox.work.start(self._hold, sandbox, wanted)
+        command: StartedCommand = await sandbox.work.start(self._hold, sandbox, wanted)
         command.tag = asked.tag
 
         async def release() -> None:
@@ -150,7 +150,7 @@ class ProcessService:
         sandbox: Sandbox,
         wanted: CommandArguments,
         *,
-        task_status: anyio.abc.TaskStatus[Command],
+        task_status: anyio.abc.TaskStatus[StartedCommand],
     ) -> None:
         """Own a command from its admission to its end, whoever reads."""
         began = False
@@ -171,7 +171,7 @@ class ProcessService:
 
     async def stream_input(self, request: Request, sandbox: Sandbox) -> Response:
         """Pass a client's stream to a command's input."""
-        command: Command | None = None
+        command: StartedCommand | None = None
         async for event in read_envelopes(request, self._bounds):
             if "start" in event:
                 wanted = ProcessRequest.model_validate(event["start"])
@@ -226,7 +226,7 @@ class ProcessService:
 
 def _stream(
     request: Request,
-    command: Command,
+    command: StartedCommand,
     release: Callable[[], Awaitable[None]] | None,
 ) -> Response:
     return answer_stream(
@@ -258,7 +258,7 @@ def _arguments(
     )
 
 
-def _selected(sandbox: Sandbox, selector: Selector) -> Command:
+def _selected(sandbox: Sandbox, selector: Selector) -> StartedCommand:
     sandbox.session  # noqa: B018 - an ended one has none
     for pid, command in sandbox.commands.items():
         named = selector.tag is not None and command.tag == selector.tag
@@ -267,7 +267,7 @@ def _selected(sandbox: Sandbox, selector: Selector) -> Command:
     raise APIError(404, "there is no such process")
 
 
-async def _write(command: Command, given: ProcessInput) -> None:
+async def _write(command: StartedCommand, given: ProcessInput) -> None:
     text = given.stdin if given.stdin is not None else given.pty
     try:
         padded = (text or "").translate({45: 43, 95: 47})
@@ -277,7 +277,7 @@ async def _write(command: Command, given: ProcessInput) -> None:
     await command.process.write(data)
 
 
-async def _events(command: Command) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(command: StartedCommand) -> AsyncGenerator[dict[str, Any], None]:
     process = command.process
     yield {"event": {"start": {"pid": process.pid}}}
     async with aclosing(process.output()) as output:

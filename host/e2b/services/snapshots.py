@@ -28,17 +28,17 @@ from ..state.sandbox import Sandbox
 from ..state.sandboxes import Sandboxes
 from ..state.snapshots import Snapshot, Snapshots
 from .control import Control, Handler
-from .process_service import Message
+from .process_service import ClientMessage
 
 
-class SnapshotRequest(Message):
+class SnapshotRequest(ClientMessage):
     """A snapshot to take."""
 
     name: Annotated[str, Field(pattern=SNAPSHOT_NAME)] | None = None
     memory: bool | None = None
 
 
-class ForkRequest(Message):
+class ForkRequest(ClientMessage):
     """Copies of a sandbox to make."""
 
     count: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 1

@@ -21,7 +21,7 @@ from ..protocol.bodies import parsed
 from ..protocol.connect_rpc import answer_stream, ping_seconds, read_one
 from ..protocol.errors import APIError
 from ..state.sandbox import Sandbox, Watcher
-from .process_service import Message
+from .process_service import ClientMessage
 
 _TYPES = {
     "created": "EVENT_TYPE_CREATE",
@@ -32,7 +32,7 @@ _TYPES = {
 }
 
 
-class WatchRequest(Message):
+class WatchRequest(ClientMessage):
     """A folder to watch."""
 
     path: str = ""
@@ -41,7 +41,7 @@ class WatchRequest(Message):
     allow_network_mounts: bool = False
 
 
-class WatcherRequest(Message):
+class WatcherRequest(ClientMessage):
     """A request about a watcher."""
 
     watcher_id: str = ""

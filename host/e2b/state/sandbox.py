@@ -24,7 +24,7 @@ ENVD_VERSION = "0.6.4"
 
 
 @dataclass(slots=True, eq=False)
-class Command:
+class StartedCommand:
     """A command that a client started."""
 
     process: SandboxProcess
@@ -96,7 +96,7 @@ class Sandbox:
     started_at: float = field(default_factory=lambda: round(time.time(), 6))
     """To the microsecond, as clients see it."""
 
-    commands: dict[int, Command] = field(default_factory=dict)
+    commands: dict[int, StartedCommand] = field(default_factory=dict)
     contexts: dict[str, CodeContext] = field(default_factory=dict)
     watchers: dict[str, Watcher] = field(default_factory=dict)
     state: Literal["running", "paused", "ended"] = "running"

@@ -43,7 +43,7 @@ _MAX_READ = 65_536
 _MAY_INSTALL = re.compile(r"^[ \t]*(?:[%!]|pip3? ).*\binstall\b", re.MULTILINE)
 
 
-class Command:
+class CellCommand:
     """A command among the lines of a cell.
 
     Args:
@@ -89,14 +89,14 @@ def python_of(source: str) -> str:
     return "".join(parts)
 
 
-def commands(source: str) -> Iterator[tuple[int, Command]]:
+def commands(source: str) -> Iterator[tuple[int, CellCommand]]:
     """Yield the commands of a cell, each with the number of its line."""
     text = dedented(source)
     whole = _CELL.match(text)
     number = 1
     if whole is not None:
         number += whole[1].count("\n")
-        yield number, Command("%", "%" + whole[2], whole[3].strip())
+        yield number, CellCommand("%", "%" + whole[2], whole[3].strip())
         if whole[2] in PYTHON_BODIES:
             for line, inner in commands(text[whole.end() :]):
                 yield number + line, inner
@@ -127,7 +127,7 @@ def dedented(source: str) -> str:
     return re.sub("^" + first[1], "", text, flags=re.MULTILINE)
 
 
-def _statements(text: str) -> Iterator[tuple[str, Optional[Command]]]:
+def _statements(text: str) -> Iterator[tuple[str, Optional[CellCommand]]]:
     """Yield the lines of each statement, and the command that it is."""
     at = 0
     while at < len(text):
@@ -145,22 +145,22 @@ def _statements(text: str) -> Iterator[tuple[str, Optional[Command]]]:
         at = end
 
 
-def _command(found: re.Match[str]) -> Optional[Command]:
+def _command(found: re.Match[str]) -> Optional[CellCommand]:
     _, target, kind, rest = found.groups()
     text = rest.replace("\\\n", " ").strip()
     if kind == "%":
         name, _, line = text.partition(" ")
-        return Command("%", name, line.strip(), target)
+        return CellCommand("%", name, line.strip(), target)
     if kind == "":
         asked = _HELP.fullmatch(text)
         if asked is not None and not target and asked[1] + asked[3]:
-            return Command("?", "", asked[2] + (asked[1] or asked[3])[1:])
+            return CellCommand("?", "", asked[2] + (asked[1] or asked[3])[1:])
         if not text.startswith("pip"):
             return None
     pip = _PIP.fullmatch(text)
     if pip is not None and not target and not _MORE.search(text):
-        return Command("%", "pip", _ELSEWHERE.sub("", pip[1]).strip())
-    return Command(kind or "!", "", text, target) if text else None
+        return CellCommand("%", "pip", _ELSEWHERE.sub("", pip[1]).strip())
+    return CellCommand(kind or "!", "", text, target) if text else None
 
 
 def _end_of_statement(text: str, at: int) -> int:

@@ -17,7 +17,7 @@ from ..wire.contract import CHANGES_AT_ONCE, reason_of
 from ..wire.frames import encode
 from ..workdir.files import place_of
 from ..workdir.path_steps import FileProblem, steps_of
-from ..workdir.watch import Watched
+from ..workdir.watch import WatchedFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _Watch:
         watched: It, not looked at yet.
     """
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: WatchedFolder) -> None:
         self.watched = watched
         self.is_open = False
         self.pending: list[Change] = []
@@ -97,7 +97,7 @@ class Watches:
         except FileProblem as problem:
             self._say("failed", number, why=str(problem), reason=problem.reason)
             return
-        watched = Watched(folder, parts, header["recursive"], self._uid)
+        watched = WatchedFolder(folder, parts, header["recursive"], self._uid)
         self._watches[number] = _Watch(watched)
 
     def seconds_left(self) -> float | None:

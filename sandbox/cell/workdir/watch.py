@@ -33,7 +33,7 @@ MAX_WATCHED_BYTES = 2 * 1024 * 1024
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
 
-class Watched:
+class WatchedFolder:
     """A folder, as it was at the last look, and the look that is under way.
 
     Args:

@@ -26,7 +26,7 @@ from toolcell.guard import (
 from toolcell.host.console.accounts.people import Person, Role
 from toolcell.host.console.accounts.people_file import PeopleFile
 from toolcell.host.console.accounts.rights import Rights
-from toolcell.host.console.accounts.sessions import Session, Sessions
+from toolcell.host.console.accounts.sessions import LoginSession, Sessions
 
 from ...support.concurrent_processes import all_at_once, start
 from ...support.guard.desk import Desk
@@ -49,7 +49,7 @@ class Place:
         name: str,
         role: Role = "approver",
         agents: tuple[str, ...] | None = None,
-    ) -> Session:
+    ) -> LoginSession:
         """Store a person with a passkey; return a session."""
         with self.file.transaction():
             self.people._add(name, role, agents)

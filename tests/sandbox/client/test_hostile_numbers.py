@@ -24,7 +24,7 @@ from toolcell.sandbox.network.egress import Egress
 from toolcell.sandbox.processes.files import FileTable
 from toolcell.sandbox.processes.ports import PortTable
 from toolcell.sandbox.processes.side_channel import SideChannel
-from toolcell.sandbox.processes.table import Command, ProcessTable
+from toolcell.sandbox.processes.table import CommandRequest, ProcessTable
 from toolcell.sandbox.processes.usage import UsageTable
 from toolcell.sandbox.processes.watches import WatchTable
 
@@ -125,7 +125,7 @@ async def list_files(cell: Cell) -> object:
 async def execute(cell: Cell) -> object:
     async with beside(cell) as frames:
         table = ProcessTable(frames, cell.traits)
-        process = await table.start(Command(argv=("true",)), Limits(), "")
+        process = await table.start(CommandRequest(argv=("true",)), Limits(), "")
         return process.pid, await process.wait()
 
 

@@ -20,7 +20,7 @@ from toolcell.sandbox.network.egress import Egress
 from toolcell.sandbox.network.held_body import HeldBody, Share
 from toolcell.sandbox.network.http_request import HTTPRequest, new_reader, read_head
 from toolcell.sandbox.network.stream import CellStream
-from toolcell.sandbox.network.types import RefusedError
+from toolcell.sandbox.network.types import EgressError
 
 from ...support.cells.gates import Gate
 from ...support.cells.web_server import (
@@ -260,7 +260,7 @@ async def test_a_run_holds_no_more_than_its_share(
     monkeypatch.setattr(held_body, "MAX_RUN_BYTES", 10)
     one, other = a_run(), a_run()
     async with await posted(one, 6, b"abcdef"), await posted(other, 6, b"abcdef"):
-        with pytest.raises(RefusedError, match="10 bytes of its run") as refused:
+        with pytest.raises(EgressError, match="10 bytes of its run") as refused:
             await (await posted(one, 5, b"abcde")).__aenter__()
         assert refused.value.headers["Retry-After"] == str(held_body.RETRY_SECONDS)
     async with await posted(one, 10, b"0123456789"):
@@ -283,10 +283,10 @@ async def test_all_runs_of_an_agent_leave_room_to_others(
         for _ in range(2):
             await post("greedy", 10)
         for _ in range(2):
-            with pytest.raises(RefusedError, match="20 bytes of its agent"):
+            with pytest.raises(EgressError, match="20 bytes of its agent"):
                 await post("greedy", 10)
         await post("other", 10)
-        with pytest.raises(RefusedError, match="5 bytes of its agent") as refused:
+        with pytest.raises(EgressError, match="5 bytes of its agent") as refused:
             await post("third", 10)
         assert refused.value.headers["Retry-After"] == str(held_body.RETRY_SECONDS)
         await post("third", 5)
@@ -298,7 +298,7 @@ async def test_a_body_has_to_come_in_time(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(http_request, "MAX_READ_SECONDS", 0)
     with (
         anyio.fail_after(30),
-        pytest.raises(RefusedError, match="did not come within"),
+        pytest.raises(EgressError, match="did not come within"),
     ):
         await (await posted(a_run(), 6, b"abc")).__aenter__()
     assert not HeldBody._held

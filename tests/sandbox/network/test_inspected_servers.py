@@ -21,7 +21,7 @@ from toolcell.sandbox.network.authority import CertificateAuthority
 from toolcell.sandbox.network.egress import Egress
 from toolcell.sandbox.network.stream import CellStream
 from toolcell.sandbox.network.tls import TLSStream
-from toolcell.sandbox.network.types import RefusedError
+from toolcell.sandbox.network.types import EgressError
 
 from ...support.cells.inspected_ends import (
     NAME,
@@ -182,7 +182,7 @@ async def test_connections_to_servers_count_as_those_of_programs_do() -> None:
         attempt = Attempt(stream, host="127.0.0.1", port=port)
         for _ in range(2):
             (await egress.reach(attempt)).close()
-        with pytest.raises(RefusedError, match="used up its 2 connections"):
+        with pytest.raises(EgressError, match="used up its 2 connections"):
             await egress.reach(attempt)
         assert egress.warnings == ("the run has used up its 2 connections",)
 

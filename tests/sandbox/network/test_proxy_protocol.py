@@ -12,7 +12,7 @@ from toolcell.sandbox.network.client_hello import MAX_HELLO_BYTES, read_client_h
 from toolcell.sandbox.network.http_request import HTTPRequest
 from toolcell.sandbox.network.proxy import ProxyRequest, read_proxy_request
 from toolcell.sandbox.network.tunnel import forward_opaque, read_tunnel_preamble
-from toolcell.sandbox.network.types import RefusedError
+from toolcell.sandbox.network.types import EgressError
 
 pytestmark = pytest.mark.anyio
 
@@ -86,7 +86,7 @@ async def test_http_is_made_anew_without_what_was_for_the_proxy() -> None:
 async def test_a_plain_web_socket_is_refused_by_name() -> None:
     text = b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\n"
     text += b"Upgrade: websocket\r\n\r\n"
-    with pytest.raises(RefusedError, match="wss://") as refused:
+    with pytest.raises(EgressError, match="wss://") as refused:
         await request_of(text)
     assert refused.value.answer.startswith(b"HTTP/1.1 501 ")
 
@@ -116,7 +116,7 @@ async def test_a_body_may_come_in_any_pieces() -> None:
 
     assert (await made(request.http, [b"a", b"bc", b"d"])).endswith(b"abcd")
     short = await request_of(head)
-    with pytest.raises(RefusedError):
+    with pytest.raises(EgressError):
         await made(short.http, [b"a"])
 
 
@@ -195,10 +195,10 @@ async def test_socks(kind: int, address: bytes, host: str) -> None:
     ids=lambda text: repr(text[:40]),
 )
 async def test_what_is_no_plain_request_is_refused(text: bytes) -> None:
-    with pytest.raises(RefusedError):
+    with pytest.raises(EgressError):
         await read_proxy_request(Script([text]))
     if len(text) < 1000:
-        with pytest.raises(RefusedError):
+        with pytest.raises(EgressError):
             await read_proxy_request(in_bytes(text))
 
 
@@ -230,11 +230,11 @@ async def test_tls_that_calls_for_another_host_is_refused() -> None:
     twice = in_records(hello[5:], 7)
 
     for text in (hello, twice):
-        with pytest.raises(RefusedError, match=r"b\.test"):
+        with pytest.raises(EgressError, match=r"b\.test"):
             await read_tunnel_preamble(Script([text]), HOST)
-        with pytest.raises(RefusedError, match=r"b\.test"):
+        with pytest.raises(EgressError, match=r"b\.test"):
             await read_tunnel_preamble(in_bytes(text), HOST)
-    with pytest.raises(RefusedError):
+    with pytest.raises(EgressError):
         await read_tunnel_preamble(
             Script([hello]), ProxyRequest(host="192.0.2.1", port=443)
         )
@@ -270,7 +270,7 @@ async def test_tls_that_hides_or_doubles_its_host_is_refused() -> None:
         with_extension(bare, 0, struct.pack(">HBH", 3, 0, 0)),
         with_extension(bare, 0, struct.pack(">HBH4s", 7, 0, 4, b"\xffabc")),
     ):
-        with pytest.raises(RefusedError, match="TLS"):
+        with pytest.raises(EgressError, match="TLS"):
             await read_tunnel_preamble(Script([bad]), HOST)
 
 
@@ -339,9 +339,9 @@ async def test_http_in_a_tunnel_is_made_anew() -> None:
 )
 async def test_http_in_a_tunnel_to_another_host_is_refused(text: bytes) -> None:
     for cut in range(len(text)):
-        with pytest.raises(RefusedError):
+        with pytest.raises(EgressError):
             await read_tunnel_preamble(Script([text[:cut], text[cut:]]), HOST)
-    with pytest.raises(RefusedError):
+    with pytest.raises(EgressError):
         await read_tunnel_preamble(in_bytes(text), HOST)
 
 
@@ -360,7 +360,7 @@ async def test_a_target_in_a_tunnel_is_a_path_or_the_tunnels_own_host(
     text = f"GET {target} HTTP/1.1\r\nHost: a.test:443\r\n\r\n".encode()
 
     for script in (Script([text]), in_bytes(text)):
-        with pytest.raises(RefusedError):
+        with pytest.raises(EgressError):
             await read_tunnel_preamble(script, HOST)
 
 
@@ -392,7 +392,7 @@ BEFORE_A_HELLO = [
 async def test_nothing_comes_before_a_hello(before: bytes, behind: bytes) -> None:
     text = before + behind
     for script in (Script([text]), in_bytes(text), Script([before, behind])):
-        with pytest.raises(RefusedError):
+        with pytest.raises(EgressError):
             await read_tunnel_preamble(script, HOST)
 
 
@@ -402,9 +402,9 @@ async def test_a_hello_in_pieces_is_read_to_its_end() -> None:
     for size in (1, 7, 100):
         pieces = in_records(whole, size)
         assert await read_tunnel_preamble(in_bytes(pieces), HOST) == pieces
-        with pytest.raises(RefusedError, match="it calls for"):
+        with pytest.raises(EgressError, match="it calls for"):
             await read_tunnel_preamble(in_bytes(in_records(other, size)), HOST)
-        with pytest.raises(RefusedError):
+        with pytest.raises(EgressError):
             alert = b"\x15\x03\x01\x00\x02\x01\x00"
             await read_tunnel_preamble(Script([pieces[: size + 5] + alert]), HOST)
 
@@ -418,7 +418,7 @@ async def test_a_first_line_in_a_tunnel_has_an_end(text: bytes) -> None:
     pieces = [text[i : i + 1000] for i in range(0, len(text), 1000)]
 
     for parts in ([text, rest], [text + rest], [*pieces, rest]):
-        with pytest.raises(RefusedError, match="too long"):
+        with pytest.raises(EgressError, match="too long"):
             await read_tunnel_preamble(Script(parts), HOST)
 
 
@@ -433,7 +433,7 @@ async def passed(parts: Iterable[bytes], *, refused: bool = False) -> bytes:
     preamble = await read_tunnel_preamble(script, HOST)
     assert isinstance(preamble, bytes)
     if refused:
-        with pytest.raises(RefusedError):
+        with pytest.raises(EgressError):
             await forward_opaque(preamble, script, send)
     else:
         await forward_opaque(preamble, script, send)

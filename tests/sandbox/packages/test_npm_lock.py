@@ -12,7 +12,7 @@ from toolcell.core import ConfigError, PackageError, SandboxUnavailableError
 from toolcell.sandbox import Mount, PackageRules, SandboxConfig
 from toolcell.sandbox.backends.selection import check_strength
 from toolcell.sandbox.client.types import CellTraits
-from toolcell.sandbox.packages.npm_lock import Command, NpmLock
+from toolcell.sandbox.packages.npm_lock import NpmLock, PackageCommand
 
 REGISTRY = "https://registry.example.org/npm"
 GOOD: dict[str, Any] = {
@@ -83,7 +83,7 @@ def test_names_and_commands_are_of_packages_that_are_there(tmp_path: Path) -> No
 
     assert lock.names(tmp_path) == ["@s/a@1.0.0", "in@2.0.0"]
     found = list(lock.commands(tmp_path, ["absent", "@s/a"]))
-    assert found == [Command("a", "node_modules/@s/a/cli.js")]
+    assert found == [PackageCommand("a", "node_modules/@s/a/cli.js")]
     assert list(lock.commands(tmp_path, ["b"])) == []
 
 
