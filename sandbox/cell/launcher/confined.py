@@ -21,6 +21,7 @@ from ..wire import aliases, trust
 from ..wire.contract import FOLDERS, OWN_USER, SHARED_USER
 from ..workdir.emptying import remove_all_in
 from . import reach
+from .open_files import LEAST_OPEN_FILES, raise_open_files
 from .refused import WallsRefusedError
 from .root_filesystem import MountError
 
@@ -108,6 +109,8 @@ class ConfinedWalls:
         # Folder and user by first process.
         self._cells: dict[int, tuple[str, int]] = {}
         self._paths = self._open_paths(setup)
+        # A new cell has each twice, while they get their numbers.
+        raise_open_files(2 * len(self._paths) + LEAST_OPEN_FILES)
         self._proc = os.open("/proc", os.O_PATH)
         self._shared_memory = landlock.opened(_SHARED_MEMORY, landlock.READ)
         # The launcher adopts what a cell leaves.

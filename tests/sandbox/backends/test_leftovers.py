@@ -152,7 +152,8 @@ import anyio
 from toolcell.sandbox import SandboxConfig, SandboxManager
 
 async def main():
-    async with SandboxManager(SandboxConfig(backend="subprocess")) as manager:
+    config = SandboxConfig(backend="subprocess", **options)
+    async with SandboxManager(config) as manager:
         print((await manager.run("6 * 7")).value)
 
 anyio.run(main)
@@ -161,14 +162,20 @@ anyio.run(main)
 
 @pytest.mark.promise("F10")
 @pytest.mark.parametrize(
-    ("soft", "hard", "said"),
-    [(40, 4096, "42"), (60, 60, "42"), (24, 24, "`ulimit -Hn`")],
+    ("soft", "hard", "level", "said"),
+    [
+        (40, 4096, "confined", "42"),
+        pytest.param(60, 60, "kernel", "42", marks=pytest.mark.namespaces),
+        (24, 24, "kernel", "`ulimit -Hn`"),
+        (60, 60, "confined", "`ulimit -Hn`"),
+    ],
 )
 def test_a_low_limit_of_open_files_is_raised_or_named(
-    soft: int, hard: int, said: str
+    soft: int, hard: int, level: str, said: str
 ) -> None:
+    options = f"options = {{'strongest_isolation': {level!r}}}\n"
     done = subprocess.run(
-        [sys.executable, "-c", RUN],
+        [sys.executable, "-c", options + RUN],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
         capture_output=True,
         text=True,
