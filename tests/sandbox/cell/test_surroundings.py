@@ -97,10 +97,16 @@ async def test_a_process_finds_itself_as_a_plain_one(sandbox: SandboxManager) ->
 async def test_a_confined_process_finds_no_more_of_itself_and_its_forks_nothing() -> (
     None
 ):
-    async with SandboxManager(CONFINED.config()) as manager:
-        result = await manager.run(ALL_OF_A_PROCESS)
+    async with (
+        SandboxManager(CONFINED.config()) as manager,
+        manager.session() as session,
+    ):
+        result = await session.run(ALL_OF_A_PROCESS)
+        branch = await session.fork()
+        forked = await branch.run(ALL_OF_A_PROCESS)
     own = ["cmdline", "fd", "maps", "stat", "statm", "status"]
     assert result.value == [own, []], result.stderr
+    assert forked.value == [[], []], forked.stderr
 
 
 @pytest.mark.full
