@@ -93,15 +93,16 @@ def remember(path: str, code: bytes) -> None:
 
 
 def _write(path: str, code: bytes) -> None:
-    with open(os.open(path, _NEW, 0o644), "wb", buffering=0) as file:
-        view = memoryview(code)
-        try:
+    descriptor = os.open(path, _NEW, 0o644)
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            view = memoryview(code)
             while view:
                 view = view[file.write(view) :]
-        except BaseException:
-            # A part of a program is none.
-            forget(path)
-            raise
+    except BaseException:
+        # A part of a program is none.
+        forget(path)
+        raise
 
 
 def _holds(path: str, code: bytes) -> bool:
