@@ -113,7 +113,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("slow")
     repeats = row is RUNSC and not _name(item).startswith(ON_GVISOR)
     if item.get_closest_marker("one_backend"):
-        repeats = row is not SUBPROCESS
+        repeats = row not in (None, SUBPROCESS)
     if repeats:
         item.add_marker("full")
 

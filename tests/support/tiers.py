@@ -21,14 +21,15 @@ SHOWN = 8
 
 ON_GVISOR = (
     "security/",
+    "sandbox/as_plain/",
     "sandbox/cell/",
     "sandbox/network/",
     "sandbox/processes/",
     "sandbox/scheduling/",
     "sandbox/test_",
 )
-"""Paths of tests that meet gVisor's kernel. On it, the others try the host's code once
-more, in the run `full` alone."""
+"""Paths of tests that meet most of gVisor's kernel. On it, the others belong to the run
+`full`."""
 
 
 @functools.cache
