@@ -198,7 +198,8 @@ def test_figures_and_tables_of_a_run_are_shown(service: Service) -> None:
     viewer = Person(service, "viewer")
     assert service.call("run_python", "coder", code=DRAWS).result(60).status == "ok"
     [found] = service.host.executor.records.page(limit=1)
-    page = viewer.get(f"/runs/{found.number}").text
+    path = f"/runs/{found.number}"
+    page = viewer.get(path).text
     address = page.partition('<img class="figure" src="')[2].partition('"')[0]
     answer = viewer.get(address)
     policy = answer.headers["content-security-policy"]
@@ -209,6 +210,11 @@ def test_figures_and_tables_of_a_run_are_shown(service: Service) -> None:
     assert (
         '<td data-label="tea|cake">a&lt;i&gt;</td><td data-label="sum">7</td>' in page
     )
+    pictures = service.host.live_calls.pictures
+    assert pictures is not None
+    pictures.run("DELETE FROM pictures")
+    assert "A picture of 70 bytes, which is not kept." in viewer.get(path).text
+    assert viewer.get(address).status_code == 404
 
 
 @pytest.mark.parametrize(
