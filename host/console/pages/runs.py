@@ -104,8 +104,9 @@ async def show_record(visit: Visit) -> Response:
     """Show a record, and the calls that its program made."""
     found = await _record(visit)
     tree = partial(call_tree, visit.sources.records, found.record)
-    return visit.render(
+    return await visit.render_large(
         "record.html",
+        found.record.agent_id or "",
         found=found,
         record=found.record,
         tree=await anyio.to_thread.run_sync(tree),
@@ -116,7 +117,10 @@ async def show_record(visit: Visit) -> Response:
 async def show_picture(visit: Visit) -> Response:
     """Answer with a picture of a program; a browser runs nothing of it."""
     pictures = visit.sources.pictures
-    found = None if pictures is None else pictures.find(visit.part("sha256"))
+    found = None
+    if pictures is not None:
+        find = partial(pictures.find, visit.part("sha256"))
+        found = await anyio.to_thread.run_sync(find)
     if found is None:
         raise ActionRefusedError(
             404, "there is no such picture", hint="pictures are kept for a time"
