@@ -24,7 +24,7 @@ MAX_BYTES = 67_108_864
 """Bytes of all pictures, to which each adds 4,096. When it is reached the oldest are
 dropped."""
 
-MAX_WAITING = 32
+MAX_WAITING = 8
 """Calls whose pictures wait until they are written. When it is reached those of further
 calls are not kept."""
 
