@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
-from toolcell.core.storage.whole_files import written_whole
 from toolcell.core.text.printable import escaped
 
 STDERR_CHARACTERS = 4_096
@@ -33,6 +33,8 @@ _FETCHERS = {
 """Programs that fetch others, and the key of a cell that does it for them."""
 
 _log = logging.getLogger(__name__)
+_writing = threading.Lock()
+"""Servers of one name have one file."""
 
 # What programs write, and what helps.
 _CAUSES = (
@@ -130,10 +132,14 @@ class LastWords:
         if self._file is None or self._is_written:
             return
         self._is_written = True
+        # With one name for it, a host that is killed leaves at most one such file.
+        part = self._file.with_name(f"{self._file.name}.part")
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with written_whole(self._file) as file:
-                file.write(f"{self._said[-STDERR_CHARACTERS:]}\n".encode())
+            with _writing:
+                part.touch(mode=0o600)
+                part.write_text(f"{self._said[-STDERR_CHARACTERS:]}\n", "utf-8")
+                part.replace(self._file)
         except OSError as error:
             _log.warning("%s cannot be written: %s", self._file, error.strerror)
 

@@ -13,6 +13,7 @@ import pytest
 from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
 from toolcell.host.runtime.mcp_toolsets import last_words
+from toolcell.tools.mcp_client.last_words import LastWords
 from toolcell.tools.spi import MCPDefinition, MCPPins
 
 from ...support.mcp.offering import offering
@@ -329,6 +330,26 @@ def test_pins_that_cannot_be_read_or_written_are_told(tmp_path: Path) -> None:
         MCPPins().save(tmp_path / "none" / "pins.json")
 
     assert os.listdir(tmp_path) == []
+
+
+def test_last_words_wait_for_no_disk_and_leave_no_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first host is killed while it writes them."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    file = tmp_path / "files.log"
+    words = LastWords("files", file=file)
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "replace", lambda *_: None)
+        words.add(b"first")
+        words.log()
+    words.add(b" and last")
+    words.log()
+
+    assert os.listdir(tmp_path) == ["files.log"]
+    assert file.read_text() == "first and last\n"
+    assert synced == []
 
 
 @pytest.mark.promise("door-3")
