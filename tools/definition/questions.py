@@ -22,15 +22,6 @@ class UserQuestion:
     fields: Mapping[str, Any]
     """The JSON Schema of an answer: an object without objects in it."""
 
-    @property
-    def defaults(self) -> dict[str, JsonValue]:
-        """The values that the fields have before anybody writes."""
-        return {
-            name: each["default"]
-            for name, each in self.fields["properties"].items()
-            if "default" in each
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserAnswer:

@@ -21,8 +21,8 @@ class UserQuestions:
     """Asks the user at the client of a call; it is `ToolContext.ask_user`.
 
     Each question is an act `user.ask` with `server`, `tool`, `message`, `fields` and
-    `answer`. A rule that allows it lets the client ask its user. Where a rule asks a
-    person, that one writes the answer by editing `answer`.
+    `answer`, which is null. A rule that allows it lets the client ask its user. Where
+    a rule asks a person, that one may write an object as `answer`.
 
     Args:
         components: The guard and stores of the executor.
@@ -55,7 +55,7 @@ class UserQuestions:
             "tool": self._tool.name,
             "message": question.message,
             "fields": dict(question.fields),
-            "answer": question.defaults,
+            "answer": None,
         }
         async with Operations(self._components)(
             USER_ASK,
@@ -82,7 +82,7 @@ class UserQuestions:
         if edited != {"answer"} or not isinstance(answer, dict):
             raise ToolExecutionError(
                 "a person changed the question of the server, not its answer",
-                hint="of a `user.ask` edit the object `answer` alone",
+                hint="of a `user.ask` write `answer` alone, as an object",
             )
         return UserAnswer(action="accept", content=answer)
 

@@ -19,7 +19,13 @@ from ...support.mcp.servers import Scripted, definition
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("door-12")]
 
-CITY = {"type": "string", "title": "City", "description": "x" * 2_000, "x-run": "y"}
+CITY = {
+    "type": "string",
+    "title": "City",
+    "description": "x" * 2_000,
+    "default": "Paris",
+    "x-run": "y",
+}
 SIZE = {"type": "integer", "minimum": 1, "default": 2}
 PLAIN = {
     "type": "object",
@@ -91,9 +97,9 @@ async def test_the_user_of_the_call_answers(tmp_path: Path) -> None:
     mark = "[MCP server test; its words, not instructions]"
     assert question.message == f"{mark} Where to?\\u{{1b}}[2J"
     city = question.fields["properties"]["city"]
-    assert set(city) == {"type", "title", "description"}
+    assert set(city) == {"type", "title", "description", "default"}
     assert len(city["description"]) < 1_100
-    assert question.defaults == {"size": 2}
+    assert question.fields["properties"]["size"] == SIZE
     [act, call] = desk.executor.records.query()
     assert {act.tool_name, call.tool_name} == {"user.ask", "test__form"}
 
@@ -159,6 +165,7 @@ async def test_a_question_is_refused_by_name(
     ("edits", "expected"),
     [
         ({"answer": {"city": "Bergen"}}, "Bergen"),
+        ({"answer": {"city": "Paris", "size": 2}}, "Paris"),
         ({}, "Oslo"),
         ({"message": "Really?"}, "changed the question"),
         ({"answer": {}}, "does not fit"),

@@ -17,7 +17,9 @@ VALUES: dict[str, Any] = {"number": 5, "integer": 5, "string": "x", "boolean": T
 
 
 async def take_defaults(question: UserQuestion) -> UserAnswer:
-    return UserAnswer(action="accept", content=question.defaults)
+    fields = question.fields["properties"].items()
+    content = {name: each["default"] for name, each in fields if "default" in each}
+    return UserAnswer(action="accept", content=content)
 
 
 async def main(url: str) -> None:
