@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from toolcell.core import ConfigError, ToolcellError, ToolExecutionError
-from toolcell.core.text.printable import escaped
-from toolcell.guard.spi import is_secret_name
+from toolcell.core import ToolcellError, ToolExecutionError
 
-from ..definition.json_schema import build_validator
-from ..definition.questions import AskUser, UserQuestion
-from ..foreign.definition import (
-    MAX_DESCRIPTION_CHARACTERS,
-    ForeignDefinition,
-    checked_definition,
-    marked,
-    model_schema,
-)
+from ..definition.questions import AskUser
+from ..definition.validation import json_bytes
+from .forms import question_of
 
 if TYPE_CHECKING:
     from mcp.client.session import ClientRequestContext
@@ -36,14 +28,6 @@ if TYPE_CHECKING:
 MAX_QUESTIONS = 16
 """Questions in the course of one call. When it is reached further ones are refused."""
 
-MAX_FIELDS = 32
-"""Fields of a form. When it is exceeded the form is refused."""
-
-_KEYWORDS = frozenset(
-    "type title description default enum enumNames oneOf const format minimum maximum"
-    " minLength maxLength minItems maxItems items anyOf".split()
-)
-_TYPES = ("string", "number", "integer", "boolean", "array")
 _T = TypeVar("_T")
 
 
@@ -161,7 +145,15 @@ async def _asked(
 
     answer = await ask(question_of(server, params))
     content: Any = dict(answer.content) if answer.action == "accept" else None
-    return mcp.ElicitResult(action=answer.action, content=content)
+    try:
+        # What cannot be sent would end the connection.
+        json_bytes(content)
+        return mcp.ElicitResult(action=answer.action, content=content)
+    except ValueError:
+        raise ToolExecutionError(
+            f"the answer for the MCP server {server} has values that forms do not have",
+            hint="call the tool again, and answer what it asks",
+        ) from None
 
 
 def asks_in_vain(name: str) -> ToolExecutionError:
@@ -176,61 +168,3 @@ def _refusal(reason: str) -> ErrorData:
     from mcp import types as mcp
 
     return mcp.ErrorData(code=mcp.INVALID_REQUEST, message=reason)
-
-
-def question_of(server: str, params: ElicitRequestParams) -> UserQuestion:
-    """Return a question as the user may see it.
-
-    Raises:
-        ToolExecutionError: It is no plain form, or asks for a secret.
-    """
-    from mcp import types as mcp
-
-    if not isinstance(params, mcp.ElicitRequestFormParams):
-        raise _refused(server, "no URL that a server names is opened")
-    message = escaped(params.message.strip(), MAX_DESCRIPTION_CHARACTERS)
-    return UserQuestion(
-        server=server,
-        message=marked(f"MCP server {server}", message),
-        fields=_form(server, params.requested_schema),
-    )
-
-
-def _form(server: str, schema: Any) -> dict[str, Any]:
-    """Return the schema of a form with what forms have, and no more."""
-    given = schema.get("properties")
-    if not isinstance(given, dict) or not 0 < len(given) <= MAX_FIELDS:
-        raise _refused(server, f"a form has 1 to {MAX_FIELDS} fields")
-    fields = {name: _field(server, name, each) for name, each in given.items()}
-    required = [each for each in schema.get("required") or () if each in fields]
-    form: dict[str, Any] = {
-        "type": "object",
-        "properties": fields,
-        "required": required,
-    }
-    try:
-        checked_definition(
-            ForeignDefinition,
-            {"name": server, "inputSchema": form},
-            ("input_schema",),
-        )
-        build_validator("the form", form)
-    except ConfigError as error:
-        raise _refused(server, error.message) from None
-    shown: dict[str, Any] = model_schema(form)
-    return shown
-
-
-def _field(server: str, name: str, field: Any) -> dict[str, Any]:
-    if not isinstance(field, dict) or field.get("type") not in _TYPES:
-        raise _refused(server, "a field is a text, a number, a choice or yes or no")
-    if is_secret_name(name) or is_secret_name(str(field.get("title", ""))):
-        raise _refused(server, "a form may not ask for a secret")
-    return {key: value for key, value in field.items() if key in _KEYWORDS}
-
-
-def _refused(server: str, reason: str) -> ToolExecutionError:
-    return ToolExecutionError(
-        f"the MCP server {server} may not ask that: {reason}",
-        hint="call the tool with all that it needs, or use another one",
-    )

@@ -32,11 +32,18 @@ PLAIN = {
     "properties": {"city": CITY, "size": SIZE},
     "required": ["city"],
 }
+OBJECT = {"type": "object", "properties": {"password": {"type": "string"}}}
 FORM = {"message": "Where to?\x1b[2J", "requestedSchema": PLAIN}
 ALLOWED = AgentPolicy(agent_id="a", allow=["test__*", "user.ask"])
-OSLO = UserAnswer(action="accept", content={"city": "Oslo"})
 NEWER = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
 CACHED = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+def accepted(**content: Any) -> UserAnswer:
+    return UserAnswer(action="accept", content=content)
+
+
+OSLO = accepted(city="Oslo")
 
 
 def form_of(**fields: Any) -> dict[str, Any]:
@@ -104,6 +111,26 @@ async def test_the_user_of_the_call_answers(tmp_path: Path) -> None:
     assert {act.tool_name, call.tool_name} == {"user.ask", "test__form"}
 
 
+async def test_the_fields_of_the_protocol_are_asked_for(tmp_path: Path) -> None:
+    fields = {
+        "old": {"type": "string", "enum": ["a", "b"], "enumNames": ["A", "B"]},
+        "one": {"type": "string", "oneOf": [{"const": "a", "title": "A"}]},
+        "some": {"type": "array", "items": {"type": "string", "enum": ["a"]}},
+        "any": {
+            "type": "array",
+            "items": {"type": "string", "anyOf": [{"const": "a"}]},
+        },
+        "number": {"type": "number", "default": 1.5, "maximum": 2},
+        "sure": {"type": "boolean", "title": "Sure?", "default": False},
+    }
+    values = {"old": "b", "one": "a", "some": ["a"], "any": [], "number": 0.5}
+    more = {name: {**each, "$ref": "#", "not": {}} for name, each in fields.items()}
+    answer, desk = await told(tmp_path, accepted(**values), form=form_of(**more))
+
+    assert answer["content"] == values
+    assert desk.asked[0].fields["properties"] == fields
+
+
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a_user_may_say_no(tmp_path: Path, action: Any) -> None:
     answer, _ = await told(tmp_path, UserAnswer(action=action, content={"city": "x"}))
@@ -121,7 +148,13 @@ async def test_a_user_may_say_no(tmp_path: Path, action: Any) -> None:
         (form_of(), "1 to 32 fields"),
         (form_of(**{f"f{n}": {"type": "string"} for n in range(33)}), "1 to 32 fields"),
         (form_of(x={"type": "string", "enum": ["a\u202e"]}), "hidden characters"),
-        (form_of(x={"type": "string", "minLength": "x"}), "schema"),
+        (form_of(x={"type": "string", "minLength": -1}), "schema"),
+        (form_of(x={"type": "string", "default": {"y": "z"}}), "a field is"),
+        (form_of(x={"type": "string", "enum": [{"y": "z"}]}), "a field is"),
+        (form_of(x={"type": "string", "oneOf": [OBJECT]}), "a field is"),
+        (form_of(x={"type": "array", "items": OBJECT}), "a field is"),
+        (form_of(x={"type": "array", "items": {"anyOf": [OBJECT]}}), "a field is"),
+        (form_of(x={"type": "array"}), "a field is"),
         (form_of(x={"type": "string", "enum": ["x" * 70_000]}), "bytes"),
         (
             {
@@ -149,8 +182,10 @@ async def test_what_no_user_is_asked(
     [
         (AgentPolicy(agent_id="a", allow=["test__*"]), OSLO, "user.ask"),
         (ALLOWED, None, "the client of this call cannot"),
-        (ALLOWED, UserAnswer(action="accept", content={"size": 1}), "does not fit"),
-        (ALLOWED, UserAnswer(action="accept", content={"city": 7}), "does not fit"),
+        (ALLOWED, accepted(size=1), "does not fit"),
+        (ALLOWED, accepted(city=7), "does not fit"),
+        (ALLOWED, accepted(city="x", more={"password": "y"}), "does not fit"),
+        (ALLOWED, accepted(city="\ud800"), "values that forms do not have"),
     ],
 )
 async def test_a_question_is_refused_by_name(
