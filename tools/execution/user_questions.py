@@ -9,6 +9,7 @@ from toolcell.core import ToolCall, ToolExecutionError
 from ..definition.json_schema import build_validator, problems_of
 from ..definition.questions import UserAnswer, UserQuestion
 from ..definition.tool import Tool
+from ..definition.validation import json_bytes
 from .attempt import pause_deadlines
 from .components import ExecutorComponents, RunContext
 from .operation import Operation, Operations
@@ -99,8 +100,15 @@ class UserQuestions:
 
 
 def _check(question: UserQuestion, answer: UserAnswer) -> None:
+    """Refuse what the form does not have, and what cannot be sent."""
+    content = dict(answer.content)
     form = build_validator("the form", question.fields)
-    if problems := problems_of(form, dict(answer.content)):
+    problems = [str(problem) for problem in problems_of(form, content)]
+    try:
+        json_bytes(content)
+    except ValueError:
+        problems.append("it has a value that is not JSON")
+    if problems:
         raise ToolExecutionError(
             f"the answer does not fit the form of the MCP server {question.server}:"
             f" {problems[0]}",

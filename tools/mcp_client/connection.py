@@ -21,7 +21,7 @@ from ..definition.questions import AskUser
 from ..foreign.definition import Listing, unknown_outcome
 from .command import MCPCommand
 from .definition import MCPDefinition, mcp_definition
-from .elicitation import MAX_QUESTIONS, ServerQuestions, asks_in_vain
+from .elicitation import CallQuestions, ServerQuestions, asks_in_vain
 from .http import LastErrorStatus, MCPEndpoint, open_endpoint
 from .last_words import LastWords
 from .message_limits import ConnectionLost, MessageBudget, limit_messages
@@ -58,8 +58,8 @@ class ServerConnection:
     client: Client
     budget: MessageBudget
     last_error: LastErrorStatus
-    questions: ServerQuestions | None = None
-    """The questions that the server may ask the user; None: it may ask none."""
+    questions: ServerQuestions
+    """The questions of the server to users."""
 
     is_stale: bool = False
     """True if its tools have to be listed again before the next call."""
@@ -172,43 +172,38 @@ class ServerConnection:
             ToolExecutionError: The server refused it, or it is not known whether it
                 was made.
         """
+        try:
+            async with self.questions.during(ask) as questions:
+                answer = await self._call(tool, arguments, progress, questions)
+        finally:
+            progress.end()
+        return answer
+
+    async def _call(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        progress: MCPProgressRelay,
+        questions: CallQuestions,
+    ) -> CallToolResult:
+        """Send a call, and again with the answers while its result is a question."""
         from mcp import types as mcp
 
         given: dict[str, Any] = {}
-        try:
-            for _ in range(MAX_QUESTIONS):
-                params = mcp.CallToolRequestParams(
-                    name=tool, arguments=arguments, **given
-                )
-                answer = await self._call_once(params, progress, ask)
-                if not isinstance(answer, mcp.InputRequiredResult):
-                    return answer
-                if self.questions is None:
-                    break
-                replies = await self.questions.answers(answer, ask)
-                given = {
-                    "input_responses": replies,
-                    "request_state": answer.request_state,
-                }
-        finally:
-            progress.end()
-        raise asks_in_vain(tool)
-
-    async def _call_once(
-        self, params: Any, progress: MCPProgressRelay, ask: AskUser | None
-    ) -> CallToolResult | InputRequiredResult:
-        from mcp import types as mcp
-
-        sending = self._answer(
-            params.name,
-            mcp.CallToolRequest(params=params),
-            mcp.CallToolResult,
-            progress_callback=progress.callback,
-        )
-        if self.questions is not None:
-            sending = self.questions.during(ask, sending)
-        answer: CallToolResult | InputRequiredResult = await sending
-        return answer
+        while True:
+            params = mcp.CallToolRequestParams(name=tool, arguments=arguments, **given)
+            answer: CallToolResult | InputRequiredResult = await self._answer(
+                tool,
+                mcp.CallToolRequest(params=params),
+                mcp.CallToolResult,
+                progress_callback=progress.callback,
+            )
+            if not isinstance(answer, mcp.InputRequiredResult):
+                return answer
+            given = {
+                "input_responses": await questions.answers(answer) or None,
+                "request_state": answer.request_state,
+            }
 
     async def _send(self, name: str, request: Any, kind: Any) -> Any:
         """Send a request and return its answer, which is of a kind."""
@@ -311,7 +306,7 @@ async def connect(
     place: SandboxSession | None,
     max_bytes: int,
     words: LastWords,
-    questions: ServerQuestions | None = None,
+    questions: ServerQuestions,
 ) -> AsyncGenerator[ServerConnection, None]:
     """Open a connection; leaving it ends it, and a program with all it started.
 
@@ -320,7 +315,7 @@ async def connect(
         place: The cell that it runs in; None: it has none.
         max_bytes: Bytes of one message.
         words: Told what a program says on standard error, and how it ends.
-        questions: The questions that it may ask the user; None: it may ask none.
+        questions: Its questions to users.
 
     Raises:
         ConfigError: The MCP library is not installed.
@@ -347,7 +342,7 @@ async def connect(
         ),
         client_info=Implementation(name="toolcell", version="1"),
         message_handler=receive,
-        elicitation_callback=None if questions is None else questions.receive,
+        elicitation_callback=questions.receive if questions.may_ask else None,
         cache=None,
     )
     connection = ServerConnection(client, budget, last_error, questions)

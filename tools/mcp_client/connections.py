@@ -168,7 +168,7 @@ class ServerConnections:
     ) -> None:
         """Hold a connection open until it ends."""
         server, is_open, words = self._server, False, self._listener()
-        questions = ServerQuestions(self._name) if self._elicitation else None
+        questions = ServerQuestions(self._name, may_ask=self._elicitation)
         with anyio.CancelScope() as scope:
             try:
                 async with open_place(server) as cell:

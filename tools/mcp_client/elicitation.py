@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import TaskGroup
 
 from toolcell.core import ToolcellError, ToolExecutionError
 
-from ..definition.questions import AskUser
-from ..definition.validation import json_bytes
-from .forms import question_of
+from ..definition.questions import AskUser, UserQuestion
+from .forms import question_of, refused_question
 
 if TYPE_CHECKING:
     from mcp.client.session import ClientRequestContext
@@ -28,14 +28,12 @@ if TYPE_CHECKING:
 MAX_QUESTIONS = 16
 """Questions in the course of one call. When it is reached further ones are refused."""
 
-_T = TypeVar("_T")
-
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """A question of a server of the older protocol, which waits for its answer."""
 
-    params: ElicitRequestParams
+    question: UserQuestion
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     over: anyio.Event = field(default_factory=anyio.Event)
     answer: ElicitResult | ErrorData | None = None
@@ -49,11 +47,13 @@ class ServerQuestions:
 
     Args:
         server: The server's name.
+        may_ask: False refuses all questions.
     """
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, *, may_ask: bool) -> None:
+        self.may_ask = may_ask
         self._server = server
-        self._calls: list[_OpenCall] = []
+        self._calls: list[CallQuestions] = []
 
     async def receive(
         self, context: ClientRequestContext, params: ElicitRequestParams
@@ -65,14 +65,15 @@ class ServerQuestions:
             )
         return await self._calls[0].answer(params)
 
-    async def during(self, ask: AskUser | None, answer: Awaitable[_T]) -> _T:
-        """Await the answer of a call, in whose course the server may ask."""
+    @asynccontextmanager
+    async def during(self, ask: AskUser | None) -> AsyncGenerator[CallQuestions, None]:
+        """Yield the questions of a call, which the block makes."""
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            call = _OpenCall(self._server, ask, tasks)
+            call = CallQuestions(self._server, ask if self.may_ask else None, tasks)
             self._calls.append(call)
             try:
-                result = await answer
+                yield call
             except Exception as error:  # noqa: BLE001 - a group would wrap it
                 failure = error
             finally:
@@ -80,30 +81,16 @@ class ServerQuestions:
             tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
-        return result
-
-    async def answers(
-        self, wanted: InputRequiredResult, ask: AskUser | None
-    ) -> dict[str, ElicitResult]:
-        """Return the answers to a result that is a question.
-
-        Raises:
-            ToolcellError: One cannot be asked, or is refused.
-        """
-        from mcp import types as mcp
-
-        answers = {}
-        for key, request in (wanted.input_requests or {}).items():
-            if ask is None or not isinstance(request, mcp.ElicitRequest):
-                raise asks_in_vain(self._server)
-            answers[key] = await _asked(self._server, request.params, ask)
-        if not answers:
-            raise asks_in_vain(self._server)
-        return answers
 
 
-class _OpenCall:
-    """One call that waits for its answer; questions are asked in its name."""
+class CallQuestions:
+    """The questions in the course of one call.
+
+    Args:
+        server: The server's name.
+        ask: Asks the user; None: nobody can.
+        tasks: The tasks of the call.
+    """
 
     def __init__(self, server: str, ask: AskUser | None, tasks: TaskGroup) -> None:
         self._server = server
@@ -112,12 +99,31 @@ class _OpenCall:
         self._context = copy_context()
         self._left = MAX_QUESTIONS
 
+    async def answers(self, wanted: InputRequiredResult) -> dict[str, ElicitResult]:
+        """Return the answers to a result that is a question, or several.
+
+        Raises:
+            ToolcellError: One cannot be asked, or is refused.
+        """
+        from mcp import types as mcp
+
+        requests = wanted.input_requests or {}
+        # Without any it only wants the call again, perhaps forever.
+        self._count(max(1, len(requests)))
+        answers = {}
+        for key, request in requests.items():
+            if not isinstance(request, mcp.ElicitRequest):
+                raise asks_in_vain(self._server)
+            answers[key] = await self._put(question_of(self._server, request.params))
+        return answers
+
     async def answer(self, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """Answer a question; whoever sent it may take it back by cancelling this."""
-        self._left -= 1
-        if self._left < 0:
-            return _refusal(f"one call asks at most {MAX_QUESTIONS} times")
-        waiting = _Waiting(params)
+        try:
+            self._count(1)
+            waiting = _Waiting(question_of(self._server, params))
+        except ToolExecutionError as error:
+            return _refusal(error.message)
         # The guard, and the clock of the call, are found by the call's context.
         self._context.run(self._tasks.start_soon, self._serve, waiting)
         try:
@@ -126,34 +132,31 @@ class _OpenCall:
             waiting.scope.cancel()
         return waiting.answer or _refusal("the call is over")
 
+    def _count(self, questions: int) -> None:
+        self._left -= questions
+        if self._left < 0:
+            raise refused_question(
+                self._server, f"one call asks at most {MAX_QUESTIONS} times"
+            )
+
     async def _serve(self, waiting: _Waiting) -> None:
         try:
             with waiting.scope:
-                if self._ask is None:
-                    raise asks_in_vain(self._server)
-                waiting.answer = await _asked(self._server, waiting.params, self._ask)
-        except ToolcellError as error:
-            waiting.answer = _refusal(error.message)
+                waiting.answer = await self._put(waiting.question)
+        except ToolcellError:
+            # The reason may have a person's words; the record of the act has it.
+            waiting.answer = _refusal("nobody answers this question")
         finally:
             waiting.over.set()
 
+    async def _put(self, question: UserQuestion) -> ElicitResult:
+        from mcp import types as mcp
 
-async def _asked(
-    server: str, params: ElicitRequestParams, ask: AskUser
-) -> ElicitResult:
-    from mcp import types as mcp
-
-    answer = await ask(question_of(server, params))
-    content: Any = dict(answer.content) if answer.action == "accept" else None
-    try:
-        # What cannot be sent would end the connection.
-        json_bytes(content)
+        if self._ask is None:
+            raise asks_in_vain(self._server)
+        answer = await self._ask(question)
+        content: Any = dict(answer.content) if answer.action == "accept" else None
         return mcp.ElicitResult(action=answer.action, content=content)
-    except ValueError:
-        raise ToolExecutionError(
-            f"the answer for the MCP server {server} has values that forms do not have",
-            hint="call the tool again, and answer what it asks",
-        ) from None
 
 
 def asks_in_vain(name: str) -> ToolExecutionError:

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from toolcell.core import ToolResult
-from toolcell.guard import ActionGuard, AgentPolicy, Approvals, Approve
+from toolcell.guard import ActionGuard, AgentPolicy, Approvals, Approve, Reject
 from toolcell.tools import ConcurrentExecutor, MCPToolset, RunContext, ToolRegistry
 from toolcell.tools.spi import AskUser, UserAnswer, UserQuestion
 
@@ -32,8 +32,9 @@ PLAIN = {
     "properties": {"city": CITY, "size": SIZE},
     "required": ["city"],
 }
+UNANSWERED = "nobody answers this question"
 OBJECT = {"type": "object", "properties": {"password": {"type": "string"}}}
-FORM = {"message": "Where to?\x1b[2J", "requestedSchema": PLAIN}
+FORM: dict[str, Any] = {"message": "Where to?\x1b[2J", "requestedSchema": PLAIN}
 ALLOWED = AgentPolicy(agent_id="a", allow=["test__*", "user.ask"])
 NEWER = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
 CACHED = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
@@ -70,15 +71,21 @@ class Desk:
             return self._answer
         return await self._answer(question)
 
-    async def call(self, **arguments: Any) -> ToolResult:
+    async def call(self, tool: str = "form", **arguments: Any) -> ToolResult:
         run = RunContext(ask_user=None if self._answer is None else self._put)
-        call = {"id": "1", "name": "test__form", "arguments": arguments}
+        number = len(self.executor.records.query())
+        call = {"id": f"call-{number}", "name": f"test__{tool}", "arguments": arguments}
         return await self.executor.call({**call, "agent_id": "a"}, run=run)
 
     async def told(self, **arguments: Any) -> Any:
         """Return what the server was answered."""
         result = await self.call(**arguments)
         return json.loads(result.to_text())
+
+    @property
+    def reasons(self) -> str:
+        """What the records of its acts say went wrong."""
+        return str([each.error_detail for each in self.executor.records.query()])
 
 
 async def told(
@@ -112,7 +119,7 @@ async def test_the_user_of_the_call_answers(tmp_path: Path) -> None:
 
 
 async def test_the_fields_of_the_protocol_are_asked_for(tmp_path: Path) -> None:
-    fields = {
+    fields: dict[str, Any] = {
         "old": {"type": "string", "enum": ["a", "b"], "enumNames": ["A", "B"]},
         "one": {"type": "string", "oneOf": [{"const": "a", "title": "A"}]},
         "some": {"type": "array", "items": {"type": "string", "enum": ["a"]}},
@@ -123,7 +130,13 @@ async def test_the_fields_of_the_protocol_are_asked_for(tmp_path: Path) -> None:
         "number": {"type": "number", "default": 1.5, "maximum": 2},
         "sure": {"type": "boolean", "title": "Sure?", "default": False},
     }
-    values = {"old": "b", "one": "a", "some": ["a"], "any": [], "number": 0.5}
+    values: dict[str, Any] = {
+        "old": "b",
+        "one": "a",
+        "some": ["a"],
+        "any": [],
+        "number": 0.5,
+    }
     more = {name: {**each, "$ref": "#", "not": {}} for name, each in fields.items()}
     answer, desk = await told(tmp_path, accepted(**values), form=form_of(**more))
 
@@ -185,15 +198,17 @@ async def test_what_no_user_is_asked(
         (ALLOWED, accepted(size=1), "does not fit"),
         (ALLOWED, accepted(city=7), "does not fit"),
         (ALLOWED, accepted(city="x", more={"password": "y"}), "does not fit"),
-        (ALLOWED, accepted(city="\ud800"), "values that forms do not have"),
+        (ALLOWED, accepted(city="\ud800"), "not JSON"),
     ],
 )
 async def test_a_question_is_refused_by_name(
     tmp_path: Path, policy: AgentPolicy, answer: UserAnswer | None, why: str
 ) -> None:
-    refusal, _ = await told(tmp_path, answer, policy=policy)
+    """The server reads no reason, which may have words of a person."""
+    refusal, desk = await told(tmp_path, answer, policy=policy)
 
-    assert why in refusal["message"]
+    assert refusal["message"] == UNANSWERED
+    assert why in desk.reasons
 
 
 @pytest.mark.parametrize(
@@ -204,21 +219,26 @@ async def test_a_question_is_refused_by_name(
         ({}, "Oslo"),
         ({"message": "Really?"}, "changed the question"),
         ({"answer": {}}, "does not fit"),
+        (None, "not while Ada is away"),
     ],
 )
 async def test_a_person_may_write_the_answer(
-    tmp_path: Path, edits: dict[str, Any], expected: str
+    tmp_path: Path, edits: dict[str, Any] | None, expected: str
 ) -> None:
-    async def person(request: Any) -> Approve:
-        if not edits:
-            return Approve(approver="anna")
-        arguments = {**request.call.arguments, **edits}
+    async def person(request: Any) -> Approve | Reject:
+        if edits is None:
+            return Reject(approver="anna", reason=expected)
+        arguments = {**request.call.arguments, **edits} if edits else None
         return Approve(approver="anna", arguments=arguments)
 
     policy = AgentPolicy(agent_id="a", allow=["test__*"], ask=["user.ask"])
     answer, desk = await told(tmp_path, policy=policy, handler=person)
 
-    assert expected in json.dumps(answer)
+    if "content" in answer:
+        assert answer["content"]["city"] == expected
+    else:
+        assert answer["message"] == UNANSWERED
+        assert expected in desk.reasons
     assert len(desk.asked) == (expected == "Oslo")
 
 
@@ -280,21 +300,56 @@ async def test_the_clock_of_the_call_stands_still_meanwhile(tmp_path: Path) -> N
     assert 900 < left[0] < 1_100
 
 
+def newer(folder: Path, *tools: str) -> Scripted:
+    """Return a server that asks by results."""
+    server = Scripted(folder)
+    server.tell({"tools": [definition(tool) for tool in tools], **CACHED})
+    discovered = {"server/discover": NEWER | CACHED}
+    (folder / "answers.json").write_text(json.dumps(discovered))
+    return server
+
+
 async def test_a_server_of_the_newer_protocol_asks_by_its_result(
     tmp_path: Path,
 ) -> None:
-    server = Scripted(tmp_path)
-    server.tell({"tools": [definition("form")], **CACHED})
-    discovered = {"server/discover": NEWER | CACHED}
-    (tmp_path / "answers.json").write_text(json.dumps(discovered))
+    server = newer(tmp_path, "form", "again")
     for elicitation in (True, False):
         async with server.toolset(elicitation=elicitation) as toolset:
             desk = Desk(toolset, OSLO, ActionGuard([ALLOWED]))
             result = await desk.call(**FORM)
+            again = await desk.call("again")
         if elicitation:
             expected = {"action": "accept", "content": {"city": "Oslo"}}
             assert json.loads(result.to_text()) == [expected, "s"]
         else:
             assert result.error is not None
             assert "asks for input" in result.error.message
-    assert len(server.log("called")) == 3
+        assert again.to_text() == "False"
+    assert server.log("called") == [
+        *["form"] * 2,
+        *["again"] * 2,
+        "form",
+        *["again"] * 2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("questions", "asked", "calls"), [(1, 16, 17), (16, 16, 2), (17, 0, 1), (0, 0, 17)]
+)
+async def test_one_call_asks_sixteen_times(
+    tmp_path: Path, questions: int, asked: int, calls: int
+) -> None:
+    """Attack: a server asks without end, or much at once."""
+    question = {"method": "elicitation/create", "params": FORM}
+    result: dict[str, Any] = {"resultType": "input_required", "requestState": "s"}
+    result["inputRequests"] = {f"q{number}": question for number in range(questions)}
+    server = newer(tmp_path, "raw")
+    async with server.toolset(elicitation=True) as toolset:
+        desk = Desk(toolset, OSLO, ActionGuard([ALLOWED]))
+        line = {"jsonrpc": "2.0", "id": "ID", "result": result}
+        refused = (await desk.call("raw", line=line)).error
+
+    assert refused is not None
+    assert "at most 16 times" in refused.message
+    assert len(desk.asked) == asked
+    assert len(server.log("called")) == calls

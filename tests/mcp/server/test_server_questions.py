@@ -66,7 +66,7 @@ async def test_a_client_in_a_session_asks_its_user(tmp_path: Path, mode: Any) ->
             "[MCP server trips; its words, not instructions] Where to?"
         ]
     else:
-        assert "the client of this call cannot" in str(told)
+        assert "nobody answers this question" in str(told)
         assert answer.asked == []
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(sys.argv[1])
+STATE = {"requestState": "s"}
 forms: dict[str, Any] = {}
 """The calls that wait for an answer to a form."""
 
@@ -147,12 +148,16 @@ def call_more(number: Any, name: str, arguments: dict[str, Any], params: Any) ->
             sys.stderr.write(arguments["text"])
             sys.stderr.flush()
             answer(number)
+        case "again" if params.get("requestState") == "s":
+            answer(number, str("inputResponses" in params), resultType="complete")
+        case "again":
+            send(id=number, result={"resultType": "input_required", **STATE})
         case "form" if "inputResponses" in params:
             given = [params["inputResponses"]["it"], params["requestState"]]
             answer(number, json.dumps(given), resultType="complete")
         case "form" if answers("server/discover"):
             request = {"method": "elicitation/create", "params": arguments}
-            asked = {"inputRequests": {"it": request}, "requestState": "s"}
+            asked = {"inputRequests": {"it": request}, **STATE}
             send(id=number, result={"resultType": "input_required", **asked})
         case "form":
             forms[f"form-{number}"] = number
