@@ -168,7 +168,9 @@ class ServerConnections:
     ) -> None:
         """Hold a connection open until it ends."""
         server, is_open, words = self._server, False, self._listener()
-        questions = ServerQuestions(self._name, may_ask=self._elicitation)
+        questions = ServerQuestions(
+            self._name, may_ask=self._elicitation, is_shared=self._max_agents is None
+        )
         with anyio.CancelScope() as scope:
             try:
                 async with open_place(server) as cell:

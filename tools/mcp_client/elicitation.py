@@ -43,22 +43,32 @@ class ServerQuestions:
     """The questions on one connection, each asked in the course of its call.
 
     Servers of the newer protocol ask by the result of a call. Others send a request
-    that does not name the call, so these may ask while a single call runs.
+    that does not name the call, so these may ask while a single call runs. A server
+    may be at work on a call that ended here without its answer. Where agents share
+    the connection it may not ask from then on, for it may ask for another's call.
 
     Args:
         server: The server's name.
         may_ask: False refuses all questions.
+        is_shared: True if several agents share the connection.
     """
 
-    def __init__(self, server: str, *, may_ask: bool) -> None:
+    def __init__(self, server: str, *, may_ask: bool, is_shared: bool) -> None:
         self.may_ask = may_ask
         self._server = server
+        self._is_shared = is_shared
         self._calls: list[CallQuestions] = []
+        self._has_lost_call = False
 
     async def receive(
         self, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult | ErrorData:
         """Answer a request; it is the callback of the MCP library."""
+        if self._has_lost_call:
+            return _refusal(
+                "an earlier call ended without its answer, and which one asks is not"
+                " known"
+            )
         if len(self._calls) != 1:
             return _refusal(
                 "several calls run, or none, and which one asks is not known"
@@ -69,15 +79,19 @@ class ServerQuestions:
     async def during(self, ask: AskUser | None) -> AsyncGenerator[CallQuestions, None]:
         """Yield the questions of a call, which the block makes."""
         failure: Exception | None = None
+        is_answered = False
         async with anyio.create_task_group() as tasks:
             call = CallQuestions(self._server, ask if self.may_ask else None, tasks)
             self._calls.append(call)
             try:
                 yield call
+                is_answered = True
             except Exception as error:  # noqa: BLE001 - a group would wrap it
                 failure = error
+                is_answered = _is_answer(error)
             finally:
                 self._calls.remove(call)
+                self._has_lost_call |= self._is_shared and not is_answered
             tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
@@ -157,6 +171,13 @@ class CallQuestions:
         answer = await self._ask(question)
         content: Any = dict(answer.content) if answer.action == "accept" else None
         return mcp.ElicitResult(action=answer.action, content=content)
+
+
+def _is_answer(error: Exception) -> bool:
+    """Return whether an error of a call says that the server is done with it."""
+    if not isinstance(error, ToolcellError):
+        return False
+    return error.details.get("outcome") != "unknown"
 
 
 def asks_in_vain(name: str) -> ToolExecutionError:

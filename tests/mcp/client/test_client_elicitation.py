@@ -259,6 +259,27 @@ async def test_of_two_calls_at_once_none_may_ask(tmp_path: Path) -> None:
     assert desk.asked == []
 
 
+@pytest.mark.parametrize("per_agent", [False, True])
+async def test_after_a_call_without_its_answer_no_other_may_ask(
+    tmp_path: Path, per_agent: bool
+) -> None:
+    """Attack: a call of another agent ended, and its server asks only then."""
+    server = Scripted(tmp_path, "form", "never", "fails")
+    async with server.toolset(elicitation=True, per_agent=per_agent) as toolset:
+        desk = Desk(toolset, OSLO, ActionGuard([ALLOWED]))
+        assert not (await desk.call("fails")).ok
+        assert "content" in await desk.told(**FORM)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(desk.call, "never")
+            await server.logged("never answers")
+            tasks.cancel_scope.cancel()
+        answers = [await desk.told(**FORM) for _ in range(2)]
+
+    for answer in answers:
+        assert per_agent or "an earlier call ended" in answer["message"]
+    assert len(desk.asked) == (3 if per_agent else 1)
+
+
 async def test_a_call_that_ends_takes_its_question_along(tmp_path: Path) -> None:
     server = Scripted(tmp_path, "form")
     async with server.toolset(elicitation=True) as toolset:
