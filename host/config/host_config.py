@@ -281,14 +281,7 @@ class HostConfig(Model):
 
     @model_validator(mode="after")
     def _mounts_keep_clear(self, info: ValidationInfo) -> Self:
-        cells = {"sandbox.mounts": self.sandbox.mounts}
-        for name, server in self.tools.mcp.items():
-            cells[f"tools.mcp.{name}.cell.mounts"] = server.cell.mounts
-        mounts = [
-            Mounted(where, places_on_the_way(mount.source), mount.read_only)
-            for where, mounts in cells.items()
-            for mount in mounts
-        ]
+        mounts = self.mounted()
         trusted = self._trusted_files()
         if info.context:
             trusted.append(info.context["file"])
@@ -302,6 +295,17 @@ class HostConfig(Model):
         if why:
             raise ValueError(why)
         return self
+
+    def mounted(self) -> list[Mounted]:
+        """Return the mounts of all cells. Raises ValueError: one has too many links."""
+        cells = {"sandbox.mounts": self.sandbox.mounts}
+        for name, server in self.tools.mcp.items():
+            cells[f"tools.mcp.{name}.cell.mounts"] = server.cell.mounts
+        return [
+            Mounted(where, places_on_the_way(mount.source), mount.read_only)
+            for where, mounts in cells.items()
+            for mount in mounts
+        ]
 
     def _private_files(self) -> list[Path]:
         """Return the files and folders that programs must neither read nor change."""
@@ -349,10 +353,8 @@ class HostConfig(Model):
         ]
         files = [Path(each) for each in found if each]
         # Whatever is put beside the files of a pattern may count.
-        policies = [
-            path.parent if _is_pattern(path) else path for path in self.policy_files
-        ]
-        return [*policies, *tools.folders, *files]
+        beside = [path.parent for path in self.policy_files if _is_pattern(path)]
+        return [*beside, *self.policy_paths(), *tools.folders, *files]
 
     @model_validator(mode="after")
     def _safe_in_production(self) -> Self:

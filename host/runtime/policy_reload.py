@@ -2,9 +2,9 @@
 
 A server started with `open_watched` looks at `toolcell.toml` and its policy files once
 a second, and also reads them at SIGHUP. Either all policies are replaced, in one step
-and recorded, or none: a file that cannot be used is logged, recorded and shown by a
-metric, and the policies in force stay. Calls that are running keep what they were
-admitted with.
+and recorded, or none: a file that cannot be used, or that programs could change, is
+logged, recorded and shown by a metric, and the policies in force stay. Calls that are
+running keep what they were admitted with.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from toolcell.core import AuditError, ToolcellError
+from toolcell.core import AuditError, PolicyError, ToolcellError
 from toolcell.core.gauges import Gauges
 from toolcell.guard import ActionGuard, AuditLog
 
 from ..config.host_config import HostConfig
+from ..config.mounted import why_not_mounted
 from .host import Host
 
 LOOK_SECONDS = 1.0
@@ -66,6 +67,7 @@ class PolicyReloader:
         self._guard = guard
         self._audit = audit
         self._config = config
+        self._running = config
         self._path = path
         self._look_seconds = look_seconds
         self._reloading = anyio.Lock()
@@ -120,6 +122,11 @@ class PolicyReloader:
 
     def _replace(self) -> str:
         fresh = HostConfig.from_file(self._path)
+        # Cells have the mounts of the start, whatever the file says by now.
+        if why := why_not_mounted(self._running.mounted(), (), fresh.policy_paths()):
+            raise PolicyError(
+                why, hint="or restart, to change mounts and files at once"
+            )
         version = self._guard.replace_policies(
             fresh.all_policies(), files=self._changed_files()
         )

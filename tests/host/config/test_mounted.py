@@ -154,6 +154,8 @@ API = '{ a = { document = "data/x", server = "https://a.example" } }'
         {"TOOLS__OPENAPI_PINS": "data/x", "TOOLS__OPENAPI": API.replace("data/", "")},
         {"TOOLS__OPENAPI": API},
         {"LOGGING__PATH": "data/x"},
+        {"POLICY_FILES": '["rules/linked.toml"]'},
+        {"POLICY_FILES": '["rules/*.toml"]'},
         {"SANDBOX__NETWORK": NETWORK.replace("}", ', server_ca = "{folder}/data/x" }')},
         {"SANDBOX__PACKAGE_RULES__FOLDER": "{folder}/data/x"},
         {"SANDBOX__NODE": "{folder}/data/x"},
@@ -181,6 +183,8 @@ def test_no_cell_changes_what_a_host_reads(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
     """Attack: a program approves a tool for itself, or leads the log elsewhere."""
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/linked.toml").symlink_to("../data/x")
     variables = {
         f"TOOLCELL__{key}": value.replace("{folder}", str(tmp_path))
         for key, value in environ.items()

@@ -185,6 +185,36 @@ async def test_files_that_fit_a_pattern_count_as_soon_as_they_are_there(
     assert guard.may_allow("a", "calculate")
 
 
+@pytest.mark.promise("P-30")
+async def test_a_link_to_where_programs_write_brings_no_policies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Attack: a program waits until a link leads a pattern to where it may write."""
+    mounts = '[[sandbox.mounts]]\nsource = "shared"\ntarget = "/mnt"\nread_only = false'
+    head = 'policy_files = ["more/*.toml"]\n[sandbox]\nbackend = "subprocess"\n'
+    mounts = mounts.replace("shared", str(tmp_path / "shared"))
+    policy = '[[policies]]\nagent_id = "{}"\nallow = ["calculate"]\n'
+    for name, agent in (("more", "a"), ("shared", "b")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{agent}.toml").write_text(policy.format(agent))
+    path = written(tmp_path, head + mounts)
+    config = HostConfig.from_file(path, environ={})
+    guard = ActionGuard(config.all_policies())
+    reload = PolicyReloader(guard, config, path)
+    (tmp_path / "more/b.toml").symlink_to("../shared/b.toml")
+    # The cells of now have the mount also when the file has it no more.
+    for text in (head + mounts, head):
+        path.write_text(text)
+        caplog.clear()
+        await reload.reload()
+        assert "would let programs change" in caplog.text
+        assert reload.stale and not guard.may_allow("b", "calculate")
+    (tmp_path / "more/b.toml").unlink()
+    await reload.reload()
+
+    assert not reload.stale and guard.may_allow("a", "calculate")
+
+
 @pytest.mark.promise("N5")
 async def test_sighup_reads_policies_again_over_http(tmp_path: Path) -> None:
     path = written(tmp_path)
