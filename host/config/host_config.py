@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from glob import glob
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import unquote, urlsplit
@@ -13,6 +14,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -222,7 +224,8 @@ class HostConfig(Model):
 
     policy_files: tuple[FilePath, ...] = ()
     """More policies, in TOML or YAML files. A name may have `*`, `?` and `[...]`, as in
-    `policies/*.toml`: all files that fit are read, also those that are made later."""
+    `policies/*.toml`: all files that fit are read, also those that are made later,
+    but for names that begin with a dot."""
 
     state: StateConfig = StateConfig()
     """The storage of counters, approvals and records."""
@@ -278,6 +281,14 @@ class HostConfig(Model):
         if names and self.state.folder is None:
             raise ValueError("webhooks need state.folder, which keeps their messages")
         return self
+
+    @field_validator("policy_files")
+    @classmethod
+    def _patterns_of_one_folder(cls, files: tuple[Path, ...]) -> tuple[Path, ...]:
+        for path in files:
+            if "**" in str(path):
+                raise ValueError(f"{path} has `**`: name the files of each folder")
+        return files
 
     @model_validator(mode="after")
     def _mounts_keep_clear(self, info: ValidationInfo) -> Self:
@@ -420,10 +431,14 @@ class HostConfig(Model):
 
 
 def _fitting(pattern: Path) -> list[Path]:
-    """Return the files whose names fit a pattern, by name; a plain path as it is."""
-    if _is_pattern(pattern):
-        return sorted(pattern.parent.glob(pattern.name))
-    return [pattern]
+    """Return the files whose names fit a pattern, by name; a plain path as it is.
+
+    A name that begins with a dot fits only a pattern that does so, as in a shell.
+    """
+    if not _is_pattern(pattern) or os.path.lexists(pattern):
+        return [pattern]
+    names = glob(pattern.name, root_dir=pattern.parent)
+    return [pattern.parent / name for name in sorted(names)]
 
 
 def _is_pattern(path: Path) -> bool:

@@ -96,6 +96,7 @@ def test_every_section_is_read(tmp_path: Path) -> None:
         ("[tools]\npython = ['os.system']", "line 2, column 1: tools.python.0:"),
         ("[tools]\nbuiltin = ['database']", "line 1, column 1: tools: the group"),
         ("[state]\non_failure = 'ajar'", "line 2, column 1: state.on_failure:"),
+        ("policy_files = ['rules/**.toml']", "rules/**.toml has `**`"),
         ("[sandbox]\nbackend = ]", "at line 2, column 11"),
         (f"[sandbox]\npool = {'9' * 5000}", "4300 digits"),
     ],

@@ -158,17 +158,18 @@ async def test_files_of_policies_are_watched_as_well(tmp_path: Path) -> None:
 async def test_files_that_fit_a_pattern_count_as_soon_as_they_are_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, folder = (
-        written(tmp_path, 'policy_files = ["more/*.toml"]'),
-        tmp_path / "more",
-    )
+    text = 'policy_files = ["more/*.toml", "team[1].toml"]'
+    path, folder = written(tmp_path, text), tmp_path / "more"
     config = HostConfig.from_file(path, environ={})
+    folder.mkdir()
+    (folder / ".#a.toml").symlink_to("anna@desk.4711")  # as Emacs does
     with pytest.raises(PolicyError, match="no file fits"):
         config.all_policies()
-    folder.mkdir()
     policy = '[[policies]]\nagent_id = "{}"\nallow = ["calculate"]\n'
     (folder / "a.toml").write_text(policy.format("a"))
+    (tmp_path / "team[1].toml").write_text(policy.format("team"))
     guard = ActionGuard(config.all_policies())
+    assert guard.may_allow("team", "calculate")
     reload = PolicyReloader(guard, config, path, look_seconds=0.005)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reload.watch)
