@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +26,12 @@ _SUBJECTS = {
     "grant_revoked": "grant_id",
 }
 """The events that are read, each with a field without which it says nothing."""
+
+
+BEFORE_A_BACKUP = timedelta(minutes=1)
+"""Time before a backup whose acts are done again, too. Hosts record an act before they
+change the file, or while its transaction is open, so that a backup may have the state
+of before. An act that is done twice only takes away."""
 
 
 class Act(BaseModel):
@@ -73,26 +79,27 @@ class _Record(NamedTuple):
 def last_acts(log: Path, made_at: datetime) -> list[Act]:
     """Return the acts that a log says were done, the oldest first.
 
-    Tokens that were revoked are of the whole log, the others of the time since a
-    backup.
+    Tokens that were revoked are of the whole log, the others of the time since
+    `BEFORE_A_BACKUP`.
 
     Args:
-        log: The log, with its rotated files beside it.
-        made_at: The time of the backup: what is older may be missing in the log.
+        log: The log, with its rotated files beside it. What is older than these acts
+            may be missing.
+        made_at: The time of the backup.
 
     Raises:
         ConfigError: It cannot be read, one of its lines but the last cannot, or
             records are missing.
     """
     found: list[Act] = []
-    last = 0
+    last, since = 0, made_at - BEFORE_A_BACKUP
     for where, record in _records(log):
-        is_begin = not last and record.time < made_at
+        is_begin = not last and record.time < since
         if record.seq != last + 1 and not is_begin:
             raise _missing(f"{where} is record {record.seq}, not {last + 1}", log)
         last = record.seq
         act = record.act
-        if act and (act.event == "token_revoked" or record.time >= made_at):
+        if act and (act.event == "token_revoked" or record.time >= since):
             found.append(act)
     if not last:
         raise _missing(f"{log} has no record", log)
