@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from hashlib import file_digest
@@ -131,14 +131,29 @@ def restore(config: HostConfig, folder: Path) -> Backup:
             made.append(target)
             _copy(source, target)
     except OSError as error:
-        for target in made:
-            with suppress(OSError):
-                target.unlink()
+        _remove(made)
         raise ConfigError(
             f"{folder} cannot be brought back: {error}",
             hint="make room, and let this user write where the configuration says",
         ) from error
     return backup
+
+
+def take_back(config: HostConfig, backup: Backup) -> None:
+    """Remove what a restore brought, and what SQLite has put beside it since.
+
+    Args:
+        config: The configuration that it was brought back with.
+        backup: The backup.
+    """
+    _remove(_target(config, file) for file in backup.files)
+
+
+def _remove(targets: Iterable[Path]) -> None:
+    for target in targets:
+        for end in ("", "-wal", "-shm"):
+            with suppress(OSError):
+                os.unlink(f"{target}{end}")
 
 
 def _sources(config: HostConfig) -> Iterator[tuple[Path, str, _Kind]]:

@@ -69,7 +69,12 @@ def restore(
     made = backups.read_manifest(folder).made_at
     acts = [] if audit is None else last_acts(audit, made)
     restored = backups.restore(settings, folder)
-    ended = end_again(settings, acts)
+    try:
+        ended = end_again(settings, acts)
+    except BaseException:
+        # What was revoked would count, and a second restore be refused.
+        backups.take_back(settings, restored)
+        raise
     made_at = f"{made:%Y-%m-%d %H:%M:%S} UTC"
     names = ", ".join(f"{each.kind} {each.id}" for each in ended)
     facts = {"folder": str(folder), "made_at": made_at, "ended": names}

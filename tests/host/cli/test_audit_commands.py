@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -346,6 +347,24 @@ def test_people_removed_since_a_backup_stay_removed(
         # They may have ended, or been used.
         assert Sessions(file, 1e9, 1e9).find(secret) is None
         assert people.link(code) is None
+
+
+@pytest.mark.promise("JC5")
+def test_a_restore_that_cannot_end_what_was_ended_brings_nothing(
+    command: Command, tmp_path: Path
+) -> None:
+    written(tmp_path, AUDITED)
+    command("tokens", "create", "--agent", "a")
+    with closing(sqlite3.connect(tmp_path / "state/people.db")) as file:
+        file.execute("PRAGMA user_version = 9999")
+    command("backup", "copy")
+    lost(tmp_path)
+    for _ in range(2):
+        failed = command("restore", "copy", "--audit", "old.jsonl")
+        assert (failed.code != 0, "people.db" in failed.err) == (True, True)
+        assert "is there already" not in failed.err
+        left = {path.name for path in (tmp_path / "state").iterdir()}
+        assert (left, (tmp_path / "audit.jsonl").exists()) == (set(), False)
 
 
 def _join(people: People, name: str, role: Role) -> None:
