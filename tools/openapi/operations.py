@@ -27,7 +27,7 @@ from .definition import (
     SecurityScheme,
     Style,
 )
-from .schemas import Document, SchemaBundle, unfit
+from .schemas import MAX_ANSWER_SCHEMAS, Document, SchemaBundle, unfit
 from .selection import Selection
 
 MAX_ANSWER_SCHEMA_BYTES = 16_384
@@ -183,7 +183,7 @@ class _Parser:
         """Return the schema of the usual answer; None: there is none to be read."""
         try:
             given = self._answer_schema(operation)
-            bundle = SchemaBundle(self._document, "writeOnly")
+            bundle = SchemaBundle(self._document, "writeOnly", MAX_ANSWER_SCHEMAS)
             made = bundle.schema(given)
             if not isinstance(made, dict) or not made:
                 return None

@@ -18,9 +18,13 @@ MAX_SCHEMAS = 2_000
 """Schemas of one operation, those inside of others counted. With more it cannot be
 used."""
 
-MAX_JOINS = 10_000
-"""Schemas that are looked at for what they join by `allOf`, in one operation. With more
-it cannot be used."""
+MAX_ANSWER_SCHEMAS = 500
+"""Schemas of an operation's answer, those inside of others counted. With more stubs say
+nothing of it."""
+
+_JOINS = 5
+"""Schemas that are looked at for what they join by `allOf`, for each that an operation
+or an answer may have. With more it cannot be used."""
 
 _OF_SCHEMAS = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _SCHEMA = frozenset(
@@ -89,20 +93,22 @@ class SchemaBundle:
         document: The document.
         hidden: The keyword of properties that are left out: of requests those that are
             read-only, and of answers those that are write-only.
+        max_schemas: Schemas that may be made, those inside of others counted.
     """
 
     def __init__(
         self,
         document: Document,
         hidden: Literal["readOnly", "writeOnly"] = "readOnly",
+        max_schemas: int = MAX_SCHEMAS,
     ) -> None:
         self.defs: dict[str, Any] = {}
         self._document = document
         self._hidden = hidden
         self._names: dict[str, str] = {}
         self._open: list[str] = []
-        self._left = MAX_SCHEMAS
-        self._joins_left = MAX_JOINS
+        self._max = self._left = max_schemas
+        self._joins_left = self._max_joins = max_schemas * _JOINS
 
     def schema(self, schema: Any) -> Any:
         """Return a JSON Schema. Raises ConfigError."""
@@ -122,7 +128,7 @@ class SchemaBundle:
         """
         self._left -= 1
         if self._left < 0:
-            raise unfit(f"it has more than {MAX_SCHEMAS:,} schemas")
+            raise unfit(f"it has more than {self._max:,} schemas")
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
@@ -176,7 +182,7 @@ class SchemaBundle:
                 continue
             self._joins_left -= 1
             if self._joins_left < 0:
-                raise unfit(f"it joins more than {MAX_JOINS:,} schemas")
+                raise unfit(f"it joins more than {self._max_joins:,} schemas")
             properties, joined = each.get("properties"), each.get("allOf")
             if isinstance(properties, dict):
                 names |= {n for n, of in properties.items() if self._is_hidden(of)}

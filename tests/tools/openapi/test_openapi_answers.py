@@ -9,6 +9,7 @@ import pytest
 
 from toolcell.tools import OpenAPIToolset
 from toolcell.tools.export.python_stubs import stub
+from toolcell.tools.openapi.schemas import MAX_ANSWER_SCHEMAS
 
 pytestmark = pytest.mark.anyio
 
@@ -81,3 +82,15 @@ async def test_an_answer_that_cannot_be_read_costs_no_operation(
     assert tool.definition.output_schema is None
     assert "outputSchema" not in tool.definition.to_json()
     assert "-> Any" in stub("pet", tool)
+
+
+async def test_an_answer_has_a_number_of_schemas() -> None:
+    """Attack: a document lets the host convert large answers, all of them in vain."""
+    schemas = []
+    for number in (MAX_ANSWER_SCHEMAS - 1, MAX_ANSWER_SCHEMAS):
+        properties: dict[str, Any] = {f"a{index}": {} for index in range(number)}
+        tool = await tool_of(answering({"type": "object", "properties": properties}))
+        schemas.append(tool.definition.output_schema)
+
+    assert len(schemas[0]["properties"]) == MAX_ANSWER_SCHEMAS - 1
+    assert schemas[1] is None
