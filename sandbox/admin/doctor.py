@@ -98,7 +98,7 @@ class DoctorReport(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     backend: str | None
-    """The backend that `backend="auto"` takes here; None if none is strong enough."""
+    """The backend that the configuration takes here; None if none can be taken."""
 
     level: str | None
     """The isolation level of that backend."""
@@ -128,11 +128,12 @@ async def diagnose(config: SandboxConfig | None = None) -> DoctorReport:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(look, "subprocess", _subprocess_checks(config))
         tasks.start_soon(look, "docker", _docker_checks(config))
-    backend, level = None, found["docker"][1]
-    if level is not None:
-        backend = "docker"
-    elif found["subprocess"][1] and not config.names_docker:
-        backend, level = "subprocess", found["subprocess"][1]
+    backend = level = None
+    of_docker, of_here = found["docker"][1], found["subprocess"][1]
+    if of_docker and config.backend != "subprocess":
+        backend, level = "docker", of_docker
+    elif of_here and config.backend != "docker" and not config.names_docker:
+        backend, level = "subprocess", of_here
     checks = (*found["subprocess"][0], *found["docker"][0])
     return DoctorReport(
         backend=backend,

@@ -17,6 +17,7 @@ from ...terminal.signals import run_async
 from ..base.options import AsJson
 
 if TYPE_CHECKING:
+    from toolcell.sandbox import SandboxConfig
     from toolcell.sandbox.spi import DoctorCheck
 
     from ...config.host_config import HostConfig
@@ -30,22 +31,22 @@ def doctor(
     runtime: Annotated[str | None, typer.Option(help="The runtime to try.")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="The configuration of a host, whose MCP servers are tried."),
+        typer.Option(
+            help="The configuration of a host, whose cells and MCP servers are tried."
+        ),
     ] = None,
 ) -> None:
     """Try every layer of isolation; say how to get what is missing.
 
-    With --config start or reach each MCP server, too. Exits with 4 if programs cannot
-    run, or one of these cannot.
+    With --config try the cells of its [sandbox], and start or reach each MCP server,
+    too. Exits with 4 if programs cannot run, or one of these cannot.
     """
     from toolcell.sandbox.spi import diagnose
 
-    from ..base.cell_options import config_of
     from ..base.head_start import set_up
 
-    named = {} if image is None else {"image": image}
-    cells = config_of({"runtime": runtime, **named})
     settings = None if config is None else _read(config)
+    cells = _cells(settings, {"image": image, "runtime": runtime})
     set_up(cells)
     report = run_async(diagnose, cells)
     servers = () if settings is None else _try_servers(settings)
@@ -62,6 +63,20 @@ def _read(config: Path) -> HostConfig:
     from ...config.host_config import HostConfig
 
     return HostConfig.from_file(config)
+
+
+def _cells(
+    settings: HostConfig | None, options: dict[str, str | None]
+) -> SandboxConfig:
+    """Return the configuration of cells; options come before that of a host."""
+    from ..base.cell_options import config_of
+
+    named: dict[str, Any] = {}
+    if settings is not None:
+        host = settings.sandbox
+        named = {name: getattr(host, name) for name in host.model_fields_set}
+    given = {name: value for name, value in options.items() if value is not None}
+    return config_of(named | given)
 
 
 def _try_servers(settings: HostConfig) -> tuple[DoctorCheck, ...]:

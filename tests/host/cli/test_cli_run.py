@@ -10,12 +10,13 @@ import uuid
 from pathlib import Path
 
 import pytest
+import typer
 
-from toolcell.host.cli.machine.cells import print_report
+from toolcell.host.cli.machine.cells import doctor, print_report
 from toolcell.host.cli.programs.run import read_file
 from toolcell.sandbox.spi import DoctorCheck, DoctorReport
 
-from ...conftest import BackendRow, level_here
+from ...conftest import BackendRow, apart, level_here
 from ...support.child import Child
 from ...support.toolcell_command import TOOLCELL, options_of, toolcell
 
@@ -275,6 +276,19 @@ def test_doctor_is_a_table_for_people() -> None:
     assert done.returncode == 0
     [summary, *_] = done.stdout.decode().splitlines()
     assert f"in cells of {level_here()!r} isolation (subprocess)" in summary
+
+
+def test_doctor_tries_the_cells_of_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = '[sandbox]\nbackend = "docker"\ndocker_host = "tcp://127.0.0.1:1"\n'
+    (tmp_path / "toolcell.toml").write_text(cells)
+    with pytest.raises(typer.Exit) as ended:
+        apart(lambda: doctor(as_json=True, config=tmp_path / "toolcell.toml"))
+    report = json.loads(capsys.readouterr().out)
+
+    assert (ended.value.exit_code, report["backend"]) == (4, None)
+    assert "docker engine" in [each["name"] for each in report["checks"]]
 
 
 def test_doctor_tells_a_remedy_once_for_all_its_rows(
