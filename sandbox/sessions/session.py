@@ -245,9 +245,12 @@ class Session(SandboxSession):
         gate: RequestGate | None = None,
     ) -> Process:
         is_offline = self._shared.network.mode == "none"
+        usual = OFFLINE.items() if is_offline else ()
+        known = self._programs.config.env
+        unnamed = {name: value for name, value in usual if name not in known}
         wanted = CommandRequest(
             argv=argv_of(command),
-            env=(OFFLINE if is_offline else {}) | dict(env or {}),
+            env=unnamed | dict(env or {}),
             cwd=cwd,
             stdin=stdin,
             timeout_seconds=timeout_seconds,

@@ -12,7 +12,7 @@ import pytest
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Limits, Sandbox, SandboxManager, SandboxSession
 
-from ...conftest import BackendRow
+from ...conftest import SUBPROCESS, BackendRow
 
 pytestmark = pytest.mark.anyio
 
@@ -99,6 +99,19 @@ async def test_commands_and_bash_know_that_there_is_no_network(
 
     assert [usual.stdout, named.stdout] == ["true 1\n", "true 0\n"]
     assert program.stdout == "true 1\n"
+
+
+@pytest.mark.namespaces
+async def test_the_configuration_says_more_than_the_mode_of_the_network() -> None:
+    line = "echo $npm_config_offline $UV_OFFLINE"
+    config = SUBPROCESS.config(env={"UV_OFFLINE": "0"})
+    async with SandboxManager(config) as manager, manager.session() as session:
+        usual = await (await session.exec(line)).wait()
+        named = await (await session.exec(line, env={"UV_OFFLINE": "2"})).wait()
+        program = await session.run(line, language="bash")
+
+    stdouts = [result.stdout for result in (usual, program, named)]
+    assert stdouts == ["true 0\n", "true 0\n", "true 2\n"]
 
 
 async def test_commands_and_runs_share_files_and_go_on_together(
