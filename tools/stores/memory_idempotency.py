@@ -141,19 +141,19 @@ class MemoryIdempotency(Idempotency):
         agent `new` keeps its last one, which is a new result.
         """
 
-        def may_drop(each: _AgentKeys) -> bool:
-            return each.bytes > part and len(each.whole) > (each is new)
-
         while self._bytes > self._max_bytes:
             if self._first_ends[0][0] <= now:
                 self._remove_expired(now)
                 continue
             part = self._max_bytes / len(self._agents)
-            over = [each for each in self._agents.values() if may_drop(each)]
-            if not over:
+            most = max(
+                (each for each in self._agents.values() if each.can_lose(part, new)),
+                key=attrgetter("bytes"),
+                default=None,
+            )
+            if most is None:
                 return
-            most = max(over, key=attrgetter("bytes"))
-            while self._bytes > self._max_bytes and may_drop(most):
+            while self._bytes > self._max_bytes and most.can_lose(part, new):
                 self._shrink(most)
 
     def _remove(self, mine: _AgentKeys, key: str) -> None:
@@ -211,6 +211,16 @@ class _AgentKeys:
 
         self.bytes = 0
         """Bytes of these."""
+
+    def can_lose(self, part: float, new: _AgentKeys | None) -> bool:
+        """Return True if it has more bytes than a part, and an entry to drop.
+
+        Args:
+            part: Bytes that each agent may have.
+            new: The agent whose last entry stays; None: there is no such agent.
+        """
+        stay = 1 if self is new else 0
+        return self.bytes > part and len(self.whole) > stay
 
     @property
     def oldest(self) -> tuple[str, _Ended]:
