@@ -101,7 +101,7 @@ def logs(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a program of MCP wrote last on standard error, in its host."""
+    """Show what a program of MCP wrote last on standard error."""
     from ...config.host_config import HostConfig
     from ...runtime.mcp_toolsets import last_words
 
