@@ -50,8 +50,12 @@ async def meet(record: NodeRecord, key: bytes) -> TLSSocket:
         return await _meet(address, key, record.fingerprint)
 
     race = _Race(meet_at)
-    with anyio.move_on_after(HANDSHAKE_SECONDS):
-        await race.run(await addresses_of(record.host, record.port))
+    try:
+        with anyio.move_on_after(HANDSHAKE_SECONDS):
+            await race.run(await addresses_of(record.host, record.port))
+    except BaseException:
+        race.close()
+        raise
     return race.winner()
 
 
@@ -107,6 +111,11 @@ class _Race:
                 connection.close()
         self._open.remove(address)
         over.set()
+
+    def close(self) -> None:
+        """Close the connection to the node, if there is one."""
+        if self._won is not None:
+            self._won.close()
 
     def winner(self) -> TLSSocket:
         """Return the connection to the node. Raises as `connect`."""

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, cast
 
+import anyio
 import pytest
 
 from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent
+from toolcell.cluster.directory import connect
 from toolcell.cluster.spi import NodeRecord
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import Sandbox
@@ -145,3 +147,24 @@ async def test_a_driver_says_what_was_wrong_at_each_address(name_of: Resolve) ->
     port = agent.record.port
     assert f"127.0.0.2:{port}: Connection refused" in why
     assert f"[::1]:{port}: Connection refused" in why
+
+
+async def test_a_connection_is_closed_whose_driver_goes_as_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[str] = []
+
+    class Connection:
+        def close(self) -> None:
+            closed.append("it")
+
+    with anyio.CancelScope() as scope:
+
+        async def made(*_: Any) -> Any:
+            scope.cancel()
+            return Connection()
+
+        monkeypatch.setattr(connect, "_meet", made)
+        record = NodeRecord(name="one", host="127.0.0.1", port=1, fingerprint="0" * 64)
+        await connect.meet(record, b"key")
+    assert closed == ["it"]
