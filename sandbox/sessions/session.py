@@ -14,7 +14,6 @@ import anyio
 from toolcell.core import InvalidInputError
 
 from ..backends.selection import check_network
-from ..cell.wire.contract import OFFLINE
 from ..client.download import MAX_DOWNLOAD_BYTES
 from ..client.event_stream import PendingEvents, stream_run
 from ..client.types import Listener, Program
@@ -244,13 +243,9 @@ class Session(SandboxSession):
         calls: HostCalls | None = None,
         gate: RequestGate | None = None,
     ) -> Process:
-        is_offline = self._shared.network.mode == "none"
-        usual = OFFLINE.items() if is_offline else ()
-        known = self._programs.config.env
-        unnamed = {name: value for name, value in usual if name not in known}
         wanted = CommandRequest(
             argv=argv_of(command),
-            env=unnamed | dict(env or {}),
+            env=dict(env or {}),
             cwd=cwd,
             stdin=stdin,
             timeout_seconds=timeout_seconds,
@@ -261,7 +256,7 @@ class Session(SandboxSession):
         wanted = replace(wanted, packages=await self._programs.layer(self._packages))
         table = (await self._shared.tables(self._programs.spawn)).commands
         limits, egress = self._programs.config.limits, None
-        if not is_offline:
+        if self._shared.network.mode != "none":
             egress = self._programs.egress(
                 self._shared.network, limits, None, self.agent_id, gate
             )

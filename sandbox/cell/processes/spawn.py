@@ -11,6 +11,7 @@ from ..kernel import signals
 from ..kernel.confine import ConfineError, confine, limit_processes, narrow
 from ..kernel.descriptors import close_from, move_fds, output_pipe
 from ..relays import call_door
+from ..wire.contract import OFFLINE
 from .process import Process
 
 TYPE_CHECKING = False
@@ -122,6 +123,8 @@ def _become(
             limit_processes(settings["more_processes"])
         os.chdir(os.path.join(request["folder"], request["cwd"]))
         argv, env = request["argv"], {**settings["env"], **request["env"]}
+        if request["network"] is None:
+            env = {**OFFLINE, **env}
         if request["tools"]:
             env.update(call_door.offered(_SETUP_FD + 1))
         os.execvpe(argv[0], argv, env)
