@@ -108,23 +108,26 @@ def of_program(paths: Iterable[tuple[int, int]]) -> Rules:
         OSError: The kernel refused.
     """
     rules = Rules(version())
-    for path, rights in paths:
+    own = _own_files("self")
+    for path, rights in (*paths, *own):
         rules.allow(path, rights)
-    for path in files_of("self"):
-        rights = READ if stat.S_ISDIR(os.fstat(path).st_mode) else READ_FILE
-        rules.allow(path, rights)
+    for path, _ in own:
         os.close(path)
     return rules
 
 
-def files_of(pid: int | str) -> list[int]:
+def files_of(pid: int) -> list[int]:
     """Open what a program may read of itself; nothing where /proc does not show it.
 
     Whoever has them open keeps the rules about them: where memory is short the kernel
     forgets files of /proc that nobody has open, and rules do not hold for later ones.
     """
+    return [path for path, _ in _own_files(pid)]
+
+
+def _own_files(pid: int | str) -> list[tuple[int, int]]:
     found = (opened(f"/proc/{pid}/{name}", READ) for name in _OF_A_PROCESS)
-    return [each[0] for each in found if each is not None]
+    return [each for each in found if each is not None]
 
 
 class Reach:
