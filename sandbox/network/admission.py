@@ -6,15 +6,15 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import anyio
 
 from toolcell.core import ToolcellError
 from toolcell.core.event_loop import unwrapped_single_error
 
-from .gate import NetworkAct, RequestGate, Unplaced
-from .http_request import CONTINUE, HTTPRequest
+from .gate import NetworkAct, RequestGate
+from .http_request import CONTINUE, HTTPRequest, UnplacedError
 from .run_clock import Pausable, answer_for
 from .types import REFUSAL, EgressError, ProgramEnd
 
@@ -135,19 +135,15 @@ async def use_credentials(
     """
     try:
         http.use(credentials)
-    except EgressError as error:
-        reasons: tuple[Unplaced, ...] = get_args(Unplaced)
-        for reason in reasons:
-            if gate is not None and error.headers.get(REFUSAL) == reason:
-                await _note(gate, act, reason, error)
+    except UnplacedError as error:
+        if gate is not None:
+            await _note(gate, act, error)
         raise
 
 
-async def _note(
-    gate: RequestGate, act: NetworkAct, reason: Unplaced, error: EgressError
-) -> None:
+async def _note(gate: RequestGate, act: NetworkAct, error: UnplacedError) -> None:
     try:
-        await gate.unplaced(act, reason, str(error))
+        await gate.unplaced(act, error.reason, str(error))
     except ToolcellError as problem:
         _log.error("a refused %s is not recorded: %s", act.name, problem)
 

@@ -282,17 +282,27 @@ class HTTPRequest:
         return bytes(event.data)
 
 
+class UnplacedError(EgressError):
+    """No value of a credential can be written into a request.
+
+    Args:
+        why: The reason, for the record of the connection.
+        reason: It, as the guard names it.
+    """
+
+    def __init__(self, why: str, reason: Unplaced) -> None:
+        super().__init__(why, headers={REFUSAL: reason})
+        self.reason = reason
+
+
 @contextmanager
 def _unplaced_is_refused() -> Iterator[None]:
-    reason: Unplaced
     try:
         yield
-        return
     except MisplacedError as error:
-        reason, why = "credential_misplaced", str(error)
+        raise UnplacedError(str(error), "credential_misplaced") from None
     except UnreadableError as error:
-        reason, why = "credential_unreadable", str(error)
-    raise EgressError(why, headers={REFUSAL: reason})
+        raise UnplacedError(str(error), "credential_unreadable") from None
 
 
 def _unlike_its_head() -> EgressError:
