@@ -238,6 +238,16 @@ def open_audit(
     return stack.enter_context(log)
 
 
+def open_approval_store(config: HostConfig) -> ApprovalStore:
+    """Return the requests and answers of a configuration, in memory without a folder.
+
+    Raises:
+        ConfigError: Its file cannot be opened.
+    """
+    folder = config.state.folder
+    return ApprovalStore(folder / APPROVALS_FILE if folder else None)
+
+
 def open_approvals(
     config: HostConfig,
     stack: AsyncExitStack,
@@ -246,10 +256,9 @@ def open_approvals(
 ) -> Approvals:
     """Return the approvals. With a state folder any process can answer them."""
     settings, folder = config.approvals, config.state.folder
-    store = ApprovalStore(folder / APPROVALS_FILE if folder else None)
     name = settings.auto_approve
     return Approvals(
-        stack.enter_context(store),
+        stack.enter_context(open_approval_store(config)),
         handler=ask_caller if name is None else AutoApprove(by=name),
         answered_elsewhere=folder is not None,
         wait_seconds=settings.wait_seconds,

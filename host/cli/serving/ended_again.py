@@ -11,7 +11,7 @@ from ...config.host_config import HostConfig
 from ...console.accounts import restored
 from ...console.accounts.people_file import PEOPLE_FILE, PeopleFile, open_people
 from ...http.tokens import TOKENS_FILE, open_tokens
-from ...runtime.assembly import APPROVALS_FILE
+from ...runtime.assembly import APPROVALS_FILE, open_approval_store
 from .last_log import Act
 
 
@@ -79,7 +79,7 @@ def _person(file: PeopleFile, act: Act) -> Iterator[Ended]:
 def _approvals(config: HostConfig, acts: list[Act]) -> Iterator[Ended]:
     if not config.state.has(APPROVALS_FILE):
         return
-    with ApprovalStore(config.state.folder_for("approvals") / APPROVALS_FILE) as store:
+    with open_approval_store(config) as store:
         approvals = _Approvals(store)
         for act in acts:
             yield from approvals.do(act)

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from time import time
 from typing import Literal, NamedTuple
 
-from toolcell.guard import ApprovalStore
-
 from ...config.host_config import HostConfig
 from ...console.accounts.people import People
 from ...console.accounts.people_file import PEOPLE_FILE, open_people
 from ...http.tokens import TOKENS_FILE, open_tokens
-from ...runtime.assembly import APPROVALS_FILE
+from ...runtime.assembly import APPROVALS_FILE, open_approval_store
 
 
 class Revived(NamedTuple):
@@ -55,7 +53,7 @@ def _approvals(config: HostConfig) -> Iterator[Revived]:
     if not config.state.has(APPROVALS_FILE):
         return
     now = time()
-    with ApprovalStore(config.state.folder_for("approvals") / APPROVALS_FILE) as store:
+    with open_approval_store(config) as store:
         # A negative limit of SQLite is none.
         for request, _, approver, *_ in store.recent(now, state="approved", limit=-1):
             what = f"{request.call.agent_id}, {request.call.name}, {approver}"
