@@ -126,7 +126,8 @@ class LastWords:
         """Keep the file as it should be, until this is cancelled."""
         while self._file is not None:
             await anyio.sleep(FILE_SECONDS)
-            await anyio.to_thread.run_sync(self._write)
+            if not self._is_written:
+                await anyio.to_thread.run_sync(self._write)
 
     def _write(self) -> None:
         if self._file is None or self._is_written:
