@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from ...support.console.client import signed_in
 from ...support.console.served import configured, served
-from ...support.mcp.servers import SERVER, Scripted
+from ...support.mcp.servers import Scripted
 from ...support.toolcell_command import toolcell
 from ...support.web.api import document
 
@@ -24,13 +23,11 @@ PETS = document(
 
 def tables(folder: Path) -> str:
     """Return tables of an MCP server, an API, and one of each that nobody pinned."""
-    Scripted(folder, "read")
+    server = Scripted(folder, "read")
     (folder / "pets.json").write_text(json.dumps(PETS))
-    args = json.dumps(["-I", "-S", str(SERVER), str(folder)])
-    command = f'command = {json.dumps(sys.executable)}\nargs = {args}\nwhere = "host"\n'
     api = 'document = "pets.json"\nserver = "https://pets.example"\n'
     return (
-        f"[tools.mcp.files]\n{command}[tools.mcp.new-server]\n{command}"
+        f"{server.table('files')}{server.table('new-server')}"
         f"[tools.openapi.pets]\n{api}[tools.openapi.new-api]\n{api}"
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,22 +9,20 @@ import pytest
 from toolcell.host import HostConfig
 from toolcell.host.runtime.server_checks import check_servers
 
-from ...support.mcp.servers import SERVER, Scripted
+from ...support.mcp.servers import Scripted
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.promise("door-3")
 async def test_each_server_is_tried(tmp_path: Path) -> None:
-    Scripted(tmp_path, "echo", "die")
-    args = json.dumps(["-I", "-S", str(SERVER), str(tmp_path)])
-    works = f'command = {json.dumps(sys.executable)}\nargs = {args}\nwhere = "host"\n'
+    server = Scripted(tmp_path, "echo", "die")
     path = tmp_path / "toolcell.toml"
     path.write_text(
         '[sandbox]\nbackend = "subprocess"\n'
-        f"[tools.mcp.works]\n{works}"
+        f"{server.table('works')}"
         '[tools.mcp.missing]\ncommand = "no-such-program"\n'
-        f'[tools.mcp.folder]\n{works}folder = "gone"\n'
+        f'{server.table("folder")}folder = "gone"\n'
         '[tools.mcp.secret]\ncommand = "true"\nsecret_env = { KEY = "env:NO_KEY" }\n'
         '[tools.mcp.away]\nurl = "http://127.0.0.1:1/mcp"\n'
     )

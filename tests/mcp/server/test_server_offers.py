@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +16,7 @@ from toolcell.tools.spi import MCPPins
 
 from ...support.mcp.offering import asked, offering
 from ...support.mcp.served_hosts import CONFIG, MODES, client_of, served
-from ...support.mcp.servers import SERVER, Scripted
+from ...support.mcp.servers import Scripted
 
 pytestmark = [
     pytest.mark.anyio,
@@ -48,13 +46,8 @@ async def offered(
     async with server.toolset() as toolset:
         pins = MCPPins().approve("notes", toolset.definitions)
     pins.save(folder / "mcp_pins.json")
-    args = json.dumps(["-I", "-S", str(SERVER), str(folder)])
-    table = (
-        f"[tools.mcp.notes]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n"
-        'where = "host"\n'
-    )
     base = CONFIG.partition("[[policies]]")[0]
-    text = f'{base}\n{table}\n[[policies]]\nagent_id = "a"\n{rules}'
+    text = f'{base}\n{server.table("notes")}\n[[policies]]\nagent_id = "a"\n{rules}'
     async with (
         served(folder, text=text) as ours,
         client_of(ours, mode=mode) as client,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from ...support.mcp.served_hosts import (
     said,
     served,
 )
-from ...support.mcp.servers import SERVER, Scripted
+from ...support.mcp.servers import Scripted
 from ...support.polling import PATIENCE
 
 pytestmark = [
@@ -39,14 +37,13 @@ FORM = {
 
 async def asking(folder: Path, rules: str) -> str:
     """Return the configuration of a host whose server asks."""
-    async with Scripted(folder, "form").toolset() as toolset:
+    server = Scripted(folder, "form")
+    async with server.toolset() as toolset:
         pins = MCPPins().approve("trips", toolset.definitions)
     pins.save(folder / "mcp_pins.json")
-    args = json.dumps(["-I", "-S", str(SERVER), str(folder)])
     return (
-        f"{CONFIG.partition('[[policies]]')[0]}\n[tools.mcp.trips]\n"
-        f"command = {json.dumps(sys.executable)}\nargs = {args}\n"
-        'where = "host"\nelicitation = true\n'
+        f"{CONFIG.partition('[[policies]]')[0]}\n"
+        f"{server.table('trips')}elicitation = true\n"
         f'[[policies]]\nagent_id = "a"\n{rules}'
     )
 

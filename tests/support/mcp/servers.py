@@ -44,6 +44,14 @@ class Scripted:
         args = ("-I", "-S", str(SERVER), str(self.folder))
         return MCPCommand(command=sys.executable, args=args, where="host", **options)
 
+    def table(self, name: str) -> str:
+        """Return its table in the configuration of a host; more lines may follow."""
+        command = self.command()
+        return (
+            f"[tools.mcp.{name}]\ncommand = {json.dumps(command.command)}\n"
+            f'args = {json.dumps(command.args)}\nwhere = "host"\n'
+        )
+
     def toolset(self, pins: MCPPins | None = None, **options: Any) -> MCPToolset:
         return MCPToolset("test", self.command(), pins=pins, **options)
 
