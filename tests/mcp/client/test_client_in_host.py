@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from toolcell.tools.mcp_client.last_words import LastWords
 from toolcell.tools.spi import MCPDefinition, MCPPins
 
 from ...support.mcp.offering import offering
-from ...support.mcp.servers import SERVER, Scripted, definition, processes_of
+from ...support.mcp.servers import Scripted, definition, processes_of
 from ...support.paths import ROOT
 from ...support.polling import until
 from ...support.toolcell_command import toolcell
@@ -33,11 +32,7 @@ allow = ["files__*"]
 
 def settings(server: Scripted, more: str = "", policy: str = POLICY) -> Path:
     path = server.folder / "toolcell.toml"
-    args = json.dumps(["-I", "-S", str(SERVER), str(server.folder)])
-    path.write_text(
-        f"[tools.mcp.files]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n"
-        f'where = "host"\n{more}\n{policy}'
-    )
+    path.write_text(f"{server.table('files')}{more}\n{policy}")
     return path
 
 
@@ -344,6 +339,7 @@ def test_last_words_wait_for_no_disk_and_leave_no_parts(
         killed.setattr(os, "replace", lambda *_: None)
         words.add(b"first")
         words.log()
+        assert os.listdir(tmp_path) == ["files.log.part"]
     words.add(b" and last")
     words.log()
 
