@@ -49,6 +49,15 @@ def runs(pid: int, started: str) -> bool:
     return process is not None and process.started == started and process.state != "Z"
 
 
+def arguments(pid: int) -> bytes:
+    """Return the arguments of a process, each with a zero; b"" if it has gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
 def alive(pid: int) -> bool:
     """Tell whether a process of this number runs."""
     process = look(pid)

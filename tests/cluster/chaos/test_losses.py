@@ -21,7 +21,7 @@ from ...support.cluster.patience import LONG, givers, wait_briefly
 from ...support.cluster.processes import ClusterProcesses, NodeProcess
 from ...support.guard.redis_server import RedisServer
 from ...support.polling import until
-from ...support.process_tree import below, look, runs
+from ...support.process_tree import arguments, below, look, runs
 
 pytestmark = pytest.mark.anyio
 ENDLESS = "import time\nprint('started', flush=True)\ntime.sleep(600)"
@@ -246,14 +246,6 @@ def line_of(node: NodeProcess, seconds: str) -> dict[int, str]:
         assert process is not None
         pid = process.parent
     return line
-
-
-def arguments(pid: int) -> bytes:
-    """Return the arguments of a process, each with a zero; b"" if it has gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 @pytest.mark.promise("C12", "cluster-10")

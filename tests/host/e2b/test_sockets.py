@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,13 +9,13 @@ from typing import Any
 
 import anyio
 import pytest
-import websockets
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from toolcell.host.http import serving as http_serving
 from toolcell.host.http.tokens import open_tokens
 
+from ...support.web.packed_websockets import packed_websockets
 from .served_sandboxes import Sandbox, Service, resident_kb, served
 
 pytestmark = pytest.mark.anyio
@@ -56,12 +54,7 @@ serve(answer, "127.0.0.1", 8000, subprotocols=["chat"], **options).serve_forever
 
 
 async def start_server(sandbox: Sandbox) -> None:
-    packed = io.BytesIO()
-    folder = Path(websockets.__file__).parent
-    with zipfile.ZipFile(packed, "w") as archive:
-        for path in folder.rglob("*.py"):
-            archive.write(path, path.relative_to(folder.parent))
-    await sandbox.write("websockets.zip", packed.getvalue())
+    await sandbox.write("websockets.zip", packed_websockets())
     await sandbox.write("server.py", SERVER.encode())
     variables = {"PYTHONPATH": "websockets.zip"}
     await sandbox.start("python3", "server.py", envs=variables)

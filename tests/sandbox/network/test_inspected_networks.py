@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-import websockets
 
 from toolcell.core import ConfigError, InvalidInputError
 from toolcell.sandbox import Network, SandboxConfig, SandboxManager, Session
@@ -16,6 +13,7 @@ from toolcell.sandbox import Network, SandboxConfig, SandboxManager, Session
 from ...conftest import BackendRow
 from ...support.cells.gates import Gate
 from ...support.cells.web_server import NAME, Site, resolve_here
+from ...support.web.packed_websockets import packed_websockets
 
 pytestmark = pytest.mark.anyio
 
@@ -204,19 +202,11 @@ print(status, said[:4], upgrade("/no")[1])
     assert gate.outcomes[0]["bytes_out"] > 300_000
 
 
-def packed_client() -> bytes:
-    packed, folder = io.BytesIO(), Path(websockets.__file__).parent
-    with zipfile.ZipFile(packed, "w") as archive:
-        for path in folder.rglob("*.py"):
-            archive.write(path, path.relative_to(folder.parent))
-    return packed.getvalue()
-
-
 @pytest.mark.promise("boundary-5")
 async def test_a_client_of_web_sockets_speaks_through_the_proxy(
     cell: Session, site: Site
 ) -> None:
-    await cell.write_file("websockets.zip", packed_client())
+    await cell.write_file("websockets.zip", packed_websockets())
     gate = Gate()
     code = """
 sys.path.insert(0, "websockets.zip")

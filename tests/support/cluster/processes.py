@@ -10,7 +10,8 @@ from typing import Any
 
 from toolcell.cluster import RedisDirectory, new_token
 from toolcell.cluster.spi import NodeRecord
-from toolcell.sandbox.machine import process_identity
+
+from ..cells.leak_check import owner_of
 
 HERE = Path(__file__).parent
 
@@ -25,7 +26,7 @@ class NodeProcess:
         line = process.stdout.readline()
         assert line, log.read_text()
         self.record = NodeRecord.model_validate_json(line)
-        self.owner = f"{process.pid}-{process_identity.start_time(process.pid)}"
+        self.owner = owner_of(process.pid)
         """The name that its folders and groups have."""
 
 

@@ -26,7 +26,7 @@ from toolcell.core import SandboxUnavailableError
 
 from ...conftest import missing
 from ..guard.redis_server import RedisServer
-from ..process_tree import below, runs
+from ..process_tree import arguments, below, runs
 
 MAIN = Path(__file__).with_name("ray_main.py")
 TOKEN = "5a" * 32
@@ -123,7 +123,7 @@ class RayProcesses:
         """Return the processes of our actors of a kind, such as `NodeActor`."""
         title = f"ray::{kind}".encode()
         return [
-            pid for pid in below(self.process.pid) if _command(pid).startswith(title)
+            pid for pid in below(self.process.pid) if arguments(pid).startswith(title)
         ]
 
     def end(self) -> None:
@@ -136,13 +136,6 @@ class RayProcesses:
         for pid, started in left.items():
             if runs(pid, started):
                 os.kill(pid, signal.SIGKILL)
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 @contextmanager
