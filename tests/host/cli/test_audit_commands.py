@@ -115,6 +115,12 @@ def test_who_ran_what_in_a_time(command: Command, tmp_path: Path) -> None:
         assert command("records", option, "noon").code == 2
 
 
+def lost(folder: Path) -> None:
+    """Lose the state of the host, but for its audit log."""
+    shutil.rmtree(folder / "state")
+    (folder / "audit.jsonl").rename(folder / "old.jsonl")
+
+
 @pytest.mark.promise("JC5")
 def test_a_restore_is_in_the_log_and_says_what_it_revives(
     command: Command, tmp_path: Path
@@ -124,8 +130,7 @@ def test_a_restore_is_in_the_log_and_says_what_it_revives(
     command("backup", str(tmp_path / "copy"))
     [token] = command("tokens", "list", "--json").json
     command("tokens", "revoke", token["id"])
-    (tmp_path / "state").rename(tmp_path / "old")
-    (tmp_path / "audit.jsonl").unlink()
+    lost(tmp_path)
     done = command("restore", str(tmp_path / "copy"))
 
     assert "revoked since counts again" in done.err
@@ -144,8 +149,7 @@ def test_revoked_tokens_stay_revoked_after_a_restore(
     command("backup", str(tmp_path / "copy"))
     kept, gone = command("tokens", "list", "--json").json
     command("tokens", "revoke", gone["id"])
-    (tmp_path / "state").rename(tmp_path / "old")
-    (tmp_path / "audit.jsonl").rename(tmp_path / "old.jsonl")
+    lost(tmp_path)
     with (tmp_path / "old.jsonl").open("a") as log:
         log.write('{"torn')  # as a crash leaves it
     done = command("restore", str(tmp_path / "copy"), "--audit", "old.jsonl", "--json")
@@ -231,12 +235,6 @@ def desk(folder: Path) -> Iterator[Desk]:
         made = Desk(folder / "state/approvals.db", ONE, audit=log)
         with made.store:
             yield made
-
-
-def lost(folder: Path) -> None:
-    """Lose the state of the host, but for its audit log."""
-    shutil.rmtree(folder / "state")
-    (folder / "audit.jsonl").rename(folder / "old.jsonl")
 
 
 @pytest.mark.promise("JC5")

@@ -16,7 +16,6 @@ from toolcell.host.console.web.visit import Page
 from toolcell.tools import tool
 
 from ...support.console.access import (
-    force_colours,
     prefer,
     serious,
     unreached,
@@ -168,7 +167,7 @@ def test_axe_finds_nothing_serious_in_pages_that_a_person_changes(
             with on_screen(page, ZOOMED):
                 found[url] = serious(page, axe)
         else:
-            force_colours(page)
+            prefer(page, "active", "forced-colors")
             assert page.script("return matchMedia('(forced-colors: active)').matches")
             found[url] = serious(page, axe)
     prefer(page, "light")

@@ -26,6 +26,7 @@ from toolcell.host.runtime.policy_reload import PolicyReloader
 from ...support.child import Child
 from ...support.guard.builders import FREE, call
 from ...support.mcp.served_hosts import CONFIG, SUM, http_client, http_process, written
+from ...support.polling import until
 from ...support.toolcell_command import TOOLCELL
 
 pytestmark = pytest.mark.anyio
@@ -113,24 +114,22 @@ async def test_a_changed_file_is_in_force_once_it_is_whole(
         tasks.start_soon(reload.watch)
         assert await sums(host) == "ok"
 
-        async def until(said: str) -> None:
-            with anyio.fail_after(60):
-                while said not in caplog.text:
-                    await anyio.sleep(0.005)
+        async def logged(said: str) -> None:
+            await until(lambda: said in caplog.text)
             caplog.clear()
 
         with caplog.at_level(logging.WARNING):
             version = host.guard.policy_version
             audited.write_text(good.replace("allow", "alow"))
-            await until("policies stay as they are")
+            await logged("policies stay as they are")
             audited.unlink()
-            await until("there is no file")
+            await logged("there is no file")
             assert (host.guard.policy_version, await sums(host)) == (version, "ok")
             audited.write_text(good.replace('["calculate", ', "[") + "[logging]\n")
-            await until("are in force")
+            await logged("are in force")
             assert await sums(host) != "ok"
             audited.write_text(good + '[logging]\nformat = "json"\n')
-            await until("need a restart")
+            await logged("need a restart")
             assert await sums(host) == "ok"
         tasks.cancel_scope.cancel()
     records = (audited.parent / "audit.jsonl").read_text()
@@ -147,9 +146,7 @@ async def test_files_of_policies_are_watched_as_well(tmp_path: Path) -> None:
         reload = PolicyReloader(host.guard, config, path, look_seconds=0.005)
         tasks.start_soon(reload.watch)
         more.write_text('[[policies]]\nagent_id = "d"\nallow = ["calculate"]\n')
-        with anyio.fail_after(60):
-            while not host.guard.may_allow("d", "calculate"):
-                await anyio.sleep(0.005)
+        await until(lambda: host.guard.may_allow("d", "calculate"))
         assert not host.guard.may_allow("c", "calculate")
         tasks.cancel_scope.cancel()
 
@@ -174,9 +171,7 @@ async def test_files_that_fit_a_pattern_count_as_soon_as_they_are_there(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reload.watch)
         (folder / "b.toml").write_text(policy.format("b"))
-        with anyio.fail_after(60):
-            while not guard.may_allow("b", "calculate"):
-                await anyio.sleep(0.005)
+        await until(lambda: guard.may_allow("b", "calculate"))
         tasks.cancel_scope.cancel()
     for name in ("a", "b"):
         (folder / f"{name}.toml").unlink()

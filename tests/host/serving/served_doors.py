@@ -19,19 +19,9 @@ from toolcell.tools import tool
 
 BYTES = 4_000_000
 
-_RULES = """
-[[policies.deny]]
-tools = ["*"]
-when = { "*" = { mentions_host = ["evil.test", "169.254.169.254"] } }
-[[policies.deny]]
-tools = ["*"]
-when = { "*" = { contains = ["rm -rf", "café"] } }
-"""
-CONFIG = f"""
+CONFIG = """
 [sandbox]
 backend = "subprocess"
-[tools]
-builtin = ["code"]
 [state]
 folder = "state"
 [server]
@@ -40,12 +30,13 @@ max_bytes_per_second = 1_000_000_000
 domain = "boxes.test"
 [[policies]]
 agent_id = "a"
-allow = ["take", "give", "run_python"]
-{_RULES}
-[[policies]]
-agent_id = "c"
-allow = ["sandbox.*"]
-{_RULES}
+allow = ["take", "give"]
+[[policies.deny]]
+tools = ["*"]
+when = { "*" = { mentions_host = ["evil.test", "169.254.169.254"] } }
+[[policies.deny]]
+tools = ["*"]
+when = { "*" = { contains = ["rm -rf", "café"] } }
 [[policies]]
 agent_id = "b"
 allow = ["hold"]

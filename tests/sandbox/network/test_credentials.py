@@ -167,8 +167,7 @@ for options in (
     assert await said(cell, code, mirror, gate) == expected
     assert mirror.heads == []
     assert len(gate.asked) == 2, "bodies alone come after a request was judged"
-    reasons = [reason for reason, _ in gate.unplaced_at]
-    assert reasons == ["credential_misplaced"] * 9
+    assert gate.unplaced_reasons == ["credential_misplaced"] * 9
 
 
 class FullDisk(Gate):

@@ -24,7 +24,7 @@ class Gate:
         self.asked: list[tuple[str, Any]] = []
         self.outcomes: list[dict[str, Any]] = []
         self.cancelled = 0
-        self.unplaced_at: list[Any] = []
+        self.unplaced_reasons: list[str] = []
         self.bodies: list[dict[str, Any]] = []
 
     async def look(self) -> None:
@@ -49,4 +49,4 @@ class Gate:
         self.outcomes.append({**act.outcome()})
 
     async def unplaced(self, act: NetworkAct, reason: str, message: str) -> None:
-        self.unplaced_at.append((reason, act.arguments["path"]))
+        self.unplaced_reasons.append(reason)

@@ -59,15 +59,9 @@ def serious(page: Browser, axe: str) -> list[object]:
     return [each for each in found if each["impact"] in ("serious", "critical")]
 
 
-def prefer(page: Browser, scheme: str) -> None:
-    """Have the browser prefer light or dark pages."""
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-
-
-def force_colours(page: Browser) -> None:
-    """Have the browser show pages in the few colours that a person has chosen."""
-    media = {"features": [{"name": "forced-colors", "value": "active"}]}
+def prefer(page: Browser, value: str, feature: str = "prefers-color-scheme") -> None:
+    """Have the browser prefer light or dark pages, or what another feature says."""
+    media = {"features": [{"name": feature, "value": value}]}
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
 
 
