@@ -1,4 +1,4 @@
-"""The first pages of lists take 100 ms of CPU, with a million records behind them."""
+"""The first pages of lists take 100 ms, with a million records behind them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         "/runs?agent=agent7&tool=tool7",
         "/runs?status=failed",
         "/runs?text=searched",
-        "/runs?since=today",
+        "/runs?since=1d",
         "/audit",
         "/audit?agent=agent1",
     ],
@@ -95,9 +95,9 @@ def test_the_first_page_of_a_million_comes_at_once(service: Service, page: str) 
     viewer = Client(service, "viewer")
     taken = []
     for _ in range(7):
-        begun = time.process_time()
+        begun = time.perf_counter()
         answer = viewer.get(page)
-        taken.append(time.process_time() - begun)
+        taken.append(time.perf_counter() - begun)
         assert answer.status_code == 200
         assert "<tr" in answer.text
 
