@@ -280,13 +280,18 @@ async def test_after_a_call_without_its_answer_no_other_may_ask(
     assert len(desk.asked) == (3 if per_agent else 1)
 
 
-async def test_a_call_that_ends_takes_its_question_along(tmp_path: Path) -> None:
-    server = Scripted(tmp_path, "form")
+@pytest.mark.parametrize("tool", ["form", "hasty"])
+async def test_a_call_that_ends_takes_its_question_along(
+    tmp_path: Path, tool: str
+) -> None:
+    """It is cancelled; or its server answers before the question is."""
+    server = Scripted(tmp_path, tool)
     async with server.toolset(elicitation=True) as toolset:
         asked, ended = anyio.Event(), anyio.Event()
 
         async def put(_: UserQuestion) -> UserAnswer:
             asked.set()
+            (tmp_path / "is asked").touch()
             try:
                 await anyio.sleep_forever()
             finally:
@@ -295,11 +300,13 @@ async def test_a_call_that_ends_takes_its_question_along(tmp_path: Path) -> None
 
         desk = Desk(toolset, put, ActionGuard([ALLOWED]))
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: desk.call(**FORM))
+            tasks.start_soon(lambda: desk.call(tool, **FORM))
             await asked.wait()
-            tasks.cancel_scope.cancel()
+            if tool == "form":
+                tasks.cancel_scope.cancel()
         await ended.wait()
-        await server.logged("cancelled")
+        if tool == "form":
+            await server.logged("cancelled")
         await server.logged("told")
 
     assert "the call is over" in server.log("told")[0]

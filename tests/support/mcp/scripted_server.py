@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,11 @@ def call_more(number: Any, name: str, arguments: dict[str, Any], params: Any) ->
             request = {"method": "elicitation/create", "params": arguments}
             asked = {"inputRequests": {"it": request}, **STATE}
             send(id=number, result={"resultType": "input_required", **asked})
+        case "hasty":
+            send(id="hasty", method="elicitation/create", params=arguments)
+            while not (FOLDER / "is asked").exists():
+                time.sleep(0.005)
+            answer(number)
         case "form":
             forms[f"form-{number}"] = number
             send(id=f"form-{number}", method="elicitation/create", params=arguments)
