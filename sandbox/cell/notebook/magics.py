@@ -58,8 +58,8 @@ def run_line(shell: Shell, name: str, line: str) -> Any:
 def run_cell(shell: Shell, name: str, line: str, body: str) -> Any:
     """Run a `%%` command. Raises as `run_line`."""
     if name in _RUN_BY or name == "script":
-        argv = shlex.split(shell.expanded(line))
-        return _script(shell, [name, *argv] if name != "script" else argv, body)
+        words = shlex.split(shell.expanded(line))
+        return _script(shell, [name, *words] if name != "script" else words, body)
     command = _CELLS.get(name)
     if command is None:
         raise _no_such("Cell", name, line)
@@ -295,12 +295,43 @@ def _capture(shell: Shell, line: str, body: str) -> None:
         shell.user_ns[names[0]] = captured
 
 
-def _script(shell: Shell, argv: list[str], body: str) -> None:
-    code = shell.run_script(tuple(argv), body)
-    if code:
+def _script(shell: Shell, words: list[str], body: str) -> None:
+    given, argv = _script_options(words)
+    if given.bg:
+        process = shell.start_script(tuple(argv), body)
+        shell.user_ns.update({given.proc: process} if given.proc else {})
+        return
+    taken: Dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        if given.out:
+            taken[given.out] = stack.enter_context(_taking(contextlib.redirect_stdout))
+        if given.err:
+            taken[given.err] = stack.enter_context(_taking(contextlib.redirect_stderr))
+        code = shell.run_script(tuple(argv), body)
+    shell.user_ns.update({name: text.getvalue() for name, text in taken.items()})
+    if code and not given.no_raise_error:
         import subprocess
 
         raise subprocess.CalledProcessError(code, argv)
+
+
+def _script_options(words: list[str]) -> tuple[Any, list[str]]:
+    """Return IPython's options of `%%script`, and the words that are the command."""
+    import argparse
+
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--out", "--err", "--proc"):
+        options.add_argument(name)
+    for name in ("--bg", "--no-raise-error"):
+        options.add_argument(name, action="store_true")
+    return options.parse_known_args(words)
+
+
+@contextlib.contextmanager
+def _taking(redirect: Any) -> Any:
+    text = io.StringIO()
+    with redirect(text):
+        yield text
 
 
 def _shown_as(kind: Any) -> Callable[[Shell, str, str], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 
 from . import magics
 
@@ -83,15 +84,28 @@ class Shell:
 
     def run_script(self, argv: Tuple[str, ...], text: str = "") -> int:
         """Run a program; what it prints goes where `print` goes."""
-        taken = sys.stdout is not sys.__stdout__
-        pipe = subprocess.PIPE if taken else None
+        pipes = {
+            "stdout": subprocess.PIPE if sys.stdout is not sys.__stdout__ else None,
+            "stderr": subprocess.PIPE if sys.stderr is not sys.__stderr__ else None,
+        }
         given: Any = {"input": text.encode()} if text else {"stdin": subprocess.DEVNULL}
-        done = _run(argv, stdout=pipe, stderr=pipe, **given)
-        if taken:
-            sys.stdout.write(done.stdout.decode("utf-8", "replace"))
-            sys.stderr.write(done.stderr.decode("utf-8", "replace"))
+        done = _run(argv, **pipes, **given)
+        for stream, taken in ((sys.stdout, done.stdout), (sys.stderr, done.stderr)):
+            if taken:
+                stream.write(taken.decode("utf-8", "replace"))
         self.user_ns["_exit_code"] = done.returncode
         return int(done.returncode)
+
+    def start_script(self, argv: Tuple[str, ...], text: str) -> Any:
+        """Start a program that goes on beside the cells; nobody reads its output."""
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(text.encode())
+            stdin.seek(0)
+            none = subprocess.DEVNULL
+            started = _run(
+                argv, by=subprocess.Popen, stdin=stdin, stdout=none, stderr=none
+            )
+        return started
 
     def pinfo(self, asked: str) -> None:
         """Print how a thing is called, and its documentation; with `?`, its source."""
@@ -133,12 +147,12 @@ class Shell:
         return _NAMED.sub(known, command)
 
 
-def _run(argv: Tuple[str, ...], **options: Any) -> Any:
+def _run(argv: Tuple[str, ...], *, by: Any = subprocess.run, **options: Any) -> Any:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     try:
-        return subprocess.run(argv, **options)  # noqa: S603 - the program's own words
+        return by(argv, **options)
     except FileNotFoundError:
         if argv[0] != "bash":
             raise magics.UsageError("there is no %s here" % argv[0]) from None
-        return subprocess.run(("sh", *argv[1:]), **options)  # noqa: S603
+        return by(("sh", *argv[1:]), **options)
