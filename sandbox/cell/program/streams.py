@@ -54,7 +54,10 @@ def open_all() -> None:
 def open_stdin() -> None:
     """Set up `sys.stdin`, with nothing of it read yet."""
     raw = io.BufferedReader(_file(0, "<stdin>", "r"))
-    stream: Any = io.TextIOWrapper(raw, encoding="utf-8", errors="surrogateescape")
+    # As Python's own: a carriage return of the input stays one.
+    stream: Any = io.TextIOWrapper(
+        raw, encoding="utf-8", errors="surrogateescape", newline="\n"
+    )
     stream.mode = "r"
     sys.__dict__.update(stdin=stream, __stdin__=stream)
 

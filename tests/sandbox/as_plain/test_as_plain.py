@@ -18,7 +18,7 @@ from .doors import ARTIFACTS, DOORS, ON_BACKENDS, Case, Door, plainly
 
 pytestmark = pytest.mark.anyio
 
-STDIN = b"first\n\xc3\xa4\nlast"
+STDIN = b"first\n\xc3\xa4\r\nlast"
 PROGRAMS: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("programs.toml").read_text()
 )
