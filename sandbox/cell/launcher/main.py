@@ -424,6 +424,7 @@ def _warm_up(renews: str, confined: str) -> None:
     # Programs get this from `site`; .pth files must not run in the launcher.
     sys.path += [path for path in site.getsitepackages() if os.path.isdir(path)]
     site.setquit()
+    site.setcopyright()
     site.sethelper()
     seccomp.prepared(not confined, renews, confined)
     if renews:
