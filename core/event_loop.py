@@ -1,4 +1,4 @@
-"""Work that leaves room for others on the event loop, and errors of its tasks.
+"""Work that leaves room for others on the event loop, and calls to another loop.
 
 To read a call of some megabytes takes a second where rules look at its texts. A thread
 does it, in steps of some milliseconds: between two of them the event loop goes on.
@@ -6,7 +6,7 @@ does it, in steps of some milliseconds: between two of them the event loop goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -14,7 +14,10 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+from anyio.from_thread import BlockingPortal
 from anyio.lowlevel import RunVar
+
+from .errors import InvalidInputError
 
 LARGE = 65_536
 """Characters of texts and names, to which each value adds 64, and each digit of a large
@@ -80,6 +83,26 @@ async def beside_loop(agent_id: str, work: Callable[[], _R]) -> _R:
     if turn is None:
         turn = turns[agent_id] = anyio.CapacityLimiter(1)
     return await anyio.to_thread.run_sync(work, limiter=turn)
+
+
+def wait_for(portal: BlockingPortal, call: Callable[[], Awaitable[_R]]) -> _R:
+    """Return the result of a call on a portal's event loop; Ctrl-C cancels the call.
+
+    Raises:
+        InvalidInputError: The portal has ended, or its own event loop would wait.
+    """
+    try:
+        future = portal.start_task_soon(call)
+    except RuntimeError as error:
+        raise InvalidInputError(
+            "it was called after its `with` block, or on its own event loop",
+            hint="call it inside the block, and in a tool from a plain function",
+        ) from error
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
 
 
 @contextmanager

@@ -14,6 +14,8 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
+from toolcell.core.event_loop import wait_for
+
 from .config.settings import SandboxConfig
 from .manager import SandboxManager
 from .results.result import ExecutionResult
@@ -104,12 +106,7 @@ class SyncSession:
         return self._wait(partial(self._session.download, target, path))
 
     def _wait(self, call: Callable[[], Awaitable[T]]) -> T:
-        future = self._portal.start_task_soon(call)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return wait_for(self._portal, call)
 
 
 @contextmanager

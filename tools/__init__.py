@@ -1,6 +1,7 @@
 """Tools, their registry, and the executors that call them."""
 
 from .code.executor import CodeExecutor
+from .code.synchronous import open_code_executor
 from .definition.context import ToolContext
 from .definition.json_schema_tool import JSONSchemaTool
 from .definition.tool import FunctionTool, Tool, tool
@@ -55,6 +56,7 @@ __all__ = [
     "ToolExecutionRecord",
     "ToolExecutor",
     "ToolRegistry",
+    "open_code_executor",
     "to_anthropic",
     "to_mcp",
     "to_openai",

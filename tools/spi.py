@@ -4,6 +4,7 @@ from .code.executor import CodeResult
 from .code.program_calls import ProgramCall, is_nested_call
 from .code.session_ends import SessionEnds, SQLiteSessionEnds
 from .code.sessions import CodeSession, CodeSessions, SessionEnd
+from .code.synchronous import SyncCodeExecutor
 from .conformance import check_checkpointer, check_model, check_tool
 from .definition.context import ArtifactSink, Progress
 from .definition.options import ToolOptions
@@ -67,6 +68,7 @@ __all__ = [
     "SessionEnd",
     "SessionEnds",
     "Snapshot",
+    "SyncCodeExecutor",
     "ToolOptions",
     "USER_ASK",
     "UsageHour",

@@ -246,7 +246,8 @@ def test_the_readme_shows_first_what_a_reader_wants() -> None:
     assert len(text.splitlines()) <= README_LINES
     assert len([line for line in first.lines if line]) <= 6
     assert "docs/images/chart.png" in text
-    assert "ActionGuard" in str(combined.lines)
+    assert "AgentPolicy" in str(combined.lines)
+    assert len([line for line in combined.lines if line]) <= 14
     assert combined.output, "what the guard refuses is seen"
     assert text.index("Does not protect") < text.index("## Try it")
     assert _OURS.search(command.text)

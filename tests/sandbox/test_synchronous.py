@@ -64,7 +64,7 @@ def test_a_session_keeps_variables_and_files(tmp_path: Path) -> None:
         assert session.download(tmp_path / "out") == 3
 
     assert (tmp_path / "out" / "out").read_text() == "kept"
-    with pytest.raises(Exception, match="portal is not running"):
+    with pytest.raises(InvalidInputError, match="on its own event loop"):
         session.run("total")
 
 
