@@ -18,14 +18,14 @@ from toolcell.core.secrets import read_secret
 
 from ..operator.checks import OperatorChecks, open_checks
 from ..operator.event_bus import Events
+from ..operator.people import People, Person
+from ..operator.people_file import PeopleFile
+from ..operator.vouching import Vouching
 from ..runtime.sources import Sources
 from .accounts.oidc import OIDC
 from .accounts.passkeys import Passkeys
-from .accounts.people import People, Person
-from .accounts.people_file import PeopleFile
 from .accounts.rights import Rights
 from .accounts.sessions import Failures, Sessions
-from .accounts.vouching import Vouching
 from .routes import TABLE
 from .web.gate import Gate
 from .web.templating import make_templates

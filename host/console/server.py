@@ -10,9 +10,9 @@ from toolcell.core import ConfigError
 from ..config.host_config import HostConfig
 from ..http.serving import host_and_port, listen, serving
 from ..operator.event_bus import Events
+from ..operator.people import FIRST_LINK_SECONDS, People
+from ..operator.people_file import open_people
 from ..runtime.sources import Sources
-from .accounts.people import FIRST_LINK_SECONDS, People
-from .accounts.people_file import open_people
 from .app import open_app
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")

@@ -22,9 +22,9 @@ from toolcell.core.storage.sqlite import FORMAT
 from toolcell.flow import END, START, Flow, Graph, SQLiteCheckpointer, interrupt
 from toolcell.guard import ApprovalStore, SQLiteStore, verify_audit
 from toolcell.host import Host, HostConfig
-from toolcell.host.console.accounts.people_file import PeopleFile
 from toolcell.host.http.tokens import TokenStore
 from toolcell.host.operator.audit_anchors import HeadFile
+from toolcell.host.operator.people_file import PeopleFile
 from toolcell.host.operator.pictures import Pictures
 from toolcell.host.runtime.backup import MANIFEST, back_up, restore
 from toolcell.host.webhooks.queue import MessageQueue
@@ -46,7 +46,7 @@ FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "sessions.db": ("tools/stores/sqlite_file.py", SQLiteSessionEnds),
     "flows.db": ("flow/stores/sqlite.py", SQLiteCheckpointer),
     "tokens.db": ("host/http/tokens.py", TokenStore),
-    "people.db": ("host/console/accounts/people_file.py", PeopleFile),
+    "people.db": ("host/operator/people_file.py", PeopleFile),
     "heads.db": ("host/operator/audit_anchors.py", HeadFile),
     "pictures.db": (
         "host/operator/pictures.py",

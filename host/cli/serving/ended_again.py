@@ -8,9 +8,14 @@ from typing import Literal, NamedTuple
 from toolcell.guard import ApprovalStore
 
 from ...config.host_config import HostConfig
-from ...console.accounts import restored
-from ...console.accounts.people_file import PEOPLE_FILE, PeopleFile, open_people
 from ...http.tokens import TOKENS_FILE, open_tokens
+from ...operator.people_file import PEOPLE_FILE, PeopleFile, open_people
+from ...operator.restored_people import (
+    drop_passkeys,
+    drop_person,
+    end_sessions,
+    narrow_rights,
+)
 from ...runtime.assembly import APPROVALS_FILE, open_approval_store
 from .last_log import Act
 
@@ -56,7 +61,7 @@ def _people(config: HostConfig, acts: list[Act]) -> Iterator[Ended]:
     if not config.state.has(PEOPLE_FILE):
         return
     with open_people(config) as file, file.transaction():
-        restored.end_sessions(file)
+        end_sessions(file)
         for act in acts:
             yield from _person(file, act)
 
@@ -64,13 +69,11 @@ def _people(config: HostConfig, acts: list[Act]) -> Iterator[Ended]:
 def _person(file: PeopleFile, act: Act) -> Iterator[Ended]:
     person = act.person
     match act.event:
-        case "person_removed" if restored.drop_person(file, person):
+        case "person_removed" if drop_person(file, person):
             yield Ended("person", person)
-        case "person_changed" if restored.narrow_rights(
-            file, person, act.role, act.agents
-        ):
+        case "person_changed" if narrow_rights(file, person, act.role, act.agents):
             yield Ended("rights", person)
-        case "passkey_removed" if restored.drop_passkeys(file, person, act.passkey):
+        case "passkey_removed" if drop_passkeys(file, person, act.passkey):
             yield Ended("passkey", person)
         case _:
             pass

@@ -13,7 +13,7 @@ from pydantic import BaseModel, JsonValue
 from toolcell.core import AuditError, ConfigError
 from toolcell.guard import audit_parts
 
-from ...console.accounts.people import Role
+from ...operator.people import Role
 
 _SUBJECTS = {
     "token_revoked": "id",

@@ -7,9 +7,9 @@ from time import time
 from typing import Literal, NamedTuple
 
 from ...config.host_config import HostConfig
-from ...console.accounts.people import People
-from ...console.accounts.people_file import PEOPLE_FILE, open_people
 from ...http.tokens import TOKENS_FILE, open_tokens
+from ...operator.people import People
+from ...operator.people_file import PEOPLE_FILE, open_people
 from ...runtime.assembly import APPROVALS_FILE, open_approval_store
 
 

@@ -1,1 +1,1 @@
-"""The identities of people: accounts, passkeys, sessions, rights, and OIDC."""
+"""Proof of who people are: passkeys, OIDC, sessions, and what follows for rights."""

@@ -28,7 +28,7 @@ from webauthn.helpers.structs import (
 from toolcell.core import InvalidInputError
 from toolcell.core.text.strict_json import read_json
 
-from .people import Passkey, People
+from ...operator.people import Passkey, People
 
 CHALLENGE_SECONDS = 300.0
 """Seconds that a person has to answer a challenge. When it is reached the proof is

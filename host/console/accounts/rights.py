@@ -18,10 +18,10 @@ from toolcell.core import InvalidInputError
 from toolcell.guard import ApprovalRequest, Approvals, Approve
 from toolcell.guard.spi import ApprovalReply
 
-from .people import People, Person, Role
-from .people_file import PeopleFile
+from ...operator.people import People, Person, Role
+from ...operator.people_file import PeopleFile
+from ...operator.vouching import Vouching
 from .sessions import LoginSession, Sessions
-from .vouching import Vouching
 
 BY_CONFIGURATION = "[console.oidc]"
 """The name in records for the configuration, which withdraws what people had approved

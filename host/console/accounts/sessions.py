@@ -9,8 +9,8 @@ import secrets
 from dataclasses import dataclass, replace
 
 from ...config.state_file import secret_hash
-from .people import People, Person
-from .people_file import PeopleFile
+from ...operator.people import People, Person
+from ...operator.people_file import PeopleFile
 
 FRESH_SECONDS = 300.0
 """Seconds after a touch of the passkey in which acts that need one are accepted."""

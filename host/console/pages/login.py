@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from toolcell.core import InvalidInputError, ToolcellError
 
-from ..accounts.people import PasskeyLink, check_name
+from ...operator.people import PasskeyLink, check_name
 from ..web.gate import cookie_name
 from ..web.visit import ActionRefusedError, Visit, touch_purpose
 

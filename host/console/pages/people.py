@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
 
-from ..accounts.people import (
+from ...operator.people import (
     INVITATION_SECONDS,
     ROLES,
     Passkey,
@@ -17,8 +17,8 @@ from ..accounts.people import (
     Role,
     check_name,
 )
+from ...operator.vouching import Vouched
 from ..accounts.sessions import LoginSession
-from ..accounts.vouching import Vouched
 from ..web.visit import ActionRefusedError, Visit
 
 

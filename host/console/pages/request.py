@@ -13,7 +13,7 @@ from toolcell.core.event_loop import beside_loop
 from toolcell.guard import ApprovalRequest, Approve, Grant, Reject
 from toolcell.guard.spi import ApprovalRecord
 
-from ..accounts.people import Role
+from ...operator.people import Role
 from ..web.visit import ActionRefusedError, Visit, read_arguments
 from .differences import differences
 from .shown import show_request

@@ -29,13 +29,13 @@ from toolcell.core.text.strict_json import read_json
 
 from ...operator.checks import OperatorChecks
 from ...operator.event_bus import OPERATORS, Events
+from ...operator.people import People, Person, Role
+from ...operator.vouching import Vouching
 from ...runtime.sources import Sources
 from ..accounts.oidc import OIDC
 from ..accounts.passkeys import Passkeys
-from ..accounts.people import People, Person, Role
 from ..accounts.rights import Rights
 from ..accounts.sessions import Failures, LoginSession, Sessions
-from ..accounts.vouching import Vouching
 from .gate import Admitted, Form, cookie_name
 
 _log = logging.getLogger("toolcell.host")

@@ -17,9 +17,9 @@ import pytest
 
 from toolcell.guard import ApprovalStore, Approve, AuditLog, Grant, Reject
 from toolcell.guard.spi import Rule
-from toolcell.host.console.accounts.people import Passkey, People, Person, Role
-from toolcell.host.console.accounts.people_file import PeopleFile
 from toolcell.host.console.accounts.sessions import Sessions
+from toolcell.host.operator.people import Passkey, People, Person, Role
+from toolcell.host.operator.people_file import PeopleFile
 from toolcell.host.terminal.user_name import account_name
 
 from ...conftest import run_apart

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from toolcell.host.console.accounts.people_file import PEOPLE_FILE
+from toolcell.host.operator.people_file import PEOPLE_FILE
 from toolcell.host.terminal.user_name import account_name
 
 from ...support.console.served import configured, served

@@ -8,12 +8,12 @@ import httpx2
 import pytest
 
 from toolcell.host import Host
-from toolcell.host.console.accounts.people import People, Person
-from toolcell.host.console.accounts.people_file import PEOPLE_FILE, PeopleFile
 from toolcell.host.console.accounts.sessions import Sessions
 from toolcell.host.console.app import open_app
 from toolcell.host.console.web.gate import cookie_name
 from toolcell.host.operator.event_bus import open_events
+from toolcell.host.operator.people import People, Person
+from toolcell.host.operator.people_file import PEOPLE_FILE, PeopleFile
 from toolcell.host.runtime.sources import open_sources
 
 from ...support.console.served import configured, note

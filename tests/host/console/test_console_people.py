@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from toolcell.core import InvalidInputError, StoreUnavailableError
-from toolcell.host.console.accounts.people import Passkey, People
-from toolcell.host.console.accounts.people_file import PeopleFile
 from toolcell.host.console.accounts.sessions import MAX_FAILURES, Failures, Sessions
+from toolcell.host.operator.people import Passkey, People
+from toolcell.host.operator.people_file import PeopleFile
 
 NOW = 1_800_000_000.0
 

@@ -23,10 +23,10 @@ from toolcell.guard import (
     AuditLog,
     Grant,
 )
-from toolcell.host.console.accounts.people import Person, Role
-from toolcell.host.console.accounts.people_file import PeopleFile
 from toolcell.host.console.accounts.rights import Rights
 from toolcell.host.console.accounts.sessions import LoginSession, Sessions
+from toolcell.host.operator.people import Person, Role
+from toolcell.host.operator.people_file import PeopleFile
 
 from ...support.concurrent_processes import all_at_once, start
 from ...support.guard.desk import Desk
@@ -271,7 +271,7 @@ import sys, anyio
 from pathlib import Path
 from toolcell.core import InvalidInputError
 from toolcell.guard import Approvals, ApprovalStore, Approve
-from toolcell.host.console.accounts.people_file import PeopleFile
+from toolcell.host.operator.people_file import PeopleFile
 from toolcell.host.console.accounts.rights import Rights
 from toolcell.host.console.accounts.sessions import Sessions
 from toolcell.guard.approvals import store
@@ -319,7 +319,7 @@ DIE = """
 import os, signal, sys, anyio
 from pathlib import Path
 from toolcell.guard import Approvals, ApprovalStore
-from toolcell.host.console.accounts.people_file import PeopleFile
+from toolcell.host.operator.people_file import PeopleFile
 from toolcell.host.console.accounts.rights import Rights
 from toolcell.host.console.accounts.sessions import Sessions
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import httpx2
 
-from toolcell.host.console.accounts.people import Role
+from toolcell.host.operator.people import Role
 
 from .served import Service
 

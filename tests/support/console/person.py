@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 
 from toolcell.guard import ApprovalRequest
-from toolcell.host.console.accounts.people import Role
+from toolcell.host.operator.people import Role
 
 from .served import Service
 

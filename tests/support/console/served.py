@@ -18,13 +18,13 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from toolcell.core import InvalidInputError, ToolResult
 from toolcell.guard import ApprovalRequest, Reject
 from toolcell.host import Host, HostConfig
-from toolcell.host.console.accounts.people import People, Person, Role
-from toolcell.host.console.accounts.people_file import PEOPLE_FILE, PeopleFile
 from toolcell.host.console.accounts.sessions import Sessions
 from toolcell.host.console.app import open_app
 from toolcell.host.console.web.gate import cookie_name
 from toolcell.host.http.serving import listen, serving
 from toolcell.host.operator.event_bus import open_events
+from toolcell.host.operator.people import People, Person, Role
+from toolcell.host.operator.people_file import PEOPLE_FILE, PeopleFile
 from toolcell.host.runtime.sources import sources_of
 from toolcell.tools import RunContext, tool
 

@@ -12,8 +12,8 @@ import pytest
 from selenium.webdriver import Keys
 
 from toolcell.guard import ShownRequest
-from toolcell.host.console.accounts.people import Role
 from toolcell.host.console.pages.shown import show_request
+from toolcell.host.operator.people import Role
 from toolcell.host.runtime.sources import sources_of
 
 from ....support.console.browser import Browser, browser

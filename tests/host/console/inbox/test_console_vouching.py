@@ -11,10 +11,10 @@ import httpx2
 import pytest
 
 from toolcell.core import InvalidInputError
-from toolcell.host.console.accounts.people import Passkey, People
-from toolcell.host.console.accounts.people_file import PeopleFile
 from toolcell.host.console.accounts.sessions import MAX_FAILURES
-from toolcell.host.console.accounts.vouching import (
+from toolcell.host.operator.people import Passkey, People
+from toolcell.host.operator.people_file import PeopleFile
+from toolcell.host.operator.vouching import (
     MARK_SECONDS,
     Vouched,
     Vouching,

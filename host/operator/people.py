@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from toolcell.core import InvalidInputError
 
-from ...config.state_file import secret_hash
+from ..config.state_file import secret_hash
 from .people_file import PeopleFile
 from .vouching import Vouched, Vouching
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import time
 
-from ...config.host_config import HostConfig
-from ...config.state_file import StateFile, open_state_file
+from ..config.host_config import HostConfig
+from ..config.state_file import StateFile, open_state_file
 
 PEOPLE_FILE = "people.db"
 
