@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from toolcell.core import ConfigError
-
-from ..config.host_config import HostConfig
-from ..http.serving import host_and_port, listen, serving
+from ..http.serving import listen, serving
 from ..operator.event_bus import Events
-from ..operator.people import FIRST_LINK_SECONDS, People
+from ..operator.people import People
 from ..operator.people_file import open_people
+from ..runtime.admin_links import admin_link, console_origin
 from ..runtime.sources import Sources
 from .app import open_app
-
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @asynccontextmanager
@@ -38,9 +34,9 @@ async def serve_console(
     """
     config = sources.config
     with open_people(config) as file, listen(address) as socket:
-        origin = _origin(config, *socket.getsockname()[:2])
+        origin = console_origin(config, *socket.getsockname()[:2])
         people = People(file)
-        link = None if people.has_admin() else _link(people, origin)
+        link = None if people.has_admin() else admin_link(people, origin)
         async with (
             open_app(sources, file, origin, events) as app,
             serving(
@@ -51,46 +47,3 @@ async def serve_console(
             ),
         ):
             yield origin, link
-
-
-def link_of_new_admin(config: HostConfig, address: str) -> str:
-    """Return a one-time link for a new admin; it is good on this machine.
-
-    Args:
-        config: The configuration of the console, which may run.
-        address: Where it is or will be served, `HOST:PORT`.
-
-    Raises:
-        ConfigError: Nobody reaches the address, or there is no place for people.
-    """
-    name, port = host_and_port(address)
-    if not port and config.console.public_url is None:
-        raise ConfigError(
-            "a link needs the port of the console",
-            hint="give --address as the console that runs has it",
-        )
-    origin = _origin(config, name, port)
-    with open_people(config) as file:
-        return _link(People(file), origin)
-
-
-def _link(people: People, origin: str) -> str:
-    code = people.make_link(role="admin", seconds=FIRST_LINK_SECONDS, local=True)
-    return f"{origin}/join/{code}"
-
-
-def _origin(config: HostConfig, name: str, port: int) -> str:
-    """Return the address that people open.
-
-    Raises:
-        ConfigError: Others reach it, and nothing says by which name.
-    """
-    url = config.console.public_url
-    if url is not None:
-        return url
-    if name not in _LOOPBACK:
-        raise ConfigError(
-            "others would reach the console without TLS",
-            hint="serve it on 127.0.0.1 behind a proxy, and set console.public_url",
-        )
-    return f"http://localhost:{port}"

@@ -183,7 +183,7 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-async def serve_stdio(host: Host, agent_id: str) -> None:
+async def serve_client(host: Host, agent_id: str) -> None:
     """Serve the client at standard input and output until it leaves.
 
     SIGTERM and SIGINT end it, too, after the calls that run.

@@ -1,1 +1,1 @@
-"""The views and actions of people and clients at a host that runs, without HTTP."""
+"""People, and their views and actions at a host that runs, without HTTP."""

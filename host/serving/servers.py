@@ -137,6 +137,13 @@ async def serve_host(
         events.close()
 
 
+async def serve_stdio(host: Host, agent_id: str) -> None:
+    """Serve MCP on standard input and output, as one agent, until the input ends."""
+    from ..mcp.stdio import serve_client
+
+    await serve_client(host, agent_id)
+
+
 async def serve_console_alone(
     sources: Sources, address: str, on_console: OnConsole
 ) -> None:

@@ -195,7 +195,7 @@ def test_imports_go_down() -> None:
     assert up == set()
 
 
-def test_servers_of_a_host_know_nothing_of_each_other() -> None:
+def test_servers_and_the_command_line_know_nothing_of_each_other() -> None:
     """What two of them need is in `host/http` or `host/operator`."""
     found = {
         (source, target)
@@ -203,7 +203,7 @@ def test_servers_of_a_host_know_nothing_of_each_other() -> None:
         for target in targets
         if (server := server_of(target)) is not None
         and server_of(source) != server
-        and not source.startswith(("host.serving.", "host.cli.serving."))
+        and not source.startswith("host.serving.")
     }
 
     assert found == set()

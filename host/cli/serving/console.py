@@ -55,7 +55,7 @@ def console(
 
 async def _invite(settings: HostConfig, address: str, as_json: bool) -> None:
     """Print a link for an admin of the console at an address, which may run."""
-    from ...console.server import link_of_new_admin
+    from ...runtime.admin_links import link_of_new_admin
     from ..base.audit_event import record_event
 
     link = link_of_new_admin(settings, address)

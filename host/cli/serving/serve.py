@@ -143,8 +143,8 @@ def _check_console(*, beside_http: bool) -> None:
 
 async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -> None:
     from ...http.metrics import serve_metrics
-    from ...mcp.stdio import serve_stdio
     from ...runtime.policy_reload import open_watched
+    from ...serving.servers import serve_stdio
 
     if agent_id is None:
         raise ConfigError(
