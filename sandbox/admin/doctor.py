@@ -26,7 +26,6 @@ from . import kernel_helpers
 
 _CGROUP_FIX = "systemd-run --user --scope -p Delegate=yes toolcell ..., or run as root"
 _DOCKER_FIX = "install and start Docker, or set DOCKER_HOST"
-_PROC_FIX = "in a container: --security-opt systempaths=unconfined"
 _TIMED_CELLS = 3
 _TIMED_SECONDS = 0.1
 _USUAL_POOL = 8
@@ -223,7 +222,7 @@ async def _subprocess_checks(config: SandboxConfig) -> _Findings:
             pool,
         ]
         if level != "namespaces":
-            checks.append(_weaker_level(level, backend.notices, namespaces))
+            checks.append(_weaker_level(level, backend.notices))
             checks.append(_shared_memory())
         return checks, level
     finally:
@@ -252,15 +251,12 @@ async def _try_cells(
     return layers, _pool_check(backend, config, statistics.median(seconds))
 
 
-def _weaker_level(
-    level: str, notices: Sequence[str], namespaces: list[DoctorCheck]
-) -> DoctorCheck:
-    fixes = [check.fix for check in namespaces if check.fix]
+def _weaker_level(level: str, notices: Sequence[str]) -> DoctorCheck:
     return DoctorCheck(
         name="subprocess level",
         ok=False,
         detail="; ".join(notices) or level,
-        fix=fixes[0] if fixes else _PROC_FIX,
+        fix=NAMESPACES_FIX,
     )
 
 

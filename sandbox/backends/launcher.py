@@ -36,10 +36,11 @@ _KILL_SECONDS = 5.0
 NAMESPACES_FIX = (
     "for namespaces set user.max_user_namespaces=10000, on Ubuntu also "
     "kernel.apparmor_restrict_unprivileged_userns=0, or start the container with "
-    "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+    "--security-opt seccomp=unconfined --security-opt systempaths=unconfined "
+    "--security-opt apparmor=unconfined"
 )
 _HINTS = {
-    "unshare": NAMESPACES_FIX,
+    "namespaces": NAMESPACES_FIX,
     "Landlock": "for confined cells boot Linux 5.19 or newer (5.13 as root) with "
     "landlock among its security modules (lsm=landlock,...), and let a container's "
     "seccomp profile allow its calls",

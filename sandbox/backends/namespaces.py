@@ -137,12 +137,10 @@ class SubprocessBackend:
         except BaseException as error:
             await launcher.aclose()
             why = getattr(error, "details", {}).get("kernel", "")
-            if not why or self._setup.levels == ["confined"]:
-                raise
-            if "confined" not in self._setup.levels:
+            if not why or "confined: " in why or len(self._setup.levels) == 1:
                 raise
             # It failed in the midst of making namespaces, and cannot go back.
-            self._setup = self._setup._replace(refused=f"namespaces: {why}")
+            self._setup = self._setup._replace(refused=why)
             return await self._start_launcher()
         return launcher
 
@@ -150,6 +148,7 @@ class SubprocessBackend:
         """Remember the level of the cells, and what to tell about it."""
         self._level, self._has_network = found["level"], found["has_network"]
         if why := found["why"] or self._setup.refused:
+            why = f"{why}; `toolcell doctor` says what helps"
             self.notices = (f"{_CONFINED_NOTICE} ({why})",)
         elif gvisor.is_this_kernel():
             self.notices = (_GVISOR_NOTICE,)

@@ -20,7 +20,14 @@ from toolcell.sandbox.cell.kernel.bpf import (
 )
 
 NEW_LISTENER = 1 << 3
-SECCOMP = {"x86_64": 317, "aarch64": 277}
+SIOCSIFFLAGS = 0x8914
+CALLS = {
+    "x86_64": {"seccomp": 317, "mount": 165},
+    "aarch64": {"seccomp": 277, "mount": 40},
+}
+"""Numbers of the calls that cells may not make at all."""
+
+EACCES = 13
 
 LACKS = {
     "landlock": rule("landlock_create_ruleset", ENOSYS),
@@ -29,6 +36,8 @@ LACKS = {
     "user-maps": rule(
         "write", EPERM, within(2, len(f"{os.geteuid()} {os.geteuid()} 1"))
     ),
+    "mounts": rule("mount", EACCES),
+    "loopback": rule("ioctl", EPERM, within(1, SIOCSIFFLAGS)),
     "user-notification": rule("seccomp", EINVAL, outside(1, 0, mask=NEW_LISTENER)),
 }
 
@@ -37,7 +46,7 @@ if __name__ == "__main__":
     program, _ = seccomp.of_rules(
         machine,
         tuple(LACKS[layer] for layer in sys.argv[1].split(",")),
-        {"seccomp": SECCOMP[machine]},
+        CALLS[machine],
     )
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     # PR_SET_SECCOMP, SECCOMP_MODE_FILTER

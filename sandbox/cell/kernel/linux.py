@@ -205,7 +205,12 @@ def bring_up_loopback(settings: int) -> None:
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         # SIOCSIFFLAGS with IFF_UP | IFF_RUNNING
-        fcntl.ioctl(handle, 0x8914, struct.pack("16sH14x", b"lo", 0x41))
+        request = struct.pack("16sH14x", b"lo", 0x41)
+        try:
+            fcntl.ioctl(handle, 0x8914, request)
+        except OSError as error:
+            why = f"loopback interface: {error.strerror}"
+            raise OSError(error.errno, why) from None
     try:
         low_ports = os.open("ip_unprivileged_port_start", os.O_WRONLY, dir_fd=settings)
     except OSError:

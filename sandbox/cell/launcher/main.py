@@ -58,6 +58,11 @@ _HOST_MS = 1000
 _NEXT_MS = 2
 """Time for the host to ask for another cell, or to close, once a cell has ended."""
 
+_GO, _GO_AND_TELL = b"!", b"?"
+"""What a cell is told to begin by; one of them asks if it could finish its walls."""
+
+_FINISHED = "!"
+
 
 def main(control_fd: int) -> NoReturn:
     """Serve requests until the host closes the control socket."""
@@ -155,7 +160,10 @@ class Launcher:
         gc.collect()
         gc.freeze()
         # A machine that cannot make cells is found now, not at the first run.
-        self._prepared = self._prepare_cell(self._kind)
+        try:
+            self._prepared = self._first_cell()
+        except OSError as error:
+            raise OSError(_listed(why, f"{self._walls.level}: {error}")) from None
 
     def serve(self) -> None:
         wake_r, wake_w = os.pipe()
@@ -255,11 +263,12 @@ class Launcher:
         prepared.start.close()
         os.close(prepared.handle)
 
-    def _prepare_cell(self, kind: dict[str, Any]) -> PreparedCell:
+    def _prepare_cell(self, kind: dict[str, Any], begin: bytes = _GO) -> PreparedCell:
         """Make a cell ahead of need.
 
         Args:
             kind: Its `limits`, and the `settings` of its supervisor.
+            begin: What tells it to begin.
         """
         group = self._maker.make(kind["limits"]) if self._maker else None
         ours, theirs = socket.socketpair()
@@ -280,18 +289,29 @@ class Launcher:
                 group.add(pid)
                 group.close()
             self._walls.admit(pid)
-            ours.send(b"!")
+            ours.send(begin)
             return PreparedCell(_key(kind), pid, self._handles.open(pid), ours)
         except OSError:
             os.kill(pid, signal.SIGKILL)
             raise
+
+    def _first_cell(self) -> PreparedCell:
+        """Return a cell that has finished its walls. Raises OSError."""
+        cell = self._prepare_cell(self._kind, _GO_AND_TELL)
+        why = cell.start.recv(_MAX_REQUEST).decode()
+        if why == _FINISHED:
+            return cell
+        self._discard(cell)
+        self._remove_group(os.waitpid(cell.pid, 0)[0])
+        raise OSError(why or "it ended before its walls were finished")
 
     def _become_cell(
         self, kind: dict[str, Any], start: socket.socket, group: CellGroup | None
     ) -> NoReturn:
         """In the clone: finish the cell, wait for a channel, supervise it."""
         try:
-            if start.recv(1) != b"!":
+            begin = start.recv(1)
+            if not begin:
                 os._exit(70)
             files = group.files if group else {}
             why = ""
@@ -302,7 +322,9 @@ class Launcher:
                 settings, own = self._walls.finish(kind)
                 files.update(own)
             except OSError as error:
-                why = f"its walls were not finished: {error}"
+                why = f"its walls were not finished: {error.strerror or error}"
+            if begin == _GO_AND_TELL:
+                start.send((why or _FINISHED).encode())
             start, counters = _keep_only(start, files)
             process = Supervisor(counters, ready=True, adopts=True)
             if not why:
@@ -397,13 +419,20 @@ def _put_up(setup: dict[str, Any]) -> tuple[Walls, str]:
         MountError: A path of the host cannot be mounted.
         OSError: This machine gives none of those that were asked for.
     """
-    why: list[str] = []
+    why = ""
     for level in setup["levels"]:
         try:
-            return _walls(level, setup), "; ".join(why)
+            return _walls(level, setup), why
         except WallsRefusedError as error:
-            why.append(f"{level}: {error.strerror}")
-    raise OSError("; ".join(why))
+            why = _listed(why, f"{level}: {error.strerror}")
+        except OSError as error:
+            # It stopped midway, and this process cannot go back.
+            raise OSError(_listed(why, f"{level}: {error.strerror or error}")) from None
+    raise OSError(why)
+
+
+def _listed(*reasons: str) -> str:
+    return "; ".join(filter(None, reasons))
 
 
 def _walls(level: str, setup: dict[str, Any]) -> Walls:

@@ -226,6 +226,36 @@ def test_where_users_are_not_mapped_cells_are_confined_and_the_cause_is_said() -
         assert "kernel.apparmor_restrict_unprivileged_userns=0" in text
 
 
+@pytest.mark.parametrize(
+    ("layer", "cause"),
+    [
+        ("mounts", "mount /: Permission denied"),
+        ("loopback", "loopback interface: Operation not permitted"),
+    ],
+)
+def test_where_namespaces_give_no_rights_cells_are_confined(
+    layer: str, cause: str
+) -> None:
+    """As under AppArmor, which may refuse each act within them by itself."""
+    before = [*WITHOUT, layer]
+    kernel: Any = {"lacks": ":", "before": before, "as_user": USER}
+    done = without_namespaces("run", "-", stdin="print(1)", **kernel)
+    options = ("--isolation", "namespaces")
+    refused = without_namespaces("run", "-", *options, stdin="1", **kernel)
+    doctor = without_namespaces("doctor", "--json", stdin="", **kernel)
+
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert "confined isolation" in done.stderr
+    assert done.stderr.count(f"{cause}; `toolcell doctor` says what helps") == 1
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert cause in refused.stderr
+    report = json.loads(doctor.stdout)
+    assert report["level"] == "confined"
+    for text in (refused.stderr, report["summary"]):
+        assert "kernel.apparmor_restrict_unprivileged_userns=0" in text
+        assert "--security-opt apparmor=unconfined" in text
+
+
 def test_without_shared_memory_programs_run_and_doctor_names_it() -> None:
     """As in a container with `--ipc none`."""
     lock = (
