@@ -108,7 +108,7 @@ def test_inputs_are_json_or_text() -> None:
 def test_variables_and_processes_are_options() -> None:
     code = (
         "import os, time\nprint(time.localtime(0).tm_hour, os.environ['A'])\n"
-        "for n in range(5):\n    if os.fork() == 0: time.sleep(60)"
+        "for n in range(64):\n    if os.fork() == 0: time.sleep(60)"
     )
     options = ["--env", "TZ=Etc/GMT-5", "--env", "A=b=c", "--pids", "4"]
     done = toolcell("run", "-", *SUBPROCESS, *options, stdin=code.encode())
