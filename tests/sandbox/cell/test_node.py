@@ -23,7 +23,7 @@ from toolcell.sandbox import (
 from toolcell.sandbox.machine import host_cgroups
 from toolcell.sandbox.spi import OpaqueValue
 
-from ...conftest import SUBPROCESS, BackendRow
+from ...conftest import CONFINED, SUBPROCESS, BackendRow
 from ...support.cells.node_cells import node, options
 from ...support.toolcell_command import toolcell
 
@@ -204,15 +204,16 @@ async def test_memory_is_held_for_the_heap_and_beside_it(
     )
 
 
+@pytest.mark.parametrize("row", [SUBPROCESS, CONFINED], ids=lambda row: row.name)
 @pytest.mark.parametrize("code", [HEAP, BUFFERS], ids=["heap", "buffers"])
 async def test_memory_is_watched_where_there_is_no_cgroup(
-    monkeypatch: pytest.MonkeyPatch, code: str
+    monkeypatch: pytest.MonkeyPatch, code: str, row: BackendRow
 ) -> None:
     def refuse() -> dict[str, str]:
         raise OSError("no cgroups here")
 
     monkeypatch.setattr(host_cgroups, "create", refuse)
-    async with SandboxManager(SUBPROCESS.config(node=str(node()))) as manager:
+    async with SandboxManager(row.config(node=str(node()))) as manager:
         result = await js(manager, code)
         fine = await js(manager, "new Array(1e6).fill(0).length")
         python = await manager.run("x = bytearray(1 << 30)")
