@@ -249,8 +249,14 @@ class Launcher:
         return prepared
 
     def _take_prepared(self, kind: dict[str, Any]) -> PreparedCell:
+        # Another process of a cell that has died may keep its socket a while.
+        self._reap()
         prepared, self._prepared = self._prepared, None
-        if prepared is not None and prepared.key == _key(kind):
+        if (
+            prepared is not None
+            and prepared.pid in self._groups
+            and prepared.key == _key(kind)
+        ):
             return prepared
         if prepared is not None:
             self._discard(prepared)
