@@ -16,7 +16,7 @@ from harness.measure import Missing
 from baselines.programs import PYTHON, needs
 
 _ROOT = Path(__file__).parents[2]
-_FILES = ("pyproject.toml", "README.md", "LICENSE")
+_FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 @contextmanager

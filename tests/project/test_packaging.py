@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from trove_classifiers import classifiers
 
 from ..conftest import missing
-from ..support.paths import ROOT
+from ..support.paths import README, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
@@ -222,6 +222,11 @@ def test_the_metadata_is_what_an_index_accepts(sdist: Path) -> None:
     assert metadata.license_expression == "Apache-2.0"
     assert set(metadata.classifiers or ()) <= classifiers
     assert metadata.requires_python == SpecifierSet(">=3.11")
+    assert metadata.description is not None
+    targets = re.findall(r"\]\(([^)]*)\)|<img|(?:src|href)=", metadata.description)
+    assert [each for each in targets if "://" not in each] == [], "no file is there"
+    assert "the guard (`docs/guard.md`)" in metadata.description
+    assert metadata.description.count("```") == README.read_text().count("```")
 
 
 def test_every_package_is_listed() -> None:
