@@ -28,6 +28,9 @@ _WITHOUT_KEY = (
     "checked without a key: whoever can write the log can have rewritten all of it"
 )
 
+_SUBJECTS = ("id", "person", "approval_id", "grant_id", "ended")
+"""Fields that name what a record is about: a token, a person, a request, a grant."""
+
 audit = typer.Typer(
     help="Verify the audit log, and show its last records.", no_args_is_help=True
 )
@@ -163,6 +166,7 @@ def _outcome(record: dict[str, Any]) -> str:
     by = record.get("approver") or record.get("by") or record.get("caller")
     if record.get("event") == "approval_answered":
         parts = ["approved" if record.get("approved") else "rejected"]
+    parts[:0] = [record.get(name) for name in _SUBJECTS]
     parts.append(f"by {by}" if by else None)
     if version := record.get("version"):
         parts.append(f"version {version}")

@@ -56,6 +56,9 @@ def test_commands_tell_who_called_and_made_tokens(
     assert (made["agent_id"], made["operator"]) == ("a", "True")
     assert made["id"] == gone["id"] == token["id"]
     assert made["by"] == gone["by"] == account_name()
+    lines = command("audit", "tail", "--lines", "2").out.splitlines()
+    act = f"{token['id']} by {account_name()}"
+    assert [line.split("\t")[-1] for line in lines] == [act, act]
 
 
 @pytest.mark.promise("JC4")
