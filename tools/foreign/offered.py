@@ -87,11 +87,19 @@ class OfferedTools(Generic[D, T]):
         """Return why a tool is not the approved one any more; None: it is."""
         return self._changed.get(name)
 
-    def compare(self, listing: Listing[D]) -> None:
-        """Compare the server's list with the approved tools."""
+    def compare(
+        self, listing: Listing[D], go_on: Callable[[], None] = lambda: None
+    ) -> None:
+        """Compare the server's list with the approved tools.
+
+        Args:
+            listing: The list.
+            go_on: Called before each tool that is made of the first list; what it
+                raises ends that, and the next list is the first.
+        """
         if self.is_adopting:
+            self._adopt(listing.definitions, go_on)
             self.is_adopting = False
-            self._adopt(listing.definitions)
             self._unfit |= listing.refused
             self.left_out = listing.left_out
         before, self._changed = self._changed, {}
@@ -111,10 +119,13 @@ class OfferedTools(Generic[D, T]):
         if self._changed != before:
             _log.warning("tools of %s: %s", self._server, self._changed)
 
-    def _adopt(self, definitions: Mapping[str, D]) -> None:
+    def _adopt(
+        self, definitions: Mapping[str, D], go_on: Callable[[], None] = lambda: None
+    ) -> None:
         made: dict[str, T] = {}
         with shared_patterns():
             for name, definition in definitions.items():
+                go_on()
                 try:
                     made[name] = self._make(definition)
                 except ConfigError as error:

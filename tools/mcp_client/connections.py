@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +58,7 @@ class ServerConnections:
         self,
         name: str,
         server: MCPCommand | MCPEndpoint,
-        compare: Callable[[Listing[MCPDefinition]], None],
+        compare: Callable[[Listing[MCPDefinition]], Awaitable[None]],
         *,
         startup_seconds: float,
         max_message_bytes: int,
@@ -153,7 +153,7 @@ class ServerConnections:
         connection.is_stale = False
         try:
             with anyio.fail_after(self._startup_seconds):
-                self._compare(await connection.listing())
+                await self._compare(await connection.listing())
         except Exception as error:  # noqa: BLE001 - a new connection follows
             connection.ended.set()
             _log.info(
@@ -178,8 +178,9 @@ class ServerConnections:
                     async with connect(
                         server, cell, self._max_message_bytes, words, questions
                     ) as connection:
-                        self._compare(await connection.listing())
+                        listing = await connection.listing()
                         scope.deadline = math.inf
+                        await self._compare(listing)
                         is_open = True
                         task_status.started(connection)
                         await self._until_over(place, connection)

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import anyio
+from anyio import from_thread
 from pydantic import JsonValue
 
 from toolcell.core import ConfigError, ToolExecutionError, ToolTimeoutError
+from toolcell.core.event_loop import beside_loop
 
 from ..definition.context import ToolContext
 from ..definition.json_schema import build_validator
 from ..definition.json_schema_tool import JSONSchemaTool
 from ..definition.tool import Tool
-from ..foreign.definition import model_description, model_schema
+from ..foreign.definition import Listing, model_description, model_schema
 from ..foreign.offered import OfferedTools, check_prefix, offered_name
 from .command import MCPCommand
 from .connection import ServerConnection
@@ -170,7 +173,7 @@ class MCPToolset:
         self._connections = ServerConnections(
             name,
             server,
-            self._offered.compare,
+            self._compare,
             startup_seconds=startup_seconds,
             max_message_bytes=max_message_bytes,
             max_agents=max_agents if per_agent else None,
@@ -227,6 +230,14 @@ class MCPToolset:
     def _tool(self, definition: MCPDefinition) -> MCPTool:
         idempotent = definition.name in self._idempotent
         return MCPTool(self, definition, idempotent=idempotent)
+
+    async def _compare(self, listing: Listing[MCPDefinition]) -> None:
+        """Compare a list; to make tools of the first one takes milliseconds each."""
+        if not self._offered.is_adopting:
+            self._offered.compare(listing)
+            return
+        compare = partial(self._offered.compare, listing, from_thread.check_cancelled)
+        await beside_loop(f"the MCP server {self.name}", compare)
 
     async def _adopt_offers(self, connection: ServerConnection) -> None:
         for kind in KINDS:
