@@ -31,7 +31,16 @@ _turns: RunVar[WeakValueDictionary[str, anyio.CapacityLimiter]] = RunVar("large 
 
 def is_large(value: object) -> bool:
     """Return whether a JSON value is too large to be read on an event loop."""
-    room = LARGE
+    return room_beside(value, LARGE) < 0
+
+
+def room_beside(value: object, room: int) -> int:
+    """Return what a JSON value leaves of a room; below 0: the value is larger.
+
+    Args:
+        value: The value. No more of it is looked at than the room holds.
+        room: Characters of texts and names; values and digits count as for `LARGE`.
+    """
     found = [value]
     # What is found grows while it is read.
     for item in found:
@@ -42,15 +51,15 @@ def is_large(value: object) -> bool:
         elif isinstance(item, (dict, list)):
             room -= _VALUE * len(item)
             if room < 0:
-                return True
+                break
             if isinstance(item, list):
                 found += item
             else:
                 room -= sum(map(len, item))
                 found += item.values()
         if room < 0:
-            return True
-    return False
+            break
+    return room
 
 
 async def give_way() -> None:

@@ -66,17 +66,20 @@ class Listing(Generic[D]):
     left_out: int = 0
     """Tools beyond `MAX_TOOLS`."""
 
-    def add(self, name: str, make: Callable[[], D]) -> None:
-        """Add one tool, unless `make` raises ConfigError or the name is taken."""
+    def add(self, name: str, make: Callable[[], D]) -> D | None:
+        """Return one tool that was added.
+
+        None: `make` raised ConfigError, the name is taken, or there are too many.
+        """
         name = escaped(name, 128)
-        if not self._has_room(name):
-            return
-        try:
-            made = self.definitions[name] = make()
-            # Made here and kept, for lists are compared in one go.
-            _ = made.digest
-        except ConfigError as error:
-            self.refused[name] = error.message
+        if self._has_room(name):
+            try:
+                made = self.definitions[name] = make()
+            except ConfigError as error:
+                self.refused[name] = error.message
+            else:
+                return made
+        return None
 
     def refuse(self, name: str, reason: str) -> None:
         """Add what cannot be a tool."""
@@ -121,19 +124,24 @@ def checked_definition(
     return made
 
 
-def _check_names(schema: JsonValue, *, is_note: bool = False) -> None:
+def _check_names(schema: JsonValue) -> None:
     """Refuse names and values with hidden characters; in notes these are shown."""
-    if isinstance(schema, dict):
-        for key, value in schema.items():
-            _check_names(key)
-            _check_names(value, is_note=key in _NOTES)
-    elif isinstance(schema, list):
-        for item in schema:
-            _check_names(item)
-    elif isinstance(schema, str) and not is_note and has_hidden(schema):
-        raise ConfigError(
-            "a name or value in its schema has hidden characters", hint=_MEND
-        )
+    found: list[JsonValue] = [schema]
+    # What is found grows while it is read.
+    for item in found:
+        if isinstance(item, dict):
+            found += item
+            found += [
+                value
+                for key, value in item.items()
+                if not (key in _NOTES and isinstance(value, str))
+            ]
+        elif isinstance(item, list):
+            found += item
+        elif isinstance(item, str) and has_hidden(item):
+            raise ConfigError(
+                "a name or value in its schema has hidden characters", hint=_MEND
+            )
 
 
 def model_description(author: str, definition: ForeignDefinition) -> str:

@@ -18,12 +18,14 @@ from toolcell.core.text.install_hint import install_hint
 from toolcell.core.text.printable import escaped
 
 from ..definition.questions import AskUser
-from ..foreign.definition import Listing, unknown_outcome
+from ..foreign.definition import D, Listing, unknown_outcome
 from .command import MCPCommand
 from .definition import MCPDefinition, mcp_definition
 from .elicitation import CallQuestions, ServerQuestions, asks_in_vain
 from .http import LastErrorStatus, MCPEndpoint, open_endpoint
+from .kept_results import KeptResults
 from .last_words import LastWords
+from .list_parts import ListParts
 from .message_limits import ConnectionLost, MessageBudget, limit_messages
 from .odd_parts import SET_ASIDE
 from .offers import Kind, MCPOffer, mcp_offer, offer_name
@@ -57,6 +59,7 @@ class ServerConnection:
 
     client: Client
     budget: MessageBudget
+    parts: ListParts
     last_error: LastErrorStatus
     questions: ServerQuestions
     """The questions of the server to users."""
@@ -75,20 +78,27 @@ class ServerConnection:
         Raises:
             Exception: The server does not list them.
         """
-        cursor = None
         listing: Listing[MCPDefinition] = Listing()
-        for _ in range(MAX_PAGES):
-            page = await self.client.list_tools(cursor=cursor)
-            cursor = page.next_cursor
+        async for page in self._pages(self.client.list_tools):
             tools = [_listed_fields(tool) for tool in page.tools]
             for fields in [*tools, *(page.meta or {}).get(SET_ASIDE, [])]:
                 given = fields if isinstance(fields, dict) else {}
                 name = str(given.get("name", ""))
-                listing.add(name, functools.partial(mcp_definition, given))
-                await anyio.lowlevel.checkpoint()
+                await _add(listing, name, functools.partial(mcp_definition, given))
+        return listing
+
+    async def _pages(
+        self, ask: Callable[..., Awaitable[Any]]
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the pages of a list, large ones in parts."""
+        cursor, left = None, MAX_PAGES
+        while left:
+            page = await ask(cursor=cursor)
+            yield page
+            cursor = page.next_cursor
             if not cursor:
                 break
-        return listing
+            left -= not self.parts.is_own(cursor)
 
     async def offers(self, kind: Kind) -> Listing[MCPOffer]:
         """Return resources, templates or prompts as the server lists them now.
@@ -98,22 +108,21 @@ class ServerConnection:
         """
         able, method, members = self._lists(kind)
         listing: Listing[MCPOffer] = Listing()
-        cursor = None
-        for _ in range(MAX_PAGES if able else 0):
-            try:
-                page = await self._ask(f"the list of {members}", method(cursor=cursor))
-            except ToolExecutionError as error:
-                # Many servers have resources, and no list of templates.
-                if error.details.get("code") == _METHOD_NOT_FOUND:
-                    break
+        if not able:
+            return listing
+
+        def ask(cursor: str | None) -> Awaitable[Any]:
+            return self._ask(f"the list of {members}", method(cursor=cursor))
+
+        try:
+            async for page in self._pages(ask):
+                for member in page.model_dump()[members]:
+                    make = functools.partial(mcp_offer, kind, member)
+                    await _add(listing, offer_name(kind, member), make)
+        except ToolExecutionError as error:
+            # Many servers have resources, and no list of templates.
+            if error.details.get("code") != _METHOD_NOT_FOUND:
                 raise
-            for member in page.model_dump()[members]:
-                make = functools.partial(mcp_offer, kind, member)
-                listing.add(offer_name(kind, member), make)
-                await anyio.lowlevel.checkpoint()
-            cursor = page.next_cursor
-            if not cursor:
-                break
         return listing
 
     def _lists(self, kind: Kind) -> tuple[object, Callable[..., Awaitable[Any]], str]:
@@ -236,6 +245,16 @@ class ServerConnection:
             raise unknown_outcome(f"{name} answered what MCP does not know") from error
 
 
+async def _add(listing: Listing[D], name: str, make: Callable[[], D]) -> None:
+    """Add one definition to a list, in two steps of the loop."""
+    made = listing.add(name, make)
+    await anyio.lowlevel.checkpoint()
+    if made is not None:
+        # It is kept, for lists are compared in one go.
+        _ = made.digest
+        await anyio.lowlevel.checkpoint()
+
+
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     from mcp import types as mcp
@@ -334,10 +353,13 @@ async def connect(
             connection.is_stale = True
 
     last_error, budget = LastErrorStatus(), MessageBudget()
+    parts, kept = ListParts(), KeptResults()
     client = Client(
         limit_messages(
-            _transport(server, place, max_bytes, words, last_error),
+            _transport(server, place, max_bytes, words, last_error, kept),
             budget,
+            kept,
+            parts,
             lambda: connection.version,
         ),
         client_info=Implementation(name="toolcell", version="1"),
@@ -345,7 +367,7 @@ async def connect(
         elicitation_callback=questions.receive if questions.may_ask else None,
         cache=None,
     )
-    connection = ServerConnection(client, budget, last_error, questions)
+    connection = ServerConnection(client, budget, parts, last_error, questions)
     try:
         async with client, anyio.create_task_group() as tasks:
             connection.version = client.protocol_version
@@ -371,9 +393,10 @@ def _transport(
     max_bytes: int,
     words: LastWords,
     last_error: LastErrorStatus,
+    kept: KeptResults,
 ) -> AbstractAsyncContextManager[TransportStreams]:
     if not isinstance(server, MCPCommand):
-        return open_endpoint(server, max_bytes, last_error)
+        return open_endpoint(server, max_bytes, last_error, kept)
     if place is None:
         return open_on_host(server, max_bytes, words)
     from .confined import open_in_cell

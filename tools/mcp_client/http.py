@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from toolcell.core import ConfigError
 
 from .http_bodies import bounded_transport
+from .kept_results import KeptResults
 
 if TYPE_CHECKING:
     import httpx2
@@ -63,7 +64,10 @@ class LastErrorStatus:
 
 @asynccontextmanager
 async def open_endpoint(
-    server: MCPEndpoint, max_bytes: int, last_error: LastErrorStatus
+    server: MCPEndpoint,
+    max_bytes: int,
+    last_error: LastErrorStatus,
+    kept: KeptResults,
 ) -> AsyncGenerator[TransportStreams, None]:
     """Open a client of the server; its messages come and go over the streams.
 
@@ -71,13 +75,14 @@ async def open_endpoint(
         server: The address and headers.
         max_bytes: Bytes of one message. When it is reached its call fails.
         last_error: Remembers error statuses.
+        kept: Has the large results, which the messages are without.
     """
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
     async with (
         httpx2.AsyncClient(
-            transport=bounded_transport(max_bytes),
+            transport=bounded_transport(max_bytes, kept),
             # A packed answer could be any size once unpacked.
             headers={**server.headers, "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(_CONNECT_SECONDS, read=IDLE_SECONDS),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from toolcell.core.text.json_size import count_values
 
+from .kept_results import KeptResults
 from .message_limits import MESSAGE_VALUES, Pace
 
 if TYPE_CHECKING:
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 
 
-def bounded_transport(max_bytes: int) -> httpx2.AsyncBaseTransport:
+def bounded_transport(max_bytes: int, kept: KeptResults) -> httpx2.AsyncBaseTransport:
     """Return a transport that passes on whole messages of a bounded size alone.
 
     A body that is one message, and each event of a stream, has at most `max_bytes`
     bytes and `MESSAGE_VALUES` values. When one of them is exceeded the answer ends
     with an error and nothing of that message is passed on. A stream of events itself
     lasts as long as the connection.
+
+    Args:
+        max_bytes: Bytes of one message.
+        kept: Takes large results out of the messages.
     """
     import httpx2
 
@@ -39,20 +44,24 @@ def bounded_transport(max_bytes: int) -> httpx2.AsyncBaseTransport:
             response.headers.pop("content-encoding", None)
             is_stream = kind.startswith("text/event-stream")
             read = read_events if is_stream else read_message
-            response.stream = _body(response.stream, read, max_bytes, pace)
+            pieces = read(response.stream, max_bytes, pace)
+            keep = kept.keep_of_event if is_stream else kept.keep
+            response.stream = _body(response.stream, pieces, keep)
             return response
 
     return Transport(trust_env=False)
 
 
-def _body(inner: Any, read: Any, max_bytes: int, pace: Pace) -> httpx2.AsyncByteStream:
+def _body(
+    inner: Any, pieces: AsyncIterator[bytes], keep: Callable[[bytes], bytes]
+) -> httpx2.AsyncByteStream:
     import httpx2
 
     class Body(httpx2.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             try:
-                async for piece in read(inner, max_bytes, pace):
-                    yield piece
+                async for piece in pieces:
+                    yield keep(piece)
             except ValueError as error:
                 raise httpx2.StreamError(str(error)) from None
 

@@ -10,6 +10,8 @@ import anyio
 
 from toolcell.core.text.json_size import count_values
 
+from .kept_results import KeptResults
+from .list_parts import ListParts, PartsOrServer
 from .odd_parts import set_odd_parts_aside
 
 if TYPE_CHECKING:
@@ -111,13 +113,15 @@ async def parse(line: bytes, pace: Pace) -> Incoming:
     """Return a message, or its refusal: `ConnectionLost` if it has many values."""
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
+    from pydantic_core import from_json
 
     values = count_values(line, MESSAGE_VALUES)
     if values > MESSAGE_VALUES:
         return ConnectionLost(f"sent a message of more than {MESSAGE_VALUES} values")
     await pace.admit(values)
     try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line))
+        # To validate the text itself takes six times as long.
+        return SessionMessage(jsonrpc_message_adapter.validate_python(from_json(line)))
     except ValueError as error:
         return error
 
@@ -126,6 +130,8 @@ async def parse(line: bytes, pace: Pace) -> Incoming:
 async def limit_messages(
     transport: AbstractAsyncContextManager[TransportStreams],
     budget: MessageBudget,
+    kept: KeptResults,
+    parts: ListParts,
     version: Callable[[], str | None],
 ) -> AsyncGenerator[TransportStreams, None]:
     """Open a transport; its end, a flood or unreadable messages end the body.
@@ -133,6 +139,8 @@ async def limit_messages(
     Args:
         transport: The transport.
         budget: The number of messages that the server may send.
+        kept: Has large results of it.
+        parts: Takes the pages of lists.
         version: Returns the version of the protocol; None: it is not agreed on yet.
 
     Raises:
@@ -141,8 +149,8 @@ async def limit_messages(
     async with transport as (read, write):
         to_session, incoming = anyio.create_memory_object_stream["Incoming"]()
         async with incoming, anyio.create_task_group() as tasks:
-            tasks.start_soon(_pump, read, to_session, budget, version)
-            yield incoming, write
+            tasks.start_soon(_pump, read, to_session, budget, kept, parts, version)
+            yield incoming, PartsOrServer(parts, to_session.send, write, version)
             tasks.cancel_scope.cancel()
 
 
@@ -150,6 +158,8 @@ async def _pump(
     read: ReadStream[Incoming],
     to_session: MemoryObjectSendStream[Incoming],
     budget: MessageBudget,
+    kept: KeptResults,
+    parts: ListParts,
     version: Callable[[], str | None],
 ) -> None:
     from mcp.types import JSONRPCNotification, JSONRPCResponse
@@ -174,6 +184,7 @@ async def _pump(
                     if message.method not in _HEARD:
                         continue
                 elif isinstance(message, JSONRPCResponse):
+                    message.result = parts.cut(kept.take(message.result))
                     await set_odd_parts_aside(message.result, version())
                 await to_session.send(arrived)
             if to_session.statistics().open_receive_streams:

@@ -8,7 +8,8 @@ from typing import Any
 import anyio.lowlevel
 from pydantic import TypeAdapter, ValidationError
 
-from ..foreign.definition import MAX_TOOLS
+from ..definition.validation import json_bytes
+from ..foreign.definition import MAX_DEFINITION_BYTES, MAX_TOOLS
 
 MAX_BLOCKS = 1_000
 """Blocks of content of one answer. When it is reached the rest is left out, and a text
@@ -21,7 +22,7 @@ _UNKNOWN = {"type": "text", "text": "[a block of content that MCP does not know]
 _AT_ONCE = 50
 """Tools that are looked at before others have their turn."""
 
-_PAGE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+PAGE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 """The members that a page must have beside its tools. Its own may be large: the library
 checks them once."""
 
@@ -68,7 +69,7 @@ def _block_adapter() -> TypeAdapter[Any]:
 
 
 async def _well_formed(tools: list[Any], version: str) -> tuple[list[Any], list[Any]]:
-    """Return the tools that the library takes, and the others."""
+    """Return the tools that the library takes, and the others: too large ones too."""
     from mcp_types.methods import parse_server_result
 
     known: list[Any] = []
@@ -77,8 +78,10 @@ async def _well_formed(tools: list[Any], version: str) -> tuple[list[Any], list[
         if number % _AT_ONCE == 0:
             await anyio.lowlevel.checkpoint()
         try:
-            parse_server_result("tools/list", version, _PAGE | {"tools": [tool]})
-        except ValidationError:
+            if len(json_bytes(tool)) > MAX_DEFINITION_BYTES:
+                raise ValueError
+            parse_server_result("tools/list", version, PAGE | {"tools": [tool]})
+        except (RecursionError, ValueError):
             odd.append(tool)
         else:
             known.append(tool)

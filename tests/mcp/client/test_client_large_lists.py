@@ -1,0 +1,124 @@
+"""The largest lists of a server are read in steps, between which the loop goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.tools.mcp_client.kept_results import KeptResults
+from toolcell.tools.mcp_client.list_parts import MAX_RESTS, ListParts
+from toolcell.tools.spi import MCPDefinition, MCPPins
+
+from ...support.mcp.servers import Scripted, definition
+from ...support.sample_tools import call, executor
+from ...support.web.loop_steps import SECONDS, TRIES, steps
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("R19")]
+
+TEXTS = {
+    "type": "object",
+    "properties": {f"p{n}": {"type": "string"} for n in range(9)},
+}
+MANY = {"type": "object", "properties": {f"p{n}": {} for n in range(3_000)}}
+EMPTY = {"type": "object", "x": [[]] * 9_000}
+LISTS: dict[str, Any] = {
+    "long texts": [definition(f"t{n}", description="x y " * 900) for n in range(900)],
+    "large tools": [definition(f"t{n}", description="a. " * 20_000) for n in range(60)],
+    "many schemas": [
+        definition(f"t{n}", inputSchema=TEXTS, outputSchema=TEXTS) for n in range(900)
+    ],
+    "large schemas": [definition(f"t{n}", inputSchema=MANY) for n in range(7)],
+    "lists of nothing": [definition(f"t{n}", inputSchema=EMPTY) for n in range(2)],
+    "one huge tool": [definition("t", inputSchema={**EMPTY, "y": [[]] * 13_000})],
+    "many tools": [definition(f"t{n}") for n in range(6_000)],
+    "no tools": [7] * 49_000,
+}
+
+
+def large(count: int) -> list[dict[str, Any]]:
+    return [definition(f"t{n}", description="d" * 2_000) for n in range(count)]
+
+
+async def test_a_large_page_is_asked_for_once_and_given_whole(tmp_path: Path) -> None:
+    odd = {"name": "odd", "inputSchema": {"type": "array"}}
+    huge = definition("huge", description="x" * 70_000)
+    server = Scripted(tmp_path)
+    server.tell([*large(60), odd, huge, definition("last")])
+    async with server.toolset(startup_seconds=300) as toolset:
+        names = [each.name for each in toolset.definitions]
+        assert names == [*(f"t{n}" for n in range(60)), "last"]
+        assert set(toolset.unusable) == {"odd", "huge"}
+
+    assert server.log("listed") == [""]
+
+
+def test_parts_are_small_and_end_as_the_page_does() -> None:
+    parts, members = ListParts(), large(100)
+    page: Any = parts.cut({"tools": members, "nextCursor": "theirs", "_meta": {}})
+    found, sizes = list(page["tools"]), [len(page["tools"])]
+    while parts.is_own(page["nextCursor"]):
+        page = parts.following(page["nextCursor"])
+        found += page["tools"]
+        sizes.append(len(page["tools"]))
+
+    assert page["nextCursor"] == "theirs"
+    assert found == members
+    assert max(sizes) < 40
+    assert parts.following("theirs") is None
+    # What is not the page's list is checked once.
+    assert "_meta" not in page
+
+
+def test_a_cursor_of_a_part_leads_on_once_and_a_server_has_none() -> None:
+    parts = ListParts()
+    cut = [parts.cut({"prompts": large(90)}) for _ in range(MAX_RESTS + 1)]
+    cursors = [each["nextCursor"] for each in cut]
+
+    assert parts.following(cursors[0]) is None
+    assert parts.following(cursors[1]) is not None
+    assert parts.following(cursors[1]) is None
+    assert not parts.is_own(ListParts().cut({"tools": large(90)})["nextCursor"])
+
+
+def test_a_large_result_is_kept_while_its_message_is_read() -> None:
+    kept = KeptResults()
+    message = {"jsonrpc": "2.0", "id": 7, "result": {"tools": large(60)}}
+    text = json.dumps(message).encode()
+    lines = json.dumps(message, indent=1).replace("\n", "\r\ndata:").encode()
+    for small in (
+        kept.keep(text),
+        kept.keep_of_event(b"id: 3\ndata: " + text + b"\n\n").split(b"data: ")[1],
+        kept.keep_of_event(b"data:" + lines + b"\r\n\r\n").split(b"data: ")[1],
+    ):
+        read = json.loads(small)
+        assert len(small) < 200 and read["id"] == 7
+        assert kept.take(read["result"]) == message["result"]
+        # It is given once, and to nobody who guesses.
+        assert kept.take(read["result"]) == read["result"]
+    for other in (b"{" * 70_000, b"[" + text + b"]", text[:200]):
+        assert kept.keep(other) == other
+        assert kept.keep_of_event(b"data: " + other + b"\n\n").endswith(other + b"\n\n")
+
+
+@pytest.mark.parametrize("kind", LISTS)
+async def test_no_list_holds_the_loop(tmp_path: Path, kind: str) -> None:
+    server = Scripted(tmp_path, "echo", "changed")
+    pins = MCPPins({"test": [MCPDefinition(**definition("changed"))]})
+    longest: list[float] = []
+    async with server.toolset(pins, startup_seconds=300) as toolset:
+        host = executor(*toolset.tools)
+        assert (await host.call(call("test__changed"))).ok
+        server.tell([definition("changed"), *LISTS[kind]])
+        while len(longest) < TRIES:
+            # Each call makes the next one list again.
+            with steps() as taken:
+                made = call("test__changed", f"call {len(longest)}")
+                assert (await host.call(made)).ok
+            longest.append(max(taken))
+            if longest[-1] < SECONDS:
+                break
+    assert len(server.log("listed")) > 1
+    assert min(longest) < SECONDS, longest
