@@ -22,6 +22,8 @@ BYTES = 4_000_000
 CONFIG = """
 [sandbox]
 backend = "subprocess"
+[tools]
+builtin = ["code"]
 [state]
 folder = "state"
 [server]
@@ -42,6 +44,12 @@ agent_id = "b"
 allow = ["hold"]
 [[policies.ask]]
 tools = ["hold"]
+[[policies]]
+agent_id = "c"
+allow = ["run_python"]
+[[policies.deny]]
+tools = ["*"]
+when = { "*" = { contains = ["rm -rf", "café"] } }
 """
 APIS: list[API] = ["mcp", "rest", "e2b"]
 
