@@ -1,7 +1,7 @@
 """Pages of a server's lists, given to the MCP library in parts.
 
 The library checks and copies a page in one step, which takes it some tenths of a second
-for the largest one. Each part has a cursor of its own, and what asks for it is answered
+for the largest one. Each part has its own cursor, and what asks for it is answered
 here.
 """
 
@@ -28,12 +28,12 @@ one fails."""
 
 _LISTS = ("tools", "resources", "resourceTemplates", "prompts")
 _EACH = 64
-"""What a member of a list takes of a part beside its texts and values."""
+"""The room that each member of a list takes, beside its texts and values."""
 
 
 @dataclass(slots=True)
 class _Rest:
-    """What is left of a page."""
+    """The members of a page that were not given yet."""
 
     name: str
     members: list[Any]
@@ -85,7 +85,7 @@ class ListParts:
 
 @dataclass(slots=True)
 class PartsOrServer:
-    """Where a session writes: the next part of a page is answered, the rest is sent.
+    """The writing end of a session: what asks for a part of a page is answered here.
 
     Args:
         parts: The parts.
