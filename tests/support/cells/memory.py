@@ -14,10 +14,15 @@ _PIECE = 1 << 24
 _NEVER_TOUCHED = 1 << 30
 
 
-def found_in_cells(*texts: bytes) -> set[bytes]:
-    """Return which texts a process of a cell has, in its memory or its files."""
+def found_in_cells(*texts: bytes, containers: Collection[str] = ()) -> set[bytes]:
+    """Return which texts a process of a cell has, in its memory or its files.
+
+    Args:
+        texts: What to search for.
+        containers: The cells that are no children of this process, by their ids.
+    """
     found: set[bytes] = set()
-    for pid in {*below(os.getpid()), *_in_containers()} - {os.getpid()}:
+    for pid in {*below(os.getpid()), *_in_containers(containers)} - {os.getpid()}:
         for data in _bytes_of(Path("/proc", str(pid)), max(map(len, texts))):
             found |= {text for text in texts if text in data}
     return found
@@ -32,12 +37,12 @@ def found_below(folder: Path, texts: Collection[bytes]) -> set[str]:
     }
 
 
-def _in_containers() -> Iterator[int]:
-    """Yield the processes of this machine's containers."""
-    for folder in Path("/proc").glob("[0-9]*"):
+def _in_containers(ids: Collection[str]) -> Iterator[int]:
+    """Yield the processes of containers, and of the kernel that gVisor gives them."""
+    for folder in Path("/proc").glob("[0-9]*") if ids else ():
         with contextlib.suppress(OSError):
-            group, command = folder / "cgroup", folder / "cmdline"
-            if "docker" in group.read_text() or b"runsc" in command.read_bytes():
+            told = (folder / "cgroup").read_bytes() + (folder / "cmdline").read_bytes()
+            if any(each.encode() in told for each in ids):
                 yield int(folder.name)
 
 
