@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from toolcell.sandbox import HostCalls, Limits, SandboxManager
+from toolcell.sandbox import ExecutionResult, HostCalls, Limits, SandboxManager
 from toolcell.sandbox.credentials.masking import spellings
 
 from ...conftest import BackendRow
@@ -79,12 +80,20 @@ MANY = pytest.mark.full, pytest.mark.timeout(3_600)
 
 
 @pytest.mark.promise("boundary-6")
-@pytest.mark.parametrize("runs", [2, pytest.param(200, marks=MANY)])
+@pytest.mark.parametrize(
+    ("runs", "in_one_cell"),
+    [
+        (2, False),
+        pytest.param(200, False, marks=MANY),
+        pytest.param(200, True, marks=MANY),
+    ],
+)
 async def test_no_cell_has_the_value_during_and_after_its_runs(
     manager: SandboxManager,
     mirror: Any,
     containers: Callable[[], list[str]],
     runs: int,
+    in_one_cell: bool,
 ) -> None:
     found: list[set[bytes]] = []
 
@@ -98,14 +107,19 @@ async def test_no_cell_has_the_value_during_and_after_its_runs(
 
     inputs: dict[str, Any] = {"name": NAME, "port": mirror.port}
     calls = HostCalls(names=("look",), handler=look)
-    for _ in range(runs):
-        result = await manager.run(
-            USE, inputs=inputs, agent_id="builder", gate=Gate(), calls=calls
-        )
-        assert (result.status, result.value) == ("ok", 3), result.stderr
-        assert not any(text.decode() in repr(result) for text in SPELLINGS)
-        assert not found[-1] & {*SPELLINGS}
-        assert not search()
+    options: dict[str, Any] = {"inputs": inputs, "gate": Gate(), "calls": calls}
+    async with AsyncExitStack() as stack:
+        run: Callable[..., Awaitable[ExecutionResult]]
+        run = partial(manager.run, agent_id="builder")
+        if in_one_cell:
+            session = manager.session(agent_id="builder")
+            run = (await stack.enter_async_context(session)).run
+        for _ in range(runs):
+            result = await run(USE, **options)
+            assert (result.status, result.value) == ("ok", 3), result.stderr
+            assert not any(text.decode() in repr(result) for text in SPELLINGS)
+            assert not found[-1] & {*SPELLINGS}
+            assert not search()
 
     assert all(found), "a placeholder that a program has was not found"
     sent = [head for head in mirror.heads if f"Bearer {VALUE}\n" in head]
