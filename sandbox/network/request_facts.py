@@ -35,11 +35,18 @@ _DECODINGS = 4
 # Frameworks take these for the method, path or host, in place of those judged here.
 _TAKES_THE_PLACE = frozenset(
     (
-        b"x-http-method x-http-method-override x-method-override "
-        b"x-original-url x-rewrite-url x-original-host x-forwarded-host x-host"
+        b"x-http-method x-http-method-override x-method-override x-original-method "
+        b"x-forwarded-method x-original-url x-original-uri x-original-path "
+        b"x-envoy-original-path x-rewrite-url x-forwarded-uri x-forwarded-path "
+        b"x-forwarded-prefix x-script-name x-original-host x-forwarded-host x-host "
+        b"forwarded"
     ).split()
 )
-# Servers that keep headers as variables (CGI, WSGI) read `_` in a name as `-`.
+# Frameworks take this field of a query for the method.
+_METHOD_FIELD = "_method"
+_NOT_OF_A_VARIABLE = re.compile(rb"[^a-z0-9]")
+# Servers that keep headers as variables (CGI, WSGI) read `_` in a name as `-`, and
+# some any other sign.
 _READ_AS_VARIABLES = frozenset(
     (b"host", b"content-length", b"content-type", b"transfer-encoding")
 )
@@ -48,8 +55,8 @@ _READ_AS_VARIABLES = frozenset(
 def exact_target(target: str) -> str:
     """Return a target in the only spelling in which it is judged and sent.
 
-    Escapes of plain characters are undone, other escapes have capital digits. `*`
-    stays.
+    Escapes of plain characters are undone, other escapes have capital digits. `;` in a
+    query is escaped, as it ends a field for some servers. `*` stays.
 
     Raises:
         ValueError: Servers would read it in more than one way.
@@ -63,7 +70,7 @@ def exact_target(target: str) -> str:
     path, mark, query = target.partition("?")
     path, query = _ESCAPE.sub(_plain, path), _ESCAPE.sub(_plain, query)
     _check_segments(path)
-    return path + mark + query
+    return path + mark + query.replace(";", "%3B")
 
 
 def _plain(escape: re.Match[str]) -> str:
@@ -90,11 +97,21 @@ def _check_segments(path: str) -> None:
             raise ValueError("its path has an empty segment")
         if re.search(rb"[\0-\x1f\x7f]", read):
             raise ValueError("its path has a control character")
+        if not _is_utf8(read):
+            raise ValueError("its path is not UTF-8")
         decoded = unquote_to_bytes(read)
         if decoded == read:
             return
         read = decoded
     raise ValueError("its path is escaped again and again")
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def request_facts(
@@ -172,7 +189,7 @@ def _check_method(method: str) -> None:
 def _check_names(names: Iterable[bytes]) -> None:
     """Refuse headers that some servers read in place of what was judged."""
     for name in names:
-        read = name.replace(b"_", b"-")
+        read = _NOT_OF_A_VARIABLE.sub(b"-", name)
         if read in _TAKES_THE_PLACE or (read != name and read in _READ_AS_VARIABLES):
             raise ValueError(
                 f"its header {name.decode()!r} is read by some servers in place of "
@@ -195,6 +212,11 @@ def _fields(query: str) -> dict[str, JsonValue]:
     except ValueError:
         raise ValueError(f"its query has over {MAX_QUERY_FIELDS} fields") from None
     for name, value in pairs:
+        if name.lower() == _METHOD_FIELD:
+            raise ValueError(
+                "its query has `_method`, which some servers read in place of its "
+                "method"
+            )
         found.setdefault(name, []).append(value)
     return {**found}
 

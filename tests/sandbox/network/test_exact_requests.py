@@ -32,6 +32,7 @@ from toolcell.sandbox.network.types import EgressError
         ("/a/b/?", "/a/b/?"),
         ("/%7Euser/%41%2f%c3%a9", "/~user/A%2F%C3%A9"),
         ("/a?b=%2e%2E/../c", "/a?b=../../c"),
+        ("/a?b=1;c=2&d=%3b", "/a?b=1%3Bc=2&d=%3B"),
         ("/100%25", "/100%25"),
         ("/@scope%2Fname", "/@scope%2Fname"),
         ("/a;v=1/b..c/...", "/a;v=1/b..c/..."),
@@ -68,6 +69,9 @@ def test_a_target_has_one_spelling(target: str, exact: str) -> None:
         "/a%00",
         "/a%0d%0ab",
         "/é",
+        "/%e9",
+        "/a%C0%AE%c0%ae/b",
+        "/a%25c0%25ae/b",
         "/%",
         "/%g0",
         "/%c",
@@ -116,6 +120,7 @@ def test_the_facts_of_a_request() -> None:
     }
     chunked = facts("PUT", "/", ("Transfer-Encoding", "chunked"))
     assert chunked["content_length"] is None
+    assert facts("GET", "/?b=1;force=true")["query"] == {"b": ["1;force=true"]}
 
 
 @pytest.mark.promise("boundary-2")
@@ -125,6 +130,8 @@ def test_the_facts_of_a_request() -> None:
         ("get", "/", ()),
         ("TRACE", "/", ()),
         ("GET", "/?a=%ff", ()),
+        ("POST", "/?a=1&_method=DELETE", ()),
+        ("POST", "/?_%4Dethod=PUT", ()),
         ("GET", "/?" + "a&" * 201, ()),
         ("PUT", "/", (("Content-Type", "a/b"), ("Content-Type", "c/d"))),
         ("PUT", "/", (("Content-Length", "1"), ("Transfer-Encoding", "chunked"))),
@@ -133,6 +140,11 @@ def test_the_facts_of_a_request() -> None:
         ("GET", "/", (("X-Original-URL", "/admin"),)),
         ("GET", "/", (("X-Rewrite-Url", "/admin"),)),
         ("GET", "/", (("X-Forwarded-Host", "other"),)),
+        ("GET", "/", (("Forwarded", "for=1.2.3.4;host=other"),)),
+        ("GET", "/", (("X-Envoy-Original-Path", "/admin"),)),
+        ("GET", "/", (("X-Forwarded-Prefix", "/admin"),)),
+        ("POST", "/", (("X.HTTP.Method.Override", "DELETE"),)),
+        ("POST", "/", (("content.length", "5"),)),
         ("POST", "/", (("Content_Length", "5"),)),
         ("POST", "/", (("transfer_encoding", "chunked"),)),
     ],
