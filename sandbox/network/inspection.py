@@ -103,6 +103,8 @@ class _Wire:
 
     async def receive(self) -> bytes:
         size = await self._attempt.stream.room()
+        # Others take turns, too, while a server sends more and more of nothing.
+        await anyio.wait_readable(self._sock)
         data = await egress_stream.receive(self._sock, size)
         if not self._carrier.pay(len(data)):
             return b""

@@ -50,7 +50,7 @@ class TLSStream:
             server_side=server_name is None,
             server_hostname=server_name,
         )
-        self._sending = anyio.Lock()
+        self._sending = anyio.Lock(fast_acquire=True)
         self.was_cut = False
         """True if it ended, and the other end has not said that it does."""
 
@@ -118,6 +118,8 @@ class TLSStream:
                     self._in.write_eof()
 
     async def _flush(self) -> None:
+        if not self._out.pending:
+            return
         async with self._sending:
             if data := self._out.read():
                 await self._wire.send(data)
