@@ -142,6 +142,12 @@ class HTTPRequest:
         return self._request.http_version >= b"1.1" and not _NO_INTERIM.match(agent)
 
     @property
+    def has_body(self) -> bool:
+        """True if a body follows its head, which may be empty."""
+        names = {name for name, _ in self._request.headers}
+        return bool(names & {b"content-length", b"transfer-encoding"})
+
+    @property
     def opens_web_socket(self) -> bool:
         """True if it asks for a WebSocket in place of an answer."""
         return asks_for_web_socket(self._request)

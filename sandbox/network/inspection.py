@@ -281,23 +281,38 @@ class InspectedConnection:
         exchange.is_reached, exchange.mask = True, request.mask()
         if request.opens_web_socket:
             head = _upgrading(head)
+        if not request.has_body:
+            await self._upload(exchange, request, head, out, server)
+            await self._whole_answer(exchange, reader, out, server)
+            return
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._upload, exchange, request, head, out, server)
             try:
-                await self._answer(exchange, reader, out, server)
-            except h11.ProtocolError:
-                if exchange.status is None:
-                    ended = out.trailing_data == (b"", True)
-                    why = (
-                        "the server ended the connection without an answer"
-                        if ended
-                        else "the server's answer is not HTTP/1.1"
-                    )
-                    raise NoAnswerError(why) from None
-                raise OSError("the server's answer broke off") from None
+                await self._whole_answer(exchange, reader, out, server)
             finally:
                 # What it answers before the request has ended is its answer.
                 tasks.cancel_scope.cancel()
+
+    async def _whole_answer(
+        self,
+        exchange: Exchange,
+        reader: h11.Connection,
+        out: h11.Connection,
+        server: TLSStream,
+    ) -> None:
+        """Pass on the answer of the server. Raises NoAnswerError, OSError."""
+        try:
+            await self._answer(exchange, reader, out, server)
+        except h11.ProtocolError:
+            if exchange.status is not None:
+                raise OSError("the server's answer broke off") from None
+            ended = out.trailing_data == (b"", True)
+            why = (
+                "the server ended the connection without an answer"
+                if ended
+                else "the server's answer is not HTTP/1.1"
+            )
+            raise NoAnswerError(why) from None
 
     async def _reach(self) -> TLSStream:
         """Return a connection to the server, the one of the last request if it stands.
