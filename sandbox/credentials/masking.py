@@ -11,16 +11,16 @@ from urllib.parse import quote
 def spellings(text: str) -> tuple[bytes, ...]:
     """Return the ways in which messages usually carry a text, each of them once.
 
-    They are the text itself, percent escapes, JSON's escape of `/`, hexadecimal digits,
-    and base64 wherever the text begins in what is encoded. Others, and a mixture of
-    them, are not among them.
+    They are the text itself, percent escapes, the escapes of `/`, `+` and `=` that
+    writers of JSON use, hexadecimal digits, and base64 wherever the text begins in what
+    is encoded. Others, and a mixture of them, are not among them.
 
     Args:
         text: Of letters, digits and `.`, `_`, `~`, `+`, `/`, `=`, `:`, `-`.
     """
     data = text.encode()
-    found = [data, data.replace(b"/", b"\\/"), data.hex().encode()]
-    found.append(found[-1].upper())
+    found = [data, *(data.replace(*escape) for escape in _IN_JSON)]
+    found += [data.hex().encode(), data.hex().upper().encode()]
     for safe in ("", "/"):
         escaped = quote(text, safe=safe)
         found.append(escaped.encode())
@@ -34,6 +34,8 @@ def spellings(text: str) -> tuple[bytes, ...]:
 
 
 _ESCAPE = re.compile("%..")
+# PHP escapes the first, .NET the second, Gson the third.
+_IN_JSON = (b"/", b"\\/"), (b"+", b"\\u002B"), (b"=", b"\\u003d")
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
