@@ -59,7 +59,7 @@ _NEXT_MS = 2
 """Time for the host to ask for another cell, or to close, once a cell has ended."""
 
 _GO, _GO_AND_TELL = b"!", b"?"
-"""What a cell is told to begin by; one of them asks if it could finish its walls."""
+"""The byte by which a cell begins; one of them asks if it could finish its walls."""
 
 _FINISHED = "!"
 
