@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from ..cell.wire.contract import CREDIT_BYTES
 from ..client.types import Stream
 from ..results.process_end import kept_text
 
@@ -62,11 +63,13 @@ class OutputFeed:
     reading holds the command up, and costs no more memory than the command's credit.
 
     Args:
-        give_credit: Called with a number of bytes that every reader has taken.
+        give_credit: Called with a number of bytes that every reader has taken, once
+            they are `CREDIT_BYTES`.
     """
 
     def __init__(self, give_credit: Callable[[int], None]) -> None:
         self._give_credit = give_credit
+        self._taken = 0
         self._is_held = True
         self._recent: deque[tuple[Stream, bytes]] = deque()
         self._recent_bytes = 0
@@ -82,7 +85,7 @@ class OutputFeed:
             return
         self._remember(stream, data)
         if not self._queues:
-            self._give_credit(len(data))
+            self._note_taken(len(data))
             return
         piece = _Piece(stream, data, len(self._queues))
         for queue in self._queues:
@@ -93,8 +96,7 @@ class OutputFeed:
         """Let output flow whether or not anybody reads."""
         if self._is_held:
             self._is_held = False
-            if self._recent_bytes:
-                self._give_credit(self._recent_bytes)
+            self._note_taken(self._recent_bytes)
             self._trim()
 
     def end(self) -> None:
@@ -130,7 +132,13 @@ class OutputFeed:
     def _release(self, piece: _Piece) -> None:
         piece.readers -= 1
         if not piece.readers:
-            self._give_credit(len(piece.data))
+            self._note_taken(len(piece.data))
+
+    def _note_taken(self, size: int) -> None:
+        self._taken += size
+        if self._taken >= CREDIT_BYTES:
+            size, self._taken = self._taken, 0
+            self._give_credit(size)
 
     def _remember(self, stream: Stream, data: bytes) -> None:
         data = data[-RECENT_BYTES:]

@@ -116,7 +116,6 @@ class ProcessTable:
         self._living: dict[int, Process] = {}
         self._starting: dict[int, anyio.Event] = {}
         self._failures: dict[int, InvalidInputError] = {}
-        self._credit: dict[int, int] = {}
         frames.add("exec", self)
         frames.add("reach", self)
 
@@ -233,18 +232,13 @@ class ProcessTable:
 
     def give_credit(self, number: int, size: int) -> None:
         """Let a command say so many bytes more, soon."""
-        if number not in self._living:
-            return
-        if not self._credit:
-            self._spawn(self._send_credit)
-        self._credit[number] = self._credit.get(number, 0) + size
+        if number in self._living:
+            self._spawn(self._send_credit, number, size)
 
-    async def _send_credit(self) -> None:
-        credit, self._credit = self._credit, {}
+    async def _send_credit(self, number: int, size: int) -> None:
+        header = {"type": "exec_credit", "id": number, "bytes": size}
         try:
-            for number, size in credit.items():
-                header = {"type": "exec_credit", "id": number, "bytes": size}
-                await self._frames.send(header)
+            await self._frames.send(header)
         except CellLostError:
             # The task that reads ends the commands.
             return

@@ -52,6 +52,8 @@ class Process:
         # Its own files in /proc, if rules name them.
         self.shown: list[int] = []
         self.unsent = bytearray()
+        # Bytes of input for which the host was not given room yet.
+        self.taken = 0
         self.input_ended = False
         self.credit = WINDOW_BYTES
         self.status: int | None = None

@@ -28,7 +28,7 @@ from ..relays.command_calls import CommandCalls, close_all
 from ..relays.command_networks import CommandNetworks
 from ..relays.port_relay import PortRelay
 from ..wire import search_paths
-from ..wire.contract import reason_of
+from ..wire.contract import CREDIT_BYTES, reason_of
 from ..wire.frames import Frame, FrameDecoder, encode
 from . import spawn
 from .process import Process
@@ -239,9 +239,11 @@ class ProcessServer:
         self._settle(process)
 
     def _write_input(self, process: Process) -> None:
-        taken = process.write_input()
-        if taken:
-            self._send({"type": "exec_room", "id": process.number, "bytes": taken})
+        process.taken += process.write_input()
+        if process.taken >= CREDIT_BYTES:
+            room = {"type": "exec_room", "id": process.number, "bytes": process.taken}
+            process.taken = 0
+            self._send(room)
 
     def _read_output(self, process: Process, fd: int) -> bool:
         """Pass on what a pipe holds, within the credit; False if it was empty."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager, Session
 from toolcell.sandbox.backends import launcher_start
+from toolcell.sandbox.cell.wire.frames import Frame
 from toolcell.sandbox.processes import table
 from toolcell.sandbox.processes.output import KeptOutput
+from toolcell.sandbox.processes.side_channel import SideChannel
 
 from ...conftest import SUBPROCESS, BackendRow
 from ...support.cells.changed_bundle import changed_bundle
@@ -88,6 +91,38 @@ async def test_commands_have_no_network(session: Session) -> None:
     result = await (await session.exec(["python3", "-c", code])).wait()
 
     assert result.exit_code == 1
+
+
+async def test_a_line_and_its_answer_are_a_frame_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    send, take = SideChannel.send, SideChannel._take
+
+    async def seen_send(to: SideChannel, header: Any, payload: bytes = b"") -> None:
+        seen.append(header["type"])
+        await send(to, header, payload)
+
+    def seen_take(to: SideChannel, frame: Frame) -> None:
+        seen.append(frame.header["type"])
+        take(to, frame)
+
+    monkeypatch.setattr(SideChannel, "send", seen_send)
+    monkeypatch.setattr(SideChannel, "_take", seen_take)
+    async with (
+        SandboxManager(SUBPROCESS.config()) as manager,
+        manager.session() as session,
+    ):
+        process = await session.exec(["cat"], stdin="pipe")
+        output = process.output()
+        seen.clear()
+        for _ in range(10):
+            await process.write(b"line\n")
+            assert await anext(output) == ("stdout", b"line\n")
+        frames = [*seen]
+        await output.aclose()
+
+    assert frames == ["exec_input", "exec_output"] * 10
 
 
 async def test_a_reader_that_stops_costs_its_credit_alone(session: Session) -> None:
