@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 
-from ..wire.frames import FrameDecoder, encode
+from ..wire.frames import FrameDecoder, encode, frame_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,5 +116,6 @@ class ProcessRelay:
             if frame.header["type"] == "exec_lost":
                 self._lost = frame.header
             else:
-                self._channel.send(encode(frame.header, frame.payload))
+                prefix = frame_prefix(frame.text, len(frame.payload))
+                self._channel.send(prefix, frame.payload)
         self.watch(poller)
