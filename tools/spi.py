@@ -16,8 +16,8 @@ from .execution.operation import NO_COST
 from .execution.result_stream import ResultStream
 from .execution.runner import max_cpu_ms
 from .execution.user_questions import USER_ASK
-from .foreign.definition import ForeignDefinition, model_description
-from .foreign.pins import PinChange
+from .external.definition import ForeignDefinition, model_description
+from .external.pins import PinChange
 from .hooks.hook import CallCancelledError, Invocation, Proceed
 from .hooks.result_size import FolderResultStore
 from .hooks.watcher import CallStage, CallWatch

@@ -48,7 +48,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "code",
         "execution",
         "hooks registry mcp_client openapi export stores",
-        "foreign",
+        "external",
         "definition",
     ),
     "flow": (

@@ -16,7 +16,7 @@ from toolcell.core.text.printable import escaped
 from toolcell.guard import CallFacts
 from toolcell.guard.spi import Via
 
-from ..foreign.definition import MAX_DESCRIPTION_CHARACTERS, marked
+from ..external.definition import MAX_DESCRIPTION_CHARACTERS, marked
 from ..mcp_client.offers import Kind, MCPOffer
 from ..mcp_client.results import UNNAMED_MEDIA, bare_media_type
 from ..mcp_client.toolset import MCPToolset

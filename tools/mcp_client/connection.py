@@ -18,7 +18,7 @@ from toolcell.core.text.install_hint import install_hint
 from toolcell.core.text.printable import escaped
 
 from ..definition.questions import AskUser
-from ..foreign.definition import D, Listing, unknown_outcome
+from ..external.definition import D, Listing, unknown_outcome
 from .command import MCPCommand
 from .definition import MCPDefinition, mcp_definition
 from .elicitation import CallQuestions, ServerQuestions, asks_in_vain

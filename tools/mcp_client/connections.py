@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from toolcell.core import InvalidInputError, ToolExecutionError
 
-from ..foreign.definition import Listing
+from ..external.definition import Listing
 from .command import MCPCommand
 from .connection import ServerConnection, connect, open_place
 from .definition import MCPDefinition

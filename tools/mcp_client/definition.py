@@ -9,8 +9,8 @@ from pydantic import Field, JsonValue
 
 from toolcell.core import ConfigError
 
-from ..foreign.definition import ForeignDefinition, checked_definition
-from ..foreign.pins import Pins
+from ..external.definition import ForeignDefinition, checked_definition
+from ..external.pins import Pins
 from .offers import KINDS, MCPOffer
 
 _OTHER_KINDS = tuple(f"{kind} " for kind in KINDS)

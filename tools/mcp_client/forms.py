@@ -14,7 +14,7 @@ from toolcell.guard.spi import is_secret_name
 
 from ..definition.json_schema import build_validator
 from ..definition.questions import UserQuestion
-from ..foreign.definition import (
+from ..external.definition import (
     MAX_DESCRIPTION_CHARACTERS,
     ForeignDefinition,
     checked_definition,

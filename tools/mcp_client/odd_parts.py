@@ -9,7 +9,7 @@ import anyio.lowlevel
 from pydantic import TypeAdapter, ValidationError
 
 from ..definition.validation import json_bytes
-from ..foreign.definition import MAX_DEFINITION_BYTES, MAX_TOOLS
+from ..external.definition import MAX_DEFINITION_BYTES, MAX_TOOLS
 
 MAX_BLOCKS = 1_000
 """Blocks of content of one answer. When it is reached the rest is left out, and a text

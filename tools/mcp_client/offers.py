@@ -18,7 +18,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 from toolcell.core import ConfigError, InvalidInputError
 
-from ..foreign.definition import ForeignDefinition, checked_definition, model_schema
+from ..external.definition import ForeignDefinition, checked_definition, model_schema
 from .results import bare_media_type
 
 Kind = Literal["resource", "template", "prompt"]

@@ -19,7 +19,7 @@ from toolcell.core.text.printable import escaped
 from ..definition.context import ToolContext
 from ..definition.json_schema import BuiltValidator, problems_of
 from ..definition.validation import json_bytes
-from ..foreign.definition import unknown_outcome
+from ..external.definition import unknown_outcome
 
 if TYPE_CHECKING:
     from mcp.shared.dispatcher import ProgressFnT

@@ -25,8 +25,8 @@ from ..definition.context import ToolContext
 from ..definition.json_schema import build_validator
 from ..definition.json_schema_tool import JSONSchemaTool
 from ..definition.tool import Tool
-from ..foreign.definition import Listing, model_description, model_schema
-from ..foreign.offered import OfferedTools, check_prefix, offered_name
+from ..external.definition import Listing, model_description, model_schema
+from ..external.selection import OfferedTools, check_prefix, offered_name
 from .command import MCPCommand
 from .connection import ServerConnection
 from .connections import ServerConnections

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from ..foreign.definition import ForeignDefinition
-from ..foreign.pins import Pins
+from ..external.definition import ForeignDefinition
+from ..external.pins import Pins
 
 Method = Literal["get", "put", "post", "delete", "options", "head", "patch", "trace"]
 Location = Literal["path", "query", "header", "cookie"]

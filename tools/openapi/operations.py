@@ -16,7 +16,7 @@ from toolcell.core.text.install_hint import install_hint
 
 from ..definition.json_schema import build_validator
 from ..definition.validation import json_bytes
-from ..foreign.definition import Listing, checked_definition
+from ..external.definition import Listing, checked_definition
 from .definition import (
     FORM,
     FormField,

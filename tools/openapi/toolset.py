@@ -26,8 +26,8 @@ from ..definition.context import ToolContext
 from ..definition.json_schema_tool import JSONSchemaTool
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
-from ..foreign.definition import model_description, model_schema, unknown_outcome
-from ..foreign.offered import OfferedTools, check_prefix, offered_name
+from ..external.definition import model_description, model_schema, unknown_outcome
+from ..external.selection import OfferedTools, check_prefix, offered_name
 from .answers import content_of, read_answer
 from .credentials import Credentials
 from .definition import OpenAPIDefinition, OpenAPIPins

@@ -9,7 +9,7 @@ import pytest
 
 from toolcell.core import ImagePart, Part
 from toolcell.tools import ToolContext
-from toolcell.tools.foreign.definition import MAX_TOOLS
+from toolcell.tools.external.definition import MAX_TOOLS
 from toolcell.tools.mcp_client.odd_parts import (
     MAX_BLOCKS,
     SET_ASIDE,
