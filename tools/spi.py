@@ -16,7 +16,7 @@ from .execution.operation import NO_COST
 from .execution.result_stream import ResultStream
 from .execution.runner import max_cpu_ms
 from .execution.user_questions import USER_ASK
-from .external.definition import ForeignDefinition, model_description
+from .external.definition import ExternalDefinition, model_description
 from .external.pins import PinChange
 from .hooks.hook import CallCancelledError, Invocation, Proceed
 from .hooks.result_size import FolderResultStore
@@ -42,8 +42,8 @@ __all__ = [
     "CodeResult",
     "CodeSession",
     "CodeSessions",
+    "ExternalDefinition",
     "FolderResultStore",
-    "ForeignDefinition",
     "Invocation",
     "MCPActs",
     "MCPDefinition",

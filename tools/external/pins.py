@@ -1,4 +1,4 @@
-"""Definitions of foreign tools that a person approved, in a file.
+"""Definitions of tools of other programs that a person approved, in a file.
 
 An approval is for one definition. A server that changes a definition later offers
 another tool, and that one waits for approval.
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from toolcell.core import ConfigError
 from toolcell.core.storage.whole_files import written_whole
 
-from .definition import D, ForeignDefinition
+from .definition import D, ExternalDefinition
 
 MAX_BYTES = 67_108_864
 """Size of a file of pins. A larger one is refused."""
@@ -43,8 +43,8 @@ class PinChange:
     """A tool before and after a change; None: there was, or is, no such tool."""
 
     name: str
-    before: ForeignDefinition | None
-    after: ForeignDefinition | None
+    before: ExternalDefinition | None
+    after: ExternalDefinition | None
 
 
 class Pins(Generic[D]):
@@ -54,7 +54,7 @@ class Pins(Generic[D]):
         servers: Definitions by server.
     """
 
-    kind: ClassVar[type[ForeignDefinition]]
+    kind: ClassVar[type[ExternalDefinition]]
     """The class of the definitions."""
 
     def __init__(self, servers: Mapping[str, Iterable[D]] | None = None) -> None:
@@ -83,7 +83,7 @@ class Pins(Generic[D]):
         ]
 
     @classmethod
-    def read(cls, definition: Mapping[str, JsonValue]) -> ForeignDefinition:
+    def read(cls, definition: Mapping[str, JsonValue]) -> ExternalDefinition:
         """Return a definition of the file. Raises ValueError."""
         return cls.kind.model_validate(definition)
 
@@ -155,5 +155,5 @@ class Pins(Generic[D]):
         return {"format": 1, "servers": servers}
 
 
-def _digest(definition: ForeignDefinition | None) -> str | None:
+def _digest(definition: ExternalDefinition | None) -> str | None:
     return None if definition is None else definition.digest

@@ -51,7 +51,7 @@ def offered_name(prefix: str, name: str) -> str:
     return f"{whole[: MAX_NAME_CHARACTERS - 9]}_{end}"
 
 
-class OfferedTools(Generic[D, T]):
+class ToolSelection(Generic[D, T]):
     """The tools of one server, by the server's names.
 
     Args:
@@ -68,7 +68,7 @@ class OfferedTools(Generic[D, T]):
     ) -> None:
         self.tools: dict[str, T] = {}
         self.definitions: dict[str, D] = {}
-        self.left_out = 0
+        self.omitted = 0
         """Tools of the server's list beyond `MAX_TOOLS`, that nobody looked at."""
         self._server = server
         self._make = make
@@ -101,20 +101,20 @@ class OfferedTools(Generic[D, T]):
             self._adopt(listing.definitions, go_on)
             self.is_adopting = False
             self._unfit |= listing.refused
-            self.left_out = listing.left_out
+            self.omitted = listing.omitted
         before, self._changed = self._changed, {}
         for name in self.tools:
             now = listing.definitions.get(name)
             if name in listing.refused:
                 self._changed[name] = listing.refused[name]
             elif now is None:
-                self._changed[name] = _ABSENT if not listing.left_out else _BEYOND
+                self._changed[name] = _ABSENT if not listing.omitted else _BEYOND
             elif now.digest != self.definitions[name].digest:
                 self._changed[name] = "the server changed it since it was approved"
-        if listing.left_out != self.left_out:
-            self.left_out = listing.left_out
+        if listing.omitted != self.omitted:
+            self.omitted = listing.omitted
             _log.warning(
-                "%s lists %d tools more than it may have", self._server, self.left_out
+                "%s lists %d tools more than it may have", self._server, self.omitted
             )
         if self._changed != before:
             _log.warning("tools of %s: %s", self._server, self._changed)

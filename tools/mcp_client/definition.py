@@ -9,14 +9,14 @@ from pydantic import Field, JsonValue
 
 from toolcell.core import ConfigError
 
-from ..external.definition import ForeignDefinition, checked_definition
+from ..external.definition import ExternalDefinition, checked_definition
 from ..external.pins import Pins
 from .offers import KINDS, MCPOffer
 
 _OTHER_KINDS = tuple(f"{kind} " for kind in KINDS)
 
 
-class MCPDefinition(ForeignDefinition):
+class MCPDefinition(ExternalDefinition):
     """A tool as its server defines it. With any change it is another tool."""
 
     output_schema: Annotated[

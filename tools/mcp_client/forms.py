@@ -16,7 +16,7 @@ from ..definition.json_schema import build_validator
 from ..definition.questions import UserQuestion
 from ..external.definition import (
     MAX_DESCRIPTION_CHARACTERS,
-    ForeignDefinition,
+    ExternalDefinition,
     checked_definition,
     marked,
     model_schema,
@@ -131,7 +131,7 @@ def _form(server: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     }
     try:
         checked_definition(
-            ForeignDefinition,
+            ExternalDefinition,
             {"name": server, "inputSchema": form},
             ("input_schema",),
         )

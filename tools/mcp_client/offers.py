@@ -18,7 +18,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 from toolcell.core import ConfigError, InvalidInputError
 
-from ..external.definition import ForeignDefinition, checked_definition, model_schema
+from ..external.definition import ExternalDefinition, checked_definition, model_schema
 from .results import bare_media_type
 
 Kind = Literal["resource", "template", "prompt"]
@@ -38,7 +38,7 @@ MAX_URI_CHARACTERS = 2_048
 """Length of a URI. A longer one is not asked for."""
 
 
-class MCPOffer(ForeignDefinition):
+class MCPOffer(ExternalDefinition):
     """A resource, a template of resources or a prompt, as its server defines it.
 
     Its name in pins is its kind and its address, which is the URI, the template or the

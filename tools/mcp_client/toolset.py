@@ -26,7 +26,7 @@ from ..definition.json_schema import build_validator
 from ..definition.json_schema_tool import JSONSchemaTool
 from ..definition.tool import Tool
 from ..external.definition import Listing, model_description, model_schema
-from ..external.selection import OfferedTools, check_prefix, offered_name
+from ..external.selection import ToolSelection, check_prefix, offered_name
 from .command import MCPCommand
 from .connection import ServerConnection
 from .connections import ServerConnections
@@ -159,14 +159,14 @@ class MCPToolset:
         """True if the server is a program that runs as the user of this process."""
 
         self._idempotent = frozenset(idempotent)
-        self._offered = OfferedTools(
+        self._selection = ToolSelection(
             f"the MCP server {name}",
             self._tool,
             None if pins is None else pins.tools_of(name),
         )
         self._offers = {} if pins is None else pins.offers_of(name)
         self._refused_offers: dict[str, str] = {}
-        self._offers_left_out = 0
+        self._omitted_offers = 0
         self.unlisted: set[Kind] = set()
         """The kinds whose list could not be read when the toolset was opened."""
 
@@ -185,7 +185,7 @@ class MCPToolset:
     @property
     def tools(self) -> list[Tool]:
         """The tools, for a registry."""
-        return list(self._offered.tools.values())
+        return list(self._selection.tools.values())
 
     @property
     def offers(self) -> list[MCPOffer]:
@@ -195,7 +195,7 @@ class MCPToolset:
     @property
     def definitions(self) -> list[MCPDefinition | MCPOffer]:
         """The approved definitions of tools, resources, templates and prompts."""
-        return [*self._offered.definitions.values(), *self._offers.values()]
+        return [*self._selection.definitions.values(), *self._offers.values()]
 
     @property
     def unusable(self) -> dict[str, str]:
@@ -203,19 +203,19 @@ class MCPToolset:
 
         It follows from the server's latest list.
         """
-        return self._offered.unusable | self._refused_offers
+        return self._selection.unusable | self._refused_offers
 
     @property
-    def left_out(self) -> int:
+    def omitted(self) -> int:
         """The number beyond the 1,000 of each kind that one server may have.
 
         That of tools follows from the server's latest list.
         """
-        return self._offered.left_out + self._offers_left_out
+        return self._selection.omitted + self._omitted_offers
 
     async def __aenter__(self) -> Self:
         await self._connections.open()
-        if self._offered.is_adopting:
+        if self._selection.is_adopting:
             try:
                 async with self._connections.use(None) as connection:
                     await self._adopt_offers(connection)
@@ -233,10 +233,10 @@ class MCPToolset:
 
     async def _compare(self, listing: Listing[MCPDefinition]) -> None:
         """Compare a list; to make tools of the first one takes milliseconds each."""
-        if not self._offered.is_adopting:
-            self._offered.compare(listing)
+        if not self._selection.is_adopting:
+            self._selection.compare(listing)
             return
-        compare = partial(self._offered.compare, listing, from_thread.check_cancelled)
+        compare = partial(self._selection.compare, listing, from_thread.check_cancelled)
         await beside_loop(f"the MCP server {self.name}", compare)
 
     async def _adopt_offers(self, connection: ServerConnection) -> None:
@@ -252,7 +252,7 @@ class MCPToolset:
             else:
                 self._offers |= listing.definitions
                 self._refused_offers |= listing.refused
-                self._offers_left_out += listing.left_out
+                self._omitted_offers += listing.omitted
 
     # Calls.
 
@@ -297,7 +297,7 @@ class MCPToolset:
             ToolExecutionError: It was not made, it failed, or its outcome is unknown.
         """
         async with self._connections.use(context.agent_id) as connection:
-            reason = self._offered.change_of(tool.definition.name)
+            reason = self._selection.change_of(tool.definition.name)
             if reason is not None:
                 raise ToolExecutionError(
                     f"{tool.name} cannot be used: {reason}",

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from ..external.definition import ForeignDefinition
+from ..external.definition import ExternalDefinition
 from ..external.pins import Pins
 
 Method = Literal["get", "put", "post", "delete", "options", "head", "patch", "trace"]
@@ -65,7 +65,7 @@ class SecurityScheme(_Part):
     """The header, query parameter or cookie."""
 
 
-class OpenAPIDefinition(ForeignDefinition):
+class OpenAPIDefinition(ExternalDefinition):
     """An operation as its document defines it. With any change it is another tool."""
 
     method: Method

@@ -27,7 +27,7 @@ from ..definition.json_schema_tool import JSONSchemaTool
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
 from ..external.definition import model_description, model_schema, unknown_outcome
-from ..external.selection import OfferedTools, check_prefix, offered_name
+from ..external.selection import ToolSelection, check_prefix, offered_name
 from .answers import content_of, read_answer
 from .credentials import Credentials
 from .definition import OpenAPIDefinition, OpenAPIPins
@@ -176,19 +176,19 @@ class OpenAPIToolset:
         self._idempotent = frozenset(idempotent)
         self._lock = threading.Lock()
         self._read_at = -DOCUMENT_SECONDS
-        self._offered: OfferedTools[OpenAPIDefinition, OpenAPITool] = OfferedTools(
+        self._selection: ToolSelection[OpenAPIDefinition, OpenAPITool] = ToolSelection(
             f"the API {name}", self._tool, None if pins is None else pins.of(name)
         )
 
     @property
     def tools(self) -> list[Tool]:
         """The tools, for a registry."""
-        return list(self._offered.tools.values())
+        return list(self._selection.tools.values())
 
     @property
     def definitions(self) -> list[OpenAPIDefinition]:
         """The approved definitions of the tools."""
-        return list(self._offered.definitions.values())
+        return list(self._selection.definitions.values())
 
     @property
     def unusable(self) -> dict[str, str]:
@@ -196,18 +196,18 @@ class OpenAPIToolset:
 
         It follows from the document as it was read last.
         """
-        return self._offered.unusable
+        return self._selection.unusable
 
     @property
-    def left_out(self) -> int:
+    def omitted(self) -> int:
         """The number of operations beyond the 1,000 that one API may have.
 
         It follows from the document as it was read last.
         """
-        return self._offered.left_out
+        return self._selection.omitted
 
     async def __aenter__(self) -> Self:
-        if self._offered.is_adopting:
+        if self._selection.is_adopting:
             await anyio.to_thread.run_sync(self._compare, self.timeout_seconds)
         return self
 
@@ -227,9 +227,9 @@ class OpenAPIToolset:
             text = self._document
         selection = Selection(self._operations)
         listing = list_operations(read_document(text), selection, self._server)
-        if self._offered.is_adopting:
+        if self._selection.is_adopting:
             selection.check(self.name)
-        self._offered.compare(listing)
+        self._selection.compare(listing)
         self._read_at = time.monotonic()
 
     def call(
@@ -241,7 +241,7 @@ class OpenAPIToolset:
             ToolError: It was not made, it failed, or its outcome is unknown.
         """
         self._check_document(context)
-        reason = self._offered.change_of(tool.definition.name)
+        reason = self._selection.change_of(tool.definition.name)
         if reason is not None:
             raise ToolExecutionError(
                 f"{tool.name} cannot be used: {reason}",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from toolcell.tools import MCPToolset, OpenAPIToolset
-    from toolcell.tools.spi import ForeignDefinition, PinChange
+    from toolcell.tools.spi import ExternalDefinition, PinChange
 
     from ...config.host_config import HostConfig
 
@@ -124,7 +124,7 @@ async def _offered(settings: HostConfig, name: str) -> Toolset:
         return toolset
 
 
-def _unlisted(offered: Toolset, pins: Any) -> list[ForeignDefinition]:
+def _unlisted(offered: Toolset, pins: Any) -> list[ExternalDefinition]:
     """Return the approved definitions of kinds whose list could not be read."""
     from toolcell.tools import MCPToolset
 
@@ -148,7 +148,7 @@ def _report(offered: Toolset, changes: list[PinChange]) -> dict[str, Any]:
         "unconfined": _is_unconfined(offered),
         "changes": differences,
         "unusable": offered.unusable,
-        "left_out": offered.left_out,
+        "omitted": offered.omitted,
     }
 
 
@@ -176,11 +176,11 @@ def _describe(offered: Toolset, changes: list[PinChange]) -> Iterator[str]:
                 yield f"    {line}"
     for name, reason in offered.unusable.items():
         yield f"! {name} cannot be used: {reason}"
-    if offered.left_out:
-        yield f"! {offered.left_out:,} more are left out: there are too many"
+    if offered.omitted:
+        yield f"! {offered.omitted:,} more are left out: there are too many"
 
 
-def _lines(definition: ForeignDefinition | None) -> list[str]:
+def _lines(definition: ExternalDefinition | None) -> list[str]:
     # JSON escapes hidden characters: who approves a definition sees all of it.
     if definition is None:
         return []

@@ -10,7 +10,7 @@ import anyio.to_thread
 from starlette.responses import Response
 
 from toolcell.core import ToolCall, ToolError
-from toolcell.tools.spi import ForeignDefinition, MCPPins, OpenAPIPins
+from toolcell.tools.spi import ExternalDefinition, MCPPins, OpenAPIPins
 
 from ...config.tools import ToolsConfig
 from ...operator.explanations import explain
@@ -121,7 +121,7 @@ async def _shown(visit: Visit) -> dict[str, Any]:
     }
 
 
-def _pins(tools: ToolsConfig) -> dict[str, list[ForeignDefinition]]:
+def _pins(tools: ToolsConfig) -> dict[str, list[ExternalDefinition]]:
     """Return the approved definitions by their MCP server or API."""
     servers, apis = MCPPins.load(tools.mcp_pins), OpenAPIPins.load(tools.openapi_pins)
     return {
@@ -130,5 +130,5 @@ def _pins(tools: ToolsConfig) -> dict[str, list[ForeignDefinition]]:
     }
 
 
-def _by_name(found: Mapping[str, ForeignDefinition]) -> list[ForeignDefinition]:
+def _by_name(found: Mapping[str, ExternalDefinition]) -> list[ExternalDefinition]:
     return [found[name] for name in sorted(found)]

@@ -101,7 +101,7 @@ async def test_pin_tells_what_a_document_has_and_the_api_offers_not(
     assert "! /out cannot be used: it refers to what is not in its document" in shown
     assert shown.endswith("! 2 more are left out: there are too many\n")
     [report] = json.loads(pinned(path, "--json")[1])["servers"]
-    assert (report["left_out"], list(report["unusable"])) == (2, ["/out"])
+    assert (report["omitted"], list(report["unusable"])) == (2, ["/out"])
     path = settings(tmp_path, api, operation("/p"), 'operations = ["act", "repos/*"]')
     code, shown = pinned(path, "--yes")
     assert (

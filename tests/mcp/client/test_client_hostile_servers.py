@@ -442,7 +442,7 @@ async def test_a_pattern_without_end_for_answers_is_refused(tmp_path: Path) -> N
 async def test_thousands_of_tools_and_pages_without_end_are_cut(tmp_path: Path) -> None:
     server = Scripted(tmp_path, *(f"t{number}" for number in range(3_000)))
     async with server.toolset() as toolset:
-        assert (len(toolset.tools), toolset.left_out) == (1_000, 2_000)
+        assert (len(toolset.tools), toolset.omitted) == (1_000, 2_000)
     server.tell({"tools": [definition("echo")], "nextCursor": "again"})
     async with server.toolset() as toolset:
         assert toolset.unusable == {"echo": "two tools have this name"}

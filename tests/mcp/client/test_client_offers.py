@@ -469,7 +469,7 @@ async def test_resources_beyond_a_thousand_are_counted(tmp_path: Path) -> None:
     }
     async with offering(tmp_path, **lists).toolset() as toolset:
         assert len(toolset.offers) == 2_001
-        assert toolset.left_out == 5
+        assert toolset.omitted == 5
 
 
 async def test_a_server_may_have_resources_and_no_list_of_templates(

@@ -52,13 +52,13 @@ def many(count: int) -> dict[str, Any]:
 
 async def test_operations_beyond_the_most_are_counted(api: WebAPI) -> None:
     whole = await opened(api, many(1_000))
-    assert (len(whole.tools), whole.left_out) == (1_000, 0)
+    assert (len(whole.tools), whole.omitted) == (1_000, 0)
     cut = await opened(api, many(1_023) | {"/one": {"put": act("op0")}})
 
     # A name of the first ones is seen again however late it comes.
     assert len(cut.tools) == 999
     assert cut.unusable == {"op0": "two tools have this name"}
-    assert cut.left_out == 23
+    assert cut.omitted == 23
     assert await content(cut, "api__op999") == {"method": "GET", "target": "/999"}
 
 
@@ -66,7 +66,7 @@ async def test_only_operations_that_are_wanted_are_counted(api: WebAPI) -> None:
     some = await opened(api, many(3_000), operations=["op1*", "op2999"])
 
     # 1, 10 to 19, 100 to 199, 1000 to 1999 and 2999.
-    assert (len(some.tools), some.left_out) == (1_000, 112)
+    assert (len(some.tools), some.omitted) == (1_000, 112)
 
 
 async def test_an_approved_operation_beyond_the_most_says_so(
@@ -77,7 +77,7 @@ async def test_an_approved_operation_beyond_the_most_says_so(
     grown = await opened(api, many(1_000) | {"/x": {"get": act("last")}}, pins)
 
     assert "not among the first 1,000" in await content(grown, "api__last")
-    assert grown.left_out == 1
+    assert grown.omitted == 1
     assert "the API api lists 1 tools more than it may have" in caplog.messages
 
 
@@ -177,4 +177,4 @@ async def test_paths_outside_count_for_the_most(api: WebAPI) -> None:
     outside = {f"/{number}": {"$ref": "paths.yaml"} for number in range(1_500)}
     toolset = await opened(api, outside)
 
-    assert (len(toolset.unusable), toolset.left_out) == (1_000, 500)
+    assert (len(toolset.unusable), toolset.omitted) == (1_000, 500)
