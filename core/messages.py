@@ -381,7 +381,7 @@ class Message(_Record):
         if self.parts:
             shown = [part.as_text() for part in self.parts] if self.call_id else []
             message["content"] = [
-                *self._said(),
+                *self._texts(),
                 *(part.to_openai_format() for part in shown or self.parts),
             ]
         if self.tool_calls:
@@ -418,9 +418,9 @@ class Message(_Record):
         blocks += [call.to_anthropic_format() for call in self.tool_calls]
         return {"role": self.role.value, "content": blocks}
 
-    def _said(self) -> list[dict[str, Any]]:
+    def _texts(self) -> list[dict[str, Any]]:
         # An empty text is refused.
         return [{"type": "text", "text": self.content}] if self.content else []
 
     def _blocks(self) -> list[dict[str, Any]]:
-        return [*self._said(), *(part.to_anthropic_format() for part in self.parts)]
+        return [*self._texts(), *(part.to_anthropic_format() for part in self.parts)]

@@ -105,7 +105,7 @@ class ToolcellSandbox(BaseSandbox):
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Write files, with their folders; each has its own error, or None."""
         return [
-            FileUploadResponse(path=path, error=self._tried("write", path, data)[1])
+            FileUploadResponse(path=path, error=self._attempt("write", path, data)[1])
             for path, data in files
         ]
 
@@ -113,11 +113,11 @@ class ToolcellSandbox(BaseSandbox):
         """Read files; each has its own error, or its content."""
         answers = []
         for path in paths:
-            data, error = self._tried("read", path)
+            data, error = self._attempt("read", path)
             answers.append(FileDownloadResponse(path=path, content=data, error=error))
         return answers
 
-    def _tried(self, what: str, path: str, *data: bytes) -> tuple[Any, str | None]:
+    def _attempt(self, what: str, path: str, *data: bytes) -> tuple[Any, str | None]:
         """Return what a call about a file gave, and why it failed."""
         if not path.startswith("/"):
             return None, "invalid_path"

@@ -141,7 +141,7 @@ class ToolcellToolset(FunctionToolset[Any]):
         texts, pictures = texts_and_pictures(result)
         if texts:
             facts["outputs"] = texts
-        return [facts, *_shown(pictures)] if pictures else facts
+        return [facts, *_binary(pictures)] if pictures else facts
 
     async def read_file(self, path: str) -> str:
         """Return the text of a file of the sandbox."""
@@ -222,10 +222,10 @@ class CodeModeToolset(AbstractToolset[Any]):
         with _call_of(name, ctx, ToolcellError):
             result = await self._code_mode.call(name, tool_args, raise_on_error=True)
         pictures = pictures_of(result)
-        return [result.content, *_shown(pictures)] if pictures else result.content
+        return [result.content, *_binary(pictures)] if pictures else result.content
 
 
-def _shown(pictures: Sequence[ImagePart]) -> list[BinaryContent]:
+def _binary(pictures: Sequence[ImagePart]) -> list[BinaryContent]:
     return [
         BinaryContent(base64.b64decode(picture.data), media_type=picture.mime)
         for picture in pictures

@@ -70,13 +70,13 @@ class RunDriver:
     async def _handle(
         self, name: str, arguments: list[Any], options: _Fields
     ) -> _Fields:
-        return await self._asked({"name": name, "args": arguments, "kwargs": options})
+        return await self._ask({"name": name, "args": arguments, "kwargs": options})
 
     async def _describe(self, name: str) -> _Fields:
-        answer = await self._asked({"describe": name})
+        answer = await self._ask({"describe": name})
         return dict(answer["value"])
 
-    async def _asked(self, asked: _Fields) -> _Fields:
+    async def _ask(self, asked: _Fields) -> _Fields:
         number = next(self._numbers)
         sender, answers = anyio.create_memory_object_stream[Message](math.inf)
         self._waiting[number] = sender

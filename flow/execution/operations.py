@@ -88,7 +88,7 @@ class TaskOperations:
             )
         self._next += 1
         place = str(self._next - 1)
-        return self._reached(place)
+        return self._mark_reached(place)
 
     def _keyed(self, key: str) -> str:
         if (
@@ -101,9 +101,9 @@ class TaskOperations:
                 hint="1 to 64 printable characters, once in each task",
             )
         self._keys.add(key)
-        return self._reached(f"key:{key}")
+        return self._mark_reached(f"key:{key}")
 
-    def _reached(self, place: str) -> str:
+    def _mark_reached(self, place: str) -> str:
         below = f"{place}/"
         self._ahead = {
             each for each in self._ahead if each != place and not each.startswith(below)

@@ -160,7 +160,7 @@ class TaskRun:
                 return await self._write_questions()
             if failure is None:
                 break
-            self.error = self._shown(failure)
+            self.error = self._storable_error(failure)
             if not self._again(failure, attempt):
                 break
             await self._forget_failures(True)
@@ -361,7 +361,7 @@ class TaskRun:
         assert ended is not None
         return ended.output or Output()
 
-    def _shown(self, failure: BaseException) -> FlowError | InvalidInputError:
+    def _storable_error(self, failure: BaseException) -> FlowError | InvalidInputError:
         """Return a failure as an error whose text may be stored."""
         leaves = list(_leaves(failure))
         if len(leaves) == 1 and isinstance(leaves[0], FlowError | InvalidInputError):

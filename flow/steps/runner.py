@@ -96,7 +96,7 @@ class Runner:
         while self.view.checkpoint.next:
             limit = self._parts.flow.limits.max_steps
             if steps == limit:
-                return await self._fail(_reached("max_steps", limit, "steps"))
+                return await self._fail(_limit_error("max_steps", limit, "steps"))
             steps += 1
             outcome = await self._step()
             if outcome is not None:
@@ -251,9 +251,9 @@ class Runner:
             flow.graph, done, view.checkpoint.joins, collected, state.view
         )
         if state.size > flow.limits.state_bytes:
-            raise _reached("state_bytes", flow.limits.state_bytes, "bytes of state")
+            raise _limit_error("state_bytes", flow.limits.state_bytes, "bytes of state")
         if len(plan.tasks) > flow.limits.max_tasks:
-            raise _reached("max_tasks", flow.limits.max_tasks, "tasks in one step")
+            raise _limit_error("max_tasks", flow.limits.max_tasks, "tasks in one step")
         await self.commit(state, plan, given_answers(view))
 
     async def commit(
@@ -310,7 +310,7 @@ def _failed_before(task: TaskRun) -> NodeFailedError:
     )
 
 
-def _reached(limit: str, value: int, what: str) -> FlowLimitError:
+def _limit_error(limit: str, value: int, what: str) -> FlowLimitError:
     return FlowLimitError(
         f"the thread has more than {value} {what}",
         hint=f"resume it with a higher {limit}",

@@ -119,7 +119,7 @@ class GraphTask(TaskRun):
         if outcome == "interrupted":
             self._paused = True
         elif outcome == "done":
-            self.returned = self._returned(runner.left, view.state, self._node.child)
+            self.returned = self._output(runner.left, view.state, self._node.child)
         return runner.error
 
     def _inner_parts(self, child: Child) -> RunParts:
@@ -172,7 +172,7 @@ class GraphTask(TaskRun):
         )
         return first.with_fields(state.texts())
 
-    def _returned(self, left: Output | None, state: State, child: Child) -> Returned:
+    def _output(self, left: Output | None, state: State, child: Child) -> Returned:
         if left is not None:
             return self._as_own(left)
         if child.leave is not None:

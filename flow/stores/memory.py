@@ -56,7 +56,7 @@ class MemoryCheckpointer(Checkpointer):
 
     async def claim(self, thread_id: str, *, steal: bool = False) -> Lease:
         await other_tasks()
-        thread = self._known(thread_id)
+        thread = self._find_thread(thread_id)
         if thread.owned and not steal:
             raise busy(thread_id)
         thread.token += 1
@@ -98,7 +98,7 @@ class MemoryCheckpointer(Checkpointer):
         self, thread_id: str, key: str, record: bytes, *, at: str | None = None
     ) -> bool:
         await other_tasks()
-        thread = self._known(thread_id)
+        thread = self._find_thread(thread_id)
         if key in thread.answers or at not in (None, thread.head.checkpoint):
             return False
         thread.answers[key] = record
@@ -190,7 +190,7 @@ class MemoryCheckpointer(Checkpointer):
     async def aclose(self) -> None:
         """Keep the threads: they end with this object."""
 
-    def _known(self, thread_id: str) -> _Thread:
+    def _find_thread(self, thread_id: str) -> _Thread:
         thread = self._threads.get(thread_id)
         if thread is None:
             raise missing(thread_id)

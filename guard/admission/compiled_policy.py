@@ -212,7 +212,7 @@ def _judge(
         elif rule.kind == "deny":
             return Ruling("deny", "denied", rule.name, f"a rule denies {call.name!r}")
         elif rule.kind == "ask":
-            return _asked(call, rule.name, rule.approvers)
+            return _approval_ruling(call, rule.name, rule.approvers)
         else:
             return Ruling("allow", "allowed", rule.name)
     detail = f"no rule allows {call.name!r} with these arguments"
@@ -374,7 +374,7 @@ def _strictest_ruling(
         if own.verdict == "deny":
             break
     if facts.requires_approval and ruling.verdict == "allow":
-        ruling = _asked(call, ruling.rule, 1)
+        ruling = _approval_ruling(call, ruling.rule, 1)
     would_deny, tried = tuple(trace.would_deny), tuple(trace.tried or ())
     return replace(ruling, would_deny=would_deny, tried=tried)
 
@@ -383,7 +383,7 @@ def _strictness(ruling: Ruling) -> tuple[int, int]:
     return _STRICTNESS[ruling.verdict], ruling.approvers
 
 
-def _asked(call: ToolCall, rule: str | None, approvers: int) -> Ruling:
+def _approval_ruling(call: ToolCall, rule: str | None, approvers: int) -> Ruling:
     """Return the ruling on a call that people have to approve."""
     whose = (
         "a person's approval" if approvers == 1 else f"{approvers} people's approval"

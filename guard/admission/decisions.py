@@ -140,7 +140,7 @@ def from_limits(
     full: _Full | None = None
     longest_wait: int | None = 0
     if lines.on_trial or not outcome.admitted:
-        for reached in _reached(lines, outcome, now):
+        for reached in _full_limits(lines, outcome, now):
             wait = reached.wait
             if not reached.enforced:
                 would_deny = (*would_deny, reached.limit.label)
@@ -189,7 +189,7 @@ class _Full(NamedTuple):
     sentence: str
 
 
-def _reached(lines: Lines, outcome: ReservationOutcome, now: int) -> list[_Full]:
+def _full_limits(lines: Lines, outcome: ReservationOutcome, now: int) -> list[_Full]:
     """Return each full limit."""
     reached: list[_Full] = []
     demand, limits = lines.demand, iter(lines.limits)

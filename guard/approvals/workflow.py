@@ -150,7 +150,7 @@ class ApprovalWorkflow:
 
     def answered(self, request_id: str) -> ApprovalOutcome | None:
         """Return the outcome of a request; None: it waits. Raises InvalidInputError."""
-        found = self._found(request_id)
+        found = self._request_record(request_id)
         call, ends = found.request.call, found.request.expires_at
         if found.status != "pending":
             return outcome_of(call, found)
@@ -168,7 +168,7 @@ class ApprovalWorkflow:
                 f"an answer is no {type(reply).__name__}",
                 hint="answer with Approve(approver=...) or Reject(approver=...)",
             )
-        request = self._found(request_id).request
+        request = self._request_record(request_id).request
         self._check_approver(request, reply.approver, automatic=automatic)
         if isinstance(reply, Approve) and request.approvers > 1:
             self._add_vote(request, reply, automatic=automatic)
@@ -227,7 +227,7 @@ class ApprovalWorkflow:
             )
 
         if not self.store.add_vote(request, reply.approver, self.clock(), record):
-            found = self._found(request.id)
+            found = self._request_record(request.id)
             counted = any(is_same_name(reply.approver, n) for n in found.approved_by)
             if counted and found.state(self.clock()) == "waiting":
                 raise InvalidInputError(
@@ -250,7 +250,7 @@ class ApprovalWorkflow:
             return edited, None
         return edited, self._grant(request, call, reply.approver, reply.grant)
 
-    def _found(self, request_id: str) -> ApprovalRecord:
+    def _request_record(self, request_id: str) -> ApprovalRecord:
         found = self.store.get(request_id)
         if found is None:
             raise InvalidInputError(

@@ -156,7 +156,7 @@ class LockedFile(ForkAware):
         deadline = began + (_BRIEF_SECONDS if cannot_wait else LOCK_SECONDS)
         self._waiting += not cannot_wait
         try:
-            while not self._taken():
+            while not self._try_lock():
                 if cannot_wait and time.monotonic() > deadline:
                     raise self._held_by_others()
                 # A caller that waited through another's deadline does not wait again.
@@ -169,7 +169,7 @@ class LockedFile(ForkAware):
         finally:
             self._waiting -= not cannot_wait
 
-    def _taken(self) -> bool:
+    def _try_lock(self) -> bool:
         """Lock the file, with the lock of this process, if nobody holds it."""
         # Not held between two tries: an event loop may ask for it.
         self._lock.acquire()

@@ -65,7 +65,7 @@ class ThreadedRedis:
             turn = anyio.CapacityLimiter(_THREADS)
             self._turn.set(turn)
         asked_at = time.monotonic()
-        return await anyio.to_thread.run_sync(self._tried, work, asked_at, limiter=turn)
+        return await anyio.to_thread.run_sync(self._try, work, asked_at, limiter=turn)
 
     async def evaluate(self, script: Script, key: str, values: Sequence[Any]) -> Any:
         """Run a script, as `Link.evaluate` does."""
@@ -95,7 +95,7 @@ class ThreadedRedis:
     async def aclose(self) -> None:
         await anyio.to_thread.run_sync(self._client.close)
 
-    def _tried(self, work: Callable[[Any], _T], asked_at: float) -> _T:
+    def _try(self, work: Callable[[Any], _T], asked_at: float) -> _T:
         # A caller that waited through another one's deadline does not wait again.
         if self._failed_at > asked_at:
             raise StoreUnavailableError("Redis does not answer")

@@ -284,7 +284,7 @@ class SandboxAPI:
         try:
             self._access.check(request.headers, target.sandbox_id)
         except APIError as error:
-            self._found(target)
+            self._find_sandbox(target)
             raise APIError(403, error.message) from None
 
     def _authorize(self, request: Request, target: Target) -> None:
@@ -319,19 +319,19 @@ class SandboxAPI:
 
     def _answer_health(self, target: Target) -> Response:
         """Answer whether a sandbox runs, which wakes none up. Raises APIError."""
-        if self._found(target).state != "running":
+        if self._find_sandbox(target).state != "running":
             raise gone(target.sandbox_id[:64])
         return Response(status_code=204)
 
     async def _owned(self, request: HTTPConnection, target: Target) -> Sandbox:
         """Return the sandbox, awake, if its token is still valid. Raises APIError."""
-        sandbox = self._found(target)
+        sandbox = self._find_sandbox(target)
         request.scope["belongs_to"](sandbox.token)
         if sandbox.is_asleep:
             await self._control.wake(sandbox)
         return sandbox
 
-    def _found(self, target: Target) -> Sandbox:
+    def _find_sandbox(self, target: Target) -> Sandbox:
         sandbox = self._sandboxes.find(target.sandbox_id)
         if not self._access.is_valid(sandbox.token):
             raise APIError(401, "the token of the sandbox is not valid any more")

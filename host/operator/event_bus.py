@@ -145,7 +145,7 @@ async def watch_approvals(
         try:
             now = await approvals.waiting()
             for request_id in known.keys() - now.keys():
-                report(await _ended(approvals, known[request_id][0]))
+                report(await _end_event(approvals, known[request_id][0]))
                 del known[request_id]
             for request_id, votes in now.items():
                 if request_id not in known:
@@ -168,7 +168,7 @@ async def watch_approvals(
         await anyio.sleep(look_seconds)
 
 
-async def _ended(approvals: Approvals, facts: dict[str, Any]) -> Event:
+async def _end_event(approvals: Approvals, facts: dict[str, Any]) -> Event:
     try:
         outcome = await approvals.answered(facts["id"])
     except InvalidInputError:

@@ -242,7 +242,7 @@ class People:
                 ),
             )
         except sqlite3.IntegrityError:
-            raise _taken(person.id) from None
+            raise _name_taken_error(person.id) from None
 
     def make_link(
         self,
@@ -331,7 +331,7 @@ class People:
                 (person_id, role, agents_text(agents), self._file.clock()),
             )
         except sqlite3.IntegrityError:
-            raise _taken(person_id) from None
+            raise _name_taken_error(person_id) from None
 
     def passkeys(self, person_id: str) -> list[Passkey]:
         """Return the passkeys of a person, the oldest first."""
@@ -396,7 +396,7 @@ def agents_text(agents: tuple[str, ...] | None) -> str | None:
     return None if agents is None else json.dumps(agents)
 
 
-def _taken(person_id: str) -> InvalidInputError:
+def _name_taken_error(person_id: str) -> InvalidInputError:
     return InvalidInputError(
         f"the name {person_id} is taken", hint="choose another name"
     )

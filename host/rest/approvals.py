@@ -19,12 +19,12 @@ _R = TypeVar("_R")
 
 async def shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
     """Return a request as it is shown: no likely secret, and no hidden letter."""
-    return await _read(request, partial(_shown, request, redactor))
+    return await _read(request, partial(_approval_body, request, redactor))
 
 
 async def _as_json(request: ApprovalRequest, redactor: Redactor) -> bytes:
     def written() -> bytes:
-        return _shown(request, redactor).model_dump_json().encode()
+        return _approval_body(request, redactor).model_dump_json().encode()
 
     return await _read(request, written)
 
@@ -37,7 +37,7 @@ async def _read(request: ApprovalRequest, work: Callable[[], _R]) -> _R:
     return await read_large(request.call.agent_id or "", request.call.arguments, work)
 
 
-def _shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
+def _approval_body(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
     facts = escaped_json(ShownRequest(request, redactor).to_json())
     del facts["agent_id"]  # A client sees its own agent's alone.
     return bodies.Approval.model_validate(facts)

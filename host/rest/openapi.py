@@ -111,14 +111,14 @@ def _parameters(each: Operation) -> list[dict[str, Any]]:
             "in": "query",
             "required": False,
             "description": field["description"],
-            "schema": _given(field),
+            "schema": _value_schema(field),
         }
         for name, field in fields.items()
     ]
     return [*named, _LAST_EVENT_ID] if each.streams else named
 
 
-def _given(field: dict[str, Any]) -> dict[str, Any]:
+def _value_schema(field: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a value that is given: a query has no null."""
     left_out = {"anyOf", "title", "description"}
     if field.get("default") is None:

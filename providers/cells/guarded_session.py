@@ -271,7 +271,7 @@ class GuardedSession:
                 timeout_seconds=timeout_seconds,
                 gate=allowed.gate,
             )
-            return await _ended(process, allowed)
+            return await _command_result(process, allowed)
 
     async def spawn(
         self,
@@ -393,7 +393,7 @@ class GuardedSession:
             return await self.session.connect(allowed.arguments["port"])
 
 
-async def _ended(process: Process, allowed: Allowed) -> ExecutionResult:
+async def _command_result(process: Process, allowed: Allowed) -> ExecutionResult:
     """Return the result of a command; a cancelled wait kills it."""
     try:
         result = await process.wait()

@@ -79,7 +79,7 @@ class ThreadSession:
         try:
             return future.result()
         except CancelledError:
-            raise _lost() from None
+            raise _lost_error() from None
 
     async def acall(
         self, function: Callable[..., Awaitable[Result]], *args: Any, **options: Any
@@ -96,7 +96,7 @@ class ThreadSession:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise _lost() from None
+            raise _lost_error() from None
 
     def start(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Have a function run on the session's event loop until the session ends."""
@@ -108,14 +108,14 @@ class ThreadSession:
 
     def _begin(self, function: Callable[[], Awaitable[Result]]) -> Future[Result]:
         if not self._thread.is_alive():
-            raise _lost()
+            raise _lost_error()
         try:
             return self._portal.start_task_soon(function)
         except RuntimeError:
             if threading.current_thread() is self._thread:
                 raise
             # It ends at this moment.
-            raise _lost() from None
+            raise _lost_error() from None
 
 
 async def _serve(
@@ -139,7 +139,7 @@ async def _serve(
         ready.set_exception(error)
 
 
-def _lost() -> CellLostError:
+def _lost_error() -> CellLostError:
     return CellLostError("the session has ended: it was closed, or a budget is used up")
 
 

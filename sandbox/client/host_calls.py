@@ -143,14 +143,14 @@ class CallServer:
             if "describe" in call:
                 answer = self._description(call["describe"])
             else:
-                answer = self._returned(
+                answer = self._call_result(
                     str(call["name"]), list(call["args"]), dict(call["kwargs"])
                 )
         except (FrameError, KeyError, TypeError, ValueError):
             return _error("invalid", "this is no call")
         return await answer
 
-    async def _returned(
+    async def _call_result(
         self, name: str, arguments: list[Any], options: dict[str, Any]
     ) -> dict[str, Any]:
         if name not in self._calls.names:

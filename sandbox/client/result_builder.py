@@ -52,7 +52,7 @@ def build_result(
     stdout, stderr = report.stdout.raw(), report.stderr.raw()
     exception = _exception(report)
     lacks = () if traits.level == "process" else missing_package(exception)
-    return _made(
+    return _model(
         ExecutionResult,
         status=status,
         value=_value(report) if status == "ok" else None,
@@ -85,7 +85,7 @@ def _usage(report: RunReport, limits: Limits, traits: CellTraits) -> Usage:
         for name, enforcer in traits.enforced_by.items()
         if getattr(limits, name) is not None
     }
-    return _made(
+    return _model(
         Usage,
         wall_ms=report.wall_ms,
         cpu_ms=report.cpu_ms,
@@ -104,7 +104,7 @@ def is_clean(report: RunReport, result: ExecutionResult) -> bool:
 
 def _truncated(report: RunReport) -> Truncated:
     out, err = report.stdout.dropped, report.stderr.dropped
-    return _made(Truncated, stdout=out, stderr=err) if out or err else _WHOLE
+    return _model(Truncated, stdout=out, stderr=err) if out or err else _WHOLE
 
 
 @functools.lru_cache(maxsize=128)
@@ -112,18 +112,18 @@ def _isolation(
     level: IsolationLevel, layers: tuple[str, ...], number: int
 ) -> Isolation:
     reused = number > 1
-    return _made(
+    return _model(
         Isolation, level=level, layers=layers, reused=reused, program_number=number
     )
 
 
-def _made(kind: type[_M], **fields: Any) -> _M:
+def _model(kind: type[_M], **fields: Any) -> _M:
     """Return a model with all of its fields, unchecked."""
     return construct_unchecked(kind, fields, set(fields))
 
 
 _NAMED_ARTIFACTS = 10
-_WHOLE = _made(Truncated, stdout=0, stderr=0)
+_WHOLE = _model(Truncated, stdout=0, stderr=0)
 
 
 def _warnings(report: RunReport) -> tuple[str, ...]:
@@ -205,7 +205,7 @@ def _value(report: RunReport) -> Any:
     value = report.program_report["value"]
     if "json" in value:
         return value["json"]
-    return _made(
+    return _model(
         OpaqueValue,
         type=str(value.get("type", "unknown"))[:200],
         repr=str(value.get("repr", ""))[:1024],
@@ -216,7 +216,7 @@ def _exception(report: RunReport) -> ExceptionInfo | None:
     if report.program_report is None or report.program_report["outcome"] != "error":
         return None
     exception = report.program_report["exception"]
-    return _made(
+    return _model(
         ExceptionInfo,
         type=exception["type"][:200],
         message=exception["message"],

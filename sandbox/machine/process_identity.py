@@ -18,7 +18,7 @@ def start_time(pid: int) -> str:
         stat = (_PROC / str(pid) / "stat").read_text()
         return stat.rpartition(")")[2].split()[19]
     except (OSError, IndexError):
-        return "" if _PROC.is_dir() else _said("ps", "-o", "lstart=", "-p", str(pid))
+        return "" if _PROC.is_dir() else _word("ps", "-o", "lstart=", "-p", str(pid))
 
 
 @functools.cache
@@ -39,10 +39,10 @@ def machine_id() -> str:
         return f"{boot}.{pid_namespace()}"
     except OSError:
         # The name of a Mac changes with its network.
-        return _said("sysctl", "-n", "kern.bootsessionuuid") or socket.gethostname()
+        return _word("sysctl", "-n", "kern.bootsessionuuid") or socket.gethostname()
 
 
-def _said(*command: str) -> str:
+def _word(*command: str) -> str:
     """Return what a command prints, as one word; empty if it cannot."""
     try:
         done = subprocess.run(  # noqa: S603 - commands of this file

@@ -137,9 +137,9 @@ class PackageInstaller:
             if folder is None:
                 folder = await self._build(key, lock, target, on_step)
             await self._backend.show_layer(store.layers / folder, finished=True)
-        return self._shown(folder)
+        return self._path_in_cells(folder)
 
-    def _shown(self, folder: str) -> str:
+    def _path_in_cells(self, folder: str) -> str:
         """Return the path of a layer in cells."""
         assert self._store is not None
         confined = self._backend.traits.level == "confined"
@@ -230,7 +230,7 @@ class PackageInstaller:
                 await target_interpreter.compile_layer(
                     self._backend,
                     place,
-                    self._shown(path.name),
+                    self._path_in_cells(path.name),
                     target.tag,
                     self._config.limits,
                 )

@@ -61,12 +61,12 @@ class OutputReader:
             self.malformed += 1
             return None
         try:
-            return self._made(strict_json(payload))
+            return self._to_output(strict_json(payload))
         except (FrameError, KeyError, TypeError, ValueError, AttributeError):
             self.malformed += 1
             return None
 
-    def _made(self, message: dict[str, Any]) -> Output:
+    def _to_output(self, message: dict[str, Any]) -> Output:
         if len(message["data"]) > MAX_REPRESENTATIONS:
             raise ValueError("too many representations")
         data: dict[str, Any] = {}

@@ -118,7 +118,7 @@ def _value(node: ast.expr, depth: int) -> Number:
                     )
                 return _bounded(_FUNCTIONS[name](*values))
     raise ToolError(
-        f"{_shown(node)} is not part of arithmetic",
+        f"{_node_name(node)} is not part of arithmetic",
         hint=f"functions are {', '.join(sorted(_FUNCTIONS))}",
     )
 
@@ -148,5 +148,5 @@ def _bounded(value: object) -> Number:
     return value
 
 
-def _shown(node: ast.expr) -> str:
+def _node_name(node: ast.expr) -> str:
     return type(node).__name__

@@ -94,7 +94,7 @@ def _fetch(
         return _content(target, response, max_bytes)
 
     try:
-        answer = exchange(target, rules, _PAGE, _left(context), read)
+        answer = exchange(target, rules, _PAGE, _seconds_left(context), read)
         # What was cut off at the deadline looks like an end.
         context.check_cancelled()
         return answer
@@ -106,7 +106,7 @@ def _fetch(
         ) from error
 
 
-def _left(context: ToolContext) -> float:
+def _seconds_left(context: ToolContext) -> float:
     """Return the seconds that are left.
 
     Raises:

@@ -44,7 +44,7 @@ def query(asked: dict[str, Any]) -> dict[str, Any]:
     rows: list[list[Any]] = []
     size, more = 0, False
     for row in cursor:
-        values = [_shown(value) for value in row]
+        values = [_json_value(value) for value in row]
         size += len(json.dumps(values))
         if len(rows) == asked["rows"] or size > asked["bytes"]:
             more = True
@@ -54,7 +54,7 @@ def query(asked: dict[str, Any]) -> dict[str, Any]:
     return {"columns": columns, "rows": rows, "more": more}
 
 
-def _shown(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"[{len(value)} bytes]"
     if isinstance(value, float) and not abs(value) < float("inf"):

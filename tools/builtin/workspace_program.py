@@ -83,7 +83,7 @@ def _files_beneath(path: str) -> Iterator[str]:
             yield os.path.join(folder, name)
 
 
-def _shown(real: str) -> str:
+def _relative(real: str) -> str:
     return os.path.relpath(real, os.path.realpath("."))
 
 
@@ -92,7 +92,7 @@ def _list_files(path: str, max_entries: int) -> dict[str, Any]:
     for real in _files_beneath(path):
         if len(files) == max_entries:
             return {"files": files, "more": True}
-        files.append({"path": _shown(real), "bytes": os.lstat(real).st_size})
+        files.append({"path": _relative(real), "bytes": os.lstat(real).st_size})
     return {"files": files, "more": False}
 
 
@@ -104,7 +104,7 @@ def _search_files(pattern: str, path: str, max_entries: int) -> dict[str, Any]:
     matches: list[Any] = []
     for real in _files_beneath(path):
         try:
-            text = _text_of(_shown(real))
+            text = _text_of(_relative(real))
         except (_Refused, OSError):
             continue
         for number, line in enumerate(text.splitlines(), 1):
@@ -113,7 +113,7 @@ def _search_files(pattern: str, path: str, max_entries: int) -> dict[str, Any]:
             if len(matches) == max_entries:
                 return {"matches": matches, "more": True}
             matches.append(
-                {"path": _shown(real), "line": number, "text": line[:_LONGEST_LINE]}
+                {"path": _relative(real), "line": number, "text": line[:_LONGEST_LINE]}
             )
     return {"matches": matches, "more": False}
 

@@ -262,7 +262,7 @@ class ToolContext:
         """
         if self.parts is None or len(self.parts) >= MAX_PARTS:
             return False
-        size = sum(len(_shown(each)) for each in (*self.parts, part))
+        size = sum(len(_content(each)) for each in (*self.parts, part))
         if size > MAX_PART_CHARACTERS:
             return False
         self.parts.append(part)
@@ -287,7 +287,7 @@ class ToolContext:
         return self.artifacts.save(name, data, media_type)
 
 
-def _shown(part: Part) -> str:
+def _content(part: Part) -> str:
     return part.text if isinstance(part, TextPart) else part.data
 
 

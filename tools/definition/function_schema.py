@@ -234,7 +234,7 @@ class FunctionSchema:
             ) from None
         except SchemaError as error:
             raise ConfigError(
-                f"{name} has a parameter that pydantic cannot check: {_told(error)}",
+                f"{name} has a parameter that pydantic cannot check: {_reason(error)}",
                 hint="a pattern has no look-around, and ends with `$`, not with \\Z",
             ) from None
         except (TypeError, ValueError):
@@ -325,7 +325,7 @@ class FunctionSchema:
         return typing.cast("dict[str, JsonValue]", dumped)
 
 
-def _told(error: SchemaError) -> str:
+def _reason(error: SchemaError) -> str:
     """Return the last line of an error of several, which has the reason."""
     return str(error).strip().splitlines()[-1].strip()
 

@@ -284,7 +284,7 @@ def problems_of(built: BuiltValidator, values: Any) -> list[Problem]:
 
 def _problems(error: ValidationError) -> Iterator[Problem]:
     where = list(error.absolute_path)
-    keyword, wanted = str(error.validator), _wanted(error)
+    keyword, wanted = str(error.validator), _validator_value(error)
     schema = error.schema if isinstance(error.schema, dict) else {}
     if keyword == "required":
         given: Any = error.instance
@@ -302,7 +302,7 @@ def _problems(error: ValidationError) -> Iterator[Problem]:
         yield Problem(path_of(where), reason, cut(expected))
 
 
-def _wanted(error: ValidationError) -> Any:
+def _validator_value(error: ValidationError) -> Any:
     return error.validator_value
 
 

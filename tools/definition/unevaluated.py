@@ -27,7 +27,7 @@ def unevaluated_properties(
         beside = {**schema}
         del beside["unevaluatedProperties"]
         evaluated = _evaluated(validator, instance, beside, _names)
-        yield from _left(validator, inner, instance, instance.keys() - evaluated)
+        yield from _errors(validator, inner, instance, instance.keys() - evaluated)
 
 
 def unevaluated_items(
@@ -38,12 +38,12 @@ def unevaluated_items(
         beside = {**schema}
         del beside["unevaluatedItems"]
         evaluated = _evaluated(validator, instance, beside, _indexes)
-        yield from _left(
+        yield from _errors(
             validator, inner, instance, set(range(len(instance))) - evaluated
         )
 
 
-def _left(validator: Any, inner: Any, instance: Any, parts: set[Any]) -> _Errors:
+def _errors(validator: Any, inner: Any, instance: Any, parts: set[Any]) -> _Errors:
     if not all(_fits(validator, instance[part], inner) for part in parts):
         yield ValidationError("unevaluated")
 

@@ -104,7 +104,7 @@ class MCPActs:
             _READ, asked, agent_id=agent_id, run=run, tags=_TAGS
         ) as act:
             there: Any = act.arguments
-            toolset, offer = self._found(_READ, there.get("server"), there.get("uri"))
+            toolset, offer = self._find(_READ, there.get("server"), there.get("uri"))
             async with toolset.use(offer, agent_id) as connection:
                 answer = await connection.read(there["uri"])
         return [_as_json(content) | _mark(toolset) for content in answer.contents]
@@ -143,7 +143,7 @@ class MCPActs:
             _GET, asked, agent_id=agent_id, run=run, tags=_TAGS
         ) as act:
             there: Any = act.arguments
-            toolset, offer = self._found(_GET, there.get("server"), there.get("name"))
+            toolset, offer = self._find(_GET, there.get("server"), there.get("name"))
             offer.check_arguments(there.get("arguments"))
             async with toolset.use(offer, agent_id) as connection:
                 answer = await connection.get_prompt(there["name"], there["arguments"])
@@ -213,7 +213,7 @@ class MCPActs:
             raise _not_offered(act)
         return found[0]
 
-    def _found(
+    def _find(
         self, act: str, server: object, address: object
     ) -> tuple[MCPToolset, MCPOffer]:
         """Return a server and what it offers; people may have edited both names."""

@@ -139,7 +139,7 @@ class LastWords:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _writing:
                 part.touch(mode=0o600)
-                part.write_text(f"{self._said[-STDERR_CHARACTERS:]}\n", "utf-8")
+                part.write_text(f"{self._tail_text[-STDERR_CHARACTERS:]}\n", "utf-8")
                 part.replace(self._file)
         except OSError as error:
             _log.warning("%s cannot be written: %s", self._file, error.strerror)
@@ -147,7 +147,7 @@ class LastWords:
     def log(self) -> None:
         """Log what it said, if it said anything, and write its file."""
         self._write()
-        if said := self._said:
+        if said := self._tail_text:
             _log.info(
                 "standard error of the MCP server %s: %s",
                 self._command,
@@ -156,7 +156,7 @@ class LastWords:
 
     def after(self, message: str) -> str:
         """Return a message, and the program's last lines if it said any."""
-        lines = [line for line in self._said.splitlines() if line.strip()]
+        lines = [line for line in self._tail_text.splitlines() if line.strip()]
         shown = "\n".join(lines[-_SHOWN_LINES:])[-SHOWN_CHARACTERS:]
         return f"{message}; its last words:\n{shown}" if shown else message
 
@@ -175,11 +175,11 @@ class LastWords:
             )
         if self.refusal:
             return _REFUSALS.get(self.refusal, self.refusal)
-        said = self._said
+        said = self._tail_text
         return next((cause for form, cause in _CAUSES if re.search(form, said)), "")
 
     @property
-    def _said(self) -> str:
+    def _tail_text(self) -> str:
         text = self._tail.decode("utf-8", "replace").strip()
         for secret in self._hidden:
             text = text.replace(secret, "***")

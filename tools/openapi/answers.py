@@ -73,11 +73,11 @@ def content_of(
         raise _failed(tool, answer, credentials)
     is_json = answer.media_type.endswith("json")
     if len(answer.body) > max_bytes:
-        raise _done(tool, answer, f"more than {max_bytes:,} bytes")
+        raise _unusable(tool, answer, f"more than {max_bytes:,} bytes")
     if is_json and count_values(answer.body, MAX_ANSWER_VALUES) > MAX_ANSWER_VALUES:
-        raise _done(tool, answer, f"more than {MAX_ANSWER_VALUES:,} values")
+        raise _unusable(tool, answer, f"more than {MAX_ANSWER_VALUES:,} values")
     if answer.is_packed:
-        raise _done(tool, answer, "compressed content")
+        raise _unusable(tool, answer, "compressed content")
     if not answer.body:
         return None
     if is_json:
@@ -119,7 +119,7 @@ def _failed(tool: str, answer: Answer, credentials: Credentials) -> ToolExecutio
     )
 
 
-def _done(tool: str, answer: Answer, what: str) -> ToolExecutionError:
+def _unusable(tool: str, answer: Answer, what: str) -> ToolExecutionError:
     return ToolExecutionError(
         f"{tool} was called (HTTP status {answer.status}), and answered with {what}",
         hint="do not call it again for the same; ask for less, or in pages",

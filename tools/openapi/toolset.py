@@ -262,7 +262,7 @@ class OpenAPIToolset:
                 target._replace(path=path),
                 self._rules,
                 Request(request.method, request.headers, request.body),
-                self._left(context),
+                self._seconds_left(context),
                 lambda response: read_answer(response, self.max_bytes),
             )
         except NoAnswerError as error:
@@ -273,12 +273,12 @@ class OpenAPIToolset:
         return content_of(tool.name, answer, self.max_bytes, self.credentials, context)
 
     def _check_document(self, context: ToolContext) -> None:
-        seconds = self._left(context)
+        seconds = self._seconds_left(context)
         if not self._lock.acquire(timeout=seconds):
             context.check_cancelled()
         try:
             if time.monotonic() - self._read_at >= DOCUMENT_SECONDS:
-                self._compare(self._left(context))
+                self._compare(self._seconds_left(context))
         except ConfigError as error:
             raise ToolExecutionError(
                 f"the document of {self.name} cannot be compared with what was "
@@ -288,7 +288,7 @@ class OpenAPIToolset:
         finally:
             self._lock.release()
 
-    def _left(self, context: ToolContext) -> float:
+    def _seconds_left(self, context: ToolContext) -> float:
         context.check_cancelled()
         remaining = context.remaining()
         return self.timeout_seconds if remaining is None else max(0.001, remaining)

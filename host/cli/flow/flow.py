@@ -142,7 +142,7 @@ def answer(
     from ...terminal.user_name import user_name
 
     name = user_name() if by is None else by
-    given = _given(value, deny=deny)
+    given = _answer(value, deny=deny)
 
     async def work(threads: StoredThreads) -> None:
         if deny:
@@ -151,7 +151,7 @@ def answer(
             await threads.answer(thread, question, given, by=name)
 
     with_threads(config, work)
-    _done(thread, "denied" if deny else "answered", as_json=as_json)
+    _print_done(thread, "denied" if deny else "answered", as_json=as_json)
 
 
 @flow.command()
@@ -168,17 +168,17 @@ def cancel(
         await threads.cancel(thread, by=name)
 
     with_threads(config, work)
-    _done(thread, "cancelled", as_json=as_json)
+    _print_done(thread, "cancelled", as_json=as_json)
 
 
-def _done(thread: str, what: str, *, as_json: bool) -> None:
+def _print_done(thread: str, what: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"thread": thread, "did": what})
     else:
         print(f"{what}: {escaped_line(thread)}")
 
 
-def _given(text: str | None, *, deny: bool) -> Any:
+def _answer(text: str | None, *, deny: bool) -> Any:
     from toolcell.core import InvalidInputError
 
     if (text is None) != deny:

@@ -29,7 +29,7 @@ def budget(
 
     Limits of tools that an agent does not see are left out.
     """
-    left = run_async(_left, config, agent, run)
+    left = run_async(_limits, config, agent, run)
     if as_json:
         print_json(left)
         return
@@ -41,7 +41,7 @@ def budget(
     print_table(("agent", "limit", "left"), rows)
 
 
-async def _left(path: Path, agent: str | None, run_id: str | None) -> RemainingLimits:
+async def _limits(path: Path, agent: str | None, run_id: str | None) -> RemainingLimits:
     from ...config.host_config import HostConfig
     from ...operator.limits import limits_left
     from ...runtime.assembly import list_registry, open_guard

@@ -36,7 +36,7 @@ def table_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Yield a row for each contender: name, version, isolation and its figures."""
     for contender in results["contenders"]:
         figures = (
-            _shown(contender[name], unit) for name, (_, unit) in MEASURES.items()
+            _figure_text(contender[name], unit) for name, (_, unit) in MEASURES.items()
         )
         yield (
             contender["name"],
@@ -46,7 +46,7 @@ def table_rows(results: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         )
 
 
-def _shown(figure: Mapping[str, Any], unit: str) -> str:
+def _figure_text(figure: Mapping[str, Any], unit: str) -> str:
     if "absent" in figure:
         return str(figure["absent"])
     return "{median} ({low} to {high}) {unit}".format(**figure, unit=unit)

@@ -151,7 +151,7 @@ class Rights:
     ) -> None:
         """Make a change after which a person has other rights."""
         if person.has("approver") and person.agents is None:
-            await anyio.to_thread.run_sync(_made, change)
+            await anyio.to_thread.run_sync(_apply, change)
             return
         kept = person.agents or () if person.has("approver") else ()
         await self._withdraw(person.id, kept, change, by)
@@ -168,7 +168,7 @@ class Rights:
         )
 
 
-def _made(change: AbstractContextManager[None]) -> None:
+def _apply(change: AbstractContextManager[None]) -> None:
     with change:
         pass
 

@@ -30,8 +30,8 @@ async def show(visit: Visit) -> Response:
     return visit.render(
         "inbox.html",
         waiting=len(waiting),
-        shown=await _shown(visit, waiting),
-        given_up=await _shown(visit, given_up[::-1]),
+        shown=await _pages(visit, waiting),
+        given_up=await _pages(visit, given_up[::-1]),
         grants=await approvals.grants(),
         answered=answered,
         marks=visit.console.vouching.marks(),
@@ -39,7 +39,7 @@ async def show(visit: Visit) -> Response:
     )
 
 
-async def _shown(visit: Visit, requests: list[ApprovalRequest]) -> list[RequestPage]:
+async def _pages(visit: Visit, requests: list[ApprovalRequest]) -> list[RequestPage]:
     return [
         await show_request(visit.sources, request) for request in requests[:MAX_LISTED]
     ]

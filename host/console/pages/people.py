@@ -60,7 +60,7 @@ async def take_back(visit: Visit) -> Response:
 
 async def set_role(visit: Visit) -> Response:
     """Change the rights of a person; approvals that they do not cover are withdrawn."""
-    person = _found(visit)
+    person = _person(visit)
     role, agents = _rights(visit)
     await visit.record("person_changed", person=person.id, role=role, agents=agents)
     await visit.console.rights.set_role(person.id, role, agents, by=visit.person.id)
@@ -69,7 +69,7 @@ async def set_role(visit: Visit) -> Response:
 
 async def remove(visit: Visit) -> Response:
     """Remove a person, with passkeys and sessions; approvals are withdrawn."""
-    person = _found(visit)
+    person = _person(visit)
     await visit.record("person_removed", person=person.id)
     await visit.console.rights.remove(person.id, by=visit.person.id)
     return visit.go("/people")
@@ -154,7 +154,7 @@ def _purpose(session: LoginSession) -> str:
     return f"add {session.id}"
 
 
-def _found(visit: Visit) -> Person:
+def _person(visit: Visit) -> Person:
     person = visit.console.people.find(visit.part("id"))
     if person is None:
         raise ActionRefusedError(404, "there is no such person")

@@ -19,7 +19,7 @@ from ..web.visit import ActionRefusedError, Visit, read_arguments
 
 async def show(visit: Visit) -> Response:
     """Show the policies in force, the tools, and a form to ask about a call."""
-    return visit.render("policies.html", asked=None, made=None, **await _shown(visit))
+    return visit.render("policies.html", asked=None, made=None, **await _facts(visit))
 
 
 async def ask(visit: Visit) -> Response:
@@ -42,7 +42,7 @@ async def ask(visit: Visit) -> Response:
         )
     except ToolError as error:
         raise ActionRefusedError(409, error.message, hint=error.hint) from None
-    return visit.render("policies.html", asked=asked, made=made, **await _shown(visit))
+    return visit.render("policies.html", asked=asked, made=made, **await _facts(visit))
 
 
 async def show_tool(visit: Visit) -> Response:
@@ -103,7 +103,7 @@ def _type(schema: Mapping[str, Any]) -> str:
     return " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
 
 
-async def _shown(visit: Visit) -> dict[str, Any]:
+async def _facts(visit: Visit) -> dict[str, Any]:
     """Return what the page shows beside a decision."""
     sources = visit.sources
     pins = await anyio.to_thread.run_sync(_pins, sources.config.tools)

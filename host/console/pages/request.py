@@ -27,14 +27,14 @@ HOUR = 3_600
 
 async def show(visit: Visit) -> Response:
     """Show a request with everything that it would do, or its answer."""
-    return await _page(visit, await _found(visit))
+    return await _page(visit, await _record(visit))
 
 
 async def open_hidden(visit: Visit) -> Response:
     """Show the hidden parts of a request; who opened them is recorded."""
     request = (await _waiting(visit)).request
     await visit.sources.approvals.reveal(request.id, by=visit.person.id)
-    return await _page(visit, await _found(visit), opened=True)
+    return await _page(visit, await _record(visit), opened=True)
 
 
 async def approve(visit: Visit) -> Response:
@@ -107,7 +107,7 @@ async def _page(
     )
 
 
-async def _found(visit: Visit) -> ApprovalRecord:
+async def _record(visit: Visit) -> ApprovalRecord:
     found = await visit.sources.approvals.find(visit.part("id"))
     if found is None:
         raise ActionRefusedError(404, "there is no such request")
@@ -120,7 +120,7 @@ async def _waiting(visit: Visit) -> ApprovalRecord:
     Raises:
         ActionRefusedError: It waits no more, or is not this person's to answer.
     """
-    record = await _found(visit)
+    record = await _record(visit)
     request = record.request
     if not visit.person.may_answer(request.call.agent_id):
         raise ActionRefusedError(
@@ -129,11 +129,11 @@ async def _waiting(visit: Visit) -> ApprovalRecord:
             hint="an admin says who answers for whom",
         )
     if record.state(time()) != "waiting":
-        raise ActionRefusedError(409, _told(record))
+        raise ActionRefusedError(409, _outcome(record))
     return record
 
 
-def _told(record: ApprovalRecord) -> str:
+def _outcome(record: ApprovalRecord) -> str:
     match record.status:
         case "pending":
             return "the request has expired"
@@ -167,7 +167,7 @@ async def _answer(
         record = await visit.sources.approvals.find(request.id)
         if record is None or record.state(time()) == "waiting":
             raise
-        raise ActionRefusedError(409, _told(record)) from None
+        raise ActionRefusedError(409, _outcome(record)) from None
     return visit.go(f"/approvals/{request.id}")
 
 

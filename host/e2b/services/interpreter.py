@@ -120,14 +120,14 @@ class Interpreter:
         wanted = parsed(ContextRequest, data)
         cwd = resolved(wanted.cwd or "", sandbox.home)
         context = await new_context(sandbox, wanted.language or "python", cwd)
-        return JSONResponse(_shown(context))
+        return JSONResponse(_context_json(context))
 
     async def list(self, request: Request, sandbox: Sandbox) -> Response:
         """Show all contexts, of which each sandbox has two to begin with."""
         for language in ("python", "javascript"):
             await default_context(sandbox, language)
         found = sorted(sandbox.contexts.values(), key=lambda each: not each.is_default)
-        return JSONResponse([_shown(each) for each in found])
+        return JSONResponse([_context_json(each) for each in found])
 
     async def remove(self, sandbox: Sandbox, context_id: str) -> Response:
         """End a context."""
@@ -144,7 +144,7 @@ class Interpreter:
             await context.session.aclose()
             context.session = await sandbox.session.context()
             context.runs, context.is_in_place = 0, False
-        return JSONResponse(_shown(context))
+        return JSONResponse(_context_json(context))
 
 
 async def _run(code: Code) -> AsyncGenerator[dict[str, Any], None]:
@@ -234,5 +234,5 @@ async def _lines(
     yield b'{"type": "end_of_execution"}\n'
 
 
-def _shown(context: CodeContext) -> dict[str, str]:
+def _context_json(context: CodeContext) -> dict[str, str]:
     return {"id": context.id, "language": context.language, "cwd": context.cwd}

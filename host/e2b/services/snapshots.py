@@ -85,7 +85,7 @@ class SnapshotControl:
         sandbox = self._of(request, token)
         wanted = TakeArguments(sandbox_id=sandbox.id, name=asked.name)
         async with self._acts.do(TAKE_SNAPSHOT, token, wanted) as snapshot:
-            return JSONResponse(_shown(snapshot), status_code=201)
+            return JSONResponse(_snapshot_json(snapshot), status_code=201)
 
     async def _fork(self, request: Request, token: Token) -> Response:
         """Answer with new sandboxes that begin with the files of one."""
@@ -120,7 +120,7 @@ class SnapshotControl:
         query = request.query_params
         wanted = {"sandbox_id": query.get("sandboxID"), "name": query.get("name")}
         found = [
-            _shown(snapshot)
+            _snapshot_json(snapshot)
             for snapshot in self._snapshots.all_of(token)
             if all(
                 value in (None, getattr(snapshot, key)) for key, value in wanted.items()
@@ -145,6 +145,6 @@ class SnapshotControl:
         return self._sandboxes.of(token, request.path_params["sandbox_id"])
 
 
-def _shown(snapshot: Snapshot) -> dict[str, Any]:
+def _snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
     names = [] if snapshot.name is None else [snapshot.name]
     return {"snapshotID": snapshot.id, "names": names}

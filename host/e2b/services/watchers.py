@@ -99,13 +99,13 @@ class Watchers:
         return self._acts.do(WATCH, sandbox.token, wanted)
 
     async def _events_of(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
-        watcher = _known(sandbox, data)
+        watcher = _watcher(sandbox, data)
         async with watcher.turn:
             changes = await watcher.watch.changes()
         return {"events": await _events(sandbox, watcher, changes)}
 
     async def _remove(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
-        watcher = _known(sandbox, data)
+        watcher = _watcher(sandbox, data)
         del sandbox.watchers[parsed(WatcherRequest, data).watcher_id]
         async with watcher.turn:
             await watcher.watch.aclose()
@@ -124,7 +124,7 @@ async def _stream(
 async def _events(
     sandbox: Sandbox, watcher: Watcher, changes: Sequence[FileChange]
 ) -> list[dict[str, Any]]:
-    events = [event for change in changes for event in _told(change)]
+    events = [event for change in changes for event in _change_events(change)]
     if watcher.folder is None or not events:
         return events
     paths = [posixpath.join(watcher.folder, event["name"]) for event in events]
@@ -135,14 +135,14 @@ async def _events(
     ]
 
 
-def _told(change: FileChange) -> Iterator[dict[str, Any]]:
+def _change_events(change: FileChange) -> Iterator[dict[str, Any]]:
     """Yield the events of a change; what is renamed appears under its new name."""
     yield {"name": change.path, "type": _TYPES[change.kind]}
     if change.kind == "renamed":
         yield {"name": change.new_path, "type": _TYPES["created"]}
 
 
-def _known(sandbox: Sandbox, data: bytes) -> Watcher:
+def _watcher(sandbox: Sandbox, data: bytes) -> Watcher:
     sandbox.session  # noqa: B018 - an ended one has none
     watcher_id = parsed(WatcherRequest, data).watcher_id
     if (found := sandbox.watchers.get(watcher_id)) is None:

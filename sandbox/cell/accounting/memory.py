@@ -107,7 +107,7 @@ class ProcessMemory:
         return used + sum(self._unnamed.values()) + segments
 
     def _look_for_unnamed(self, pid: str) -> None:
-        folder = f"{_shown(pid)}/fd"
+        folder = f"{_proc_folder(pid)}/fd"
         try:
             numbers = os.listdir(folder)
         except OSError:
@@ -138,7 +138,7 @@ class ProcessMemory:
         """Return the share of a process, but for what was counted as a file."""
         devices = {os.stat(path).st_dev for path in self._folders}
         total, counted = 0, False
-        lines = _lines(f"{_shown(pid)}/smaps")
+        lines = _lines(f"{_proc_folder(pid)}/smaps")
         if not lines:
             # It hides them, or has ended.
             return resident_bytes(pid)
@@ -171,7 +171,7 @@ class KernelMemory:
 
 def resident_bytes(pid: str) -> int:
     """Return the resident size of a process; 0 if there is none."""
-    return _resident_bytes(f"/proc/{pid}") or _resident_bytes(_shown(pid))
+    return _resident_bytes(f"/proc/{pid}") or _resident_bytes(_proc_folder(pid))
 
 
 def _resident_bytes(folder: str) -> int:
@@ -179,7 +179,7 @@ def _resident_bytes(folder: str) -> int:
     return int(fields[1]) * _PAGE if fields else 0
 
 
-def _shown(pid: str) -> str:
+def _proc_folder(pid: str) -> str:
     """Return the folder of /proc with the memory and the files of a process.
 
     Its own one shows those of its first thread: nothing once that has ended.
@@ -204,7 +204,7 @@ def _share(pid: str) -> int:
 
 def proportional_bytes(pid: str) -> int | None:
     """Return the size in which each page counts by its users; None if it is unknown."""
-    for line in _lines(f"{_shown(pid)}/smaps_rollup"):
+    for line in _lines(f"{_proc_folder(pid)}/smaps_rollup"):
         if line.startswith(b"Pss:"):
             return int(line.split()[1]) * 1024
     return None

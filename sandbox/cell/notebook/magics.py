@@ -162,9 +162,9 @@ def _time(shell: Shell, line: str, body: str = "") -> Any:
     finally:
         wall, now = time.perf_counter() - began, getrusage(RUSAGE_SELF)
         user, system = now.ru_utime - used.ru_utime, now.ru_stime - used.ru_stime
-        texts = map(_spoken, (user, system, user + system))
+        texts = map(_duration_text, (user, system, user + system))
         print("CPU times: user %s, sys: %s, total: %s" % tuple(texts))
-        print("Wall time: %s" % _spoken(wall))
+        print("Wall time: %s" % _duration_text(wall))
 
 
 def _timeit(shell: Shell, line: str, body: str = "") -> Any:
@@ -180,8 +180,8 @@ def _timeit(shell: Shell, line: str, body: str = "") -> Any:
     loops = int(given["-n"]) if "-n" in given else timer.autorange()[0]
     each = [t / loops for t in timer.repeat(int(given.get("-r", _RUNS)), loops)]
     told = "%s ± %s per loop (mean ± std. dev. of %d runs, %d loops each)" % (
-        _spoken(statistics.mean(each)),
-        _spoken(statistics.pstdev(each)),
+        _duration_text(statistics.mean(each)),
+        _duration_text(statistics.pstdev(each)),
         len(each),
         loops,
     )
@@ -202,7 +202,7 @@ class Timing:
         return "<TimeitResult : %s>" % self._told
 
 
-def _spoken(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     if seconds >= 60:
         return "%dmin %ds" % divmod(seconds, 60)
     for unit, name in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):

@@ -56,7 +56,7 @@ class Ports:
         Raises:
             OSError: The port is taken, there are too many, or the kernel cannot sign.
         """
-        taken = self._found(port, own.family) if port else None
+        taken = self._server_at(port, own.family) if port else None
         if taken and (taken.port, taken.family) == (port, own.family):
             raise failed(errno.EADDRINUSE)
         if len(self) >= _MAX_SERVERS:
@@ -74,7 +74,7 @@ class Ports:
             BlockingIOError: It is being connected.
             OSError: There is none.
         """
-        server = self._found(port, own.family)
+        server = self._server_at(port, own.family)
         if server is None or not server.listens:
             raise failed(errno.ECONNREFUSED)
         if own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSED:
@@ -92,7 +92,7 @@ class Ports:
         for server in list(self._servers):
             self._is_held(server)
 
-    def _found(self, port: int, family: int) -> _Server | None:
+    def _server_at(self, port: int, family: int) -> _Server | None:
         """Return the server at a port, by either of its numbers."""
         there = [
             server for server in self._servers if port in (server.port, server.real)

@@ -63,9 +63,7 @@ def bundle_of(
         columns = _call(value, "to_dict", orient="list")
         if columns is not _NOTHING:
             data["e2b/data"] = figures.as_json(columns)
-    kept = {
-        mime: each for mime, each in data.items() if _wanted(mime, include, exclude)
-    }
+    kept = {mime: each for mime, each in data.items() if _keeps(mime, include, exclude)}
     return kept, metadata
 
 
@@ -81,7 +79,7 @@ def _add(found: Any, mime: str, data: Bundle, metadata: Bundle) -> None:
         data[mime] = found
 
 
-def _wanted(
+def _keeps(
     mime: str,
     include: Optional[Container[str]],
     exclude: Optional[Container[str]],

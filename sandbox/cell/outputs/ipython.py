@@ -82,7 +82,7 @@ class DisplayObject:
     def __repr__(self) -> str:
         return "<%s object>" % type(self).__name__
 
-    def _told(self) -> Any:
+    def _with_metadata(self) -> Any:
         return (self.data, self.metadata) if self.metadata else self.data
 
 
@@ -107,24 +107,24 @@ class HTML(TextDisplayObject):
     """HTML."""
 
     def _repr_html_(self) -> Any:
-        return self._told()
+        return self._with_metadata()
 
     def __html__(self) -> Any:
-        return self._told()
+        return self._with_metadata()
 
 
 class Markdown(TextDisplayObject):
     """Markdown."""
 
     def _repr_markdown_(self) -> Any:
-        return self._told()
+        return self._with_metadata()
 
 
 class Latex(TextDisplayObject):
     """LaTeX, with its dollar signs."""
 
     def _repr_latex_(self) -> Any:
-        return self._told()
+        return self._with_metadata()
 
 
 class Math(TextDisplayObject):
@@ -144,7 +144,7 @@ class SVG(TextDisplayObject):
         super().reload()
 
     def _repr_svg_(self) -> Any:
-        return self._told()
+        return self._with_metadata()
 
 
 class JSON(DisplayObject):

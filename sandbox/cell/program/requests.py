@@ -45,7 +45,7 @@ def read_request(fd: int, first: bytes, home: str) -> dict[str, Any]:
     request = _parsed(header)
     inputs: dict[str, Any] = _from_json(named.decode()) if named else {}
     if request["inputs_file"]:
-        inputs.update(_taken(os.path.join(home, request["inputs_file"])))
+        inputs.update(_take_inputs(os.path.join(home, request["inputs_file"])))
     secrets = {**request["variables"], **inputs.pop(SECRETS, {})}
     arguments.take(inputs)
     if not request["final"]:
@@ -57,7 +57,7 @@ def read_request(fd: int, first: bytes, home: str) -> dict[str, Any]:
     return {**request, "inputs": inputs, "secrets": secrets, "code": code}
 
 
-def _taken(path: str) -> dict[str, Any]:
+def _take_inputs(path: str) -> dict[str, Any]:
     """Return the inputs in a file, which is removed."""
     try:
         with open(path, "rb") as file:

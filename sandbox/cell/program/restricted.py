@@ -45,7 +45,7 @@ def prepare(namespace: dict[str, Any], imports: list[str]) -> None:
     """Fill a namespace with the guards and the few builtins that are left."""
     global _imports
     _imports = frozenset(imports)
-    safe = {name: getattr(builtins, name) for name in _BUILTINS if _known(name)}
+    safe = {name: getattr(builtins, name) for name in _BUILTINS if _is_builtin(name)}
     safe["__import__"] = _importer()
     safe["getattr"] = _getattr
     safe["hasattr"] = _hasattr
@@ -66,7 +66,7 @@ def prepare(namespace: dict[str, Any], imports: list[str]) -> None:
     )
 
 
-def _known(name: str) -> bool:
+def _is_builtin(name: str) -> bool:
     return hasattr(builtins, name)
 
 

@@ -77,12 +77,12 @@ def _tell(error: dict[str, Any]) -> int:
 
 def _request(words: list[str]) -> bytes:
     try:
-        return json.dumps(_asked(words)).encode()
+        return json.dumps(_request_fields(words)).encode()
     except RecursionError:
         raise UsageError("the arguments are nested too deeply") from None
 
 
-def _asked(words: list[str]) -> dict[str, Any]:
+def _request_fields(words: list[str]) -> dict[str, Any]:
     """Return what the words ask the host for."""
     try:
         "".join(words).encode()

@@ -292,7 +292,7 @@ class Supervisor:
             self._drop_branch(frame.header["branch"])
 
     def _fork_branch(self, header: dict[str, Any]) -> None:
-        taken = self._known()
+        taken = self._lasting_pids()
         answer = self._branches.fork(header, self._accounting, taken)
         origin, branch = (
             self._branches.folder(header[end]) for end in ("branch", "to")
@@ -301,7 +301,7 @@ class Supervisor:
         if branch and files.holds(branch, ARTIFACTS, uid):
             self._artifacts.copy(branch, origin, uid)
         self._channel.send(encode({"type": "forked", **answer}))
-        self._reaper.kill_strays(self._known())
+        self._reaper.kill_strays(self._lasting_pids())
 
     def _resume(self) -> None:
         # It reads that before it looks at deadlines again.
@@ -316,7 +316,7 @@ class Supervisor:
             self._artifacts.forget(folder)
         self._branches.drop(name)
         # A large process takes long to end, but only the next run must not meet it.
-        self._reaper.kill_once(self._known())
+        self._reaper.kill_once(self._lasting_pids())
 
     def _renew(self, slate: CleanSlate) -> None:
         """Have the next program find the cell as the first one did, or end the cell.
@@ -389,7 +389,7 @@ class Supervisor:
 
     def _run(self, frame: Frame) -> None:
         if self._reaper.pending:
-            self._reaper.kill_strays(self._known())
+            self._reaper.kill_strays(self._lasting_pids())
         if not frame.header["again"]:
             # Its program may leave what cannot be made new.
             self._slate = None
@@ -428,7 +428,7 @@ class Supervisor:
         if not run.is_final:
             self._page.clear()
         self._branches.give_back(branch, child, self._workdir, kept=run.kept)
-        self._reaper.kill_strays(self._known())
+        self._reaper.kill_strays(self._lasting_pids())
         if left_some:
             artifacts.send(folder, uid, self._channel, self._artifacts)
         self._accounting.mark_baseline()
@@ -446,7 +446,7 @@ class Supervisor:
         if run.is_final and self._zygote is not None:
             # All processes can be killed at once: this cell is not made new.
             self._zygote = None
-        self._reaper.kill_run(child, run, self._known())
+        self._reaper.kill_run(child, run, self._lasting_pids())
 
     def _egress_for(self, request: dict[str, Any]) -> EgressRelay | None:
         """Return the relay of a run with a network, and set its proxy variables."""
@@ -464,7 +464,7 @@ class Supervisor:
             )
         return self._egress
 
-    def _known(self) -> set[int]:
+    def _lasting_pids(self) -> set[int]:
         """Return the pids of processes that outlive a run."""
         known = self._branches.living() | self._ours()
         if self._child is not None:
