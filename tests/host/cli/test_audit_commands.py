@@ -18,11 +18,12 @@ import pytest
 from toolcell.guard import ApprovalStore, Approve, AuditLog, Grant, Reject
 from toolcell.guard.spi import Rule
 from toolcell.host.console.accounts.sessions import Sessions
-from toolcell.host.operator.people import Passkey, People, Person, Role
+from toolcell.host.operator.people import People, Person, Role
 from toolcell.host.operator.people_file import PeopleFile
 from toolcell.host.terminal.user_name import account_name
 
 from ...conftest import run_apart
+from ...support.console.people import join, passkey
 from ...support.guard.desk import Desk
 from ...support.mcp.served_hosts import CONFIG, written
 from .conftest import Command
@@ -309,8 +310,8 @@ def test_people_removed_since_a_backup_stay_removed(
     roles: dict[str, Role] = {"anna": "admin", "bert": "admin", "carl": "operator"}
     with PeopleFile(tmp_path / "state/people.db") as file:
         for name, role in roles.items():
-            _join(People(file), name, role)
-        People(file).add_passkey(_key("anna", b"stolen"))
+            join(People(file), name, role)
+        People(file).add_passkey(passkey("anna", b"stolen"))
         secret = Sessions(file, 1e9, 1e9).open("anna", "::1")
         code = People(file).make_link(role="admin", seconds=1e9)
     command("backup", "copy")
@@ -322,7 +323,7 @@ def test_people_removed_since_a_backup_stay_removed(
         with AuditLog(tmp_path / "audit.jsonl", clock=clock) as log:
             log.append("person_removed", by="anna", person=person)
     with AuditLog(tmp_path / "audit.jsonl") as log:
-        stolen = _key("anna", b"stolen").text
+        stolen = passkey("anna", b"stolen").text
         log.append("passkey_removed", by="anna", person="anna", passkey=stolen)
         log.append("person_changed", person="carl", role="viewer", agents=["a"])
         # Rights that were given since do not come back.
@@ -366,15 +367,6 @@ def test_a_restore_that_cannot_end_what_was_ended_brings_nothing(
         assert "is there already" not in failed.err
         left = {path.name for path in (tmp_path / "state").iterdir()}
         assert (left, (tmp_path / "audit.jsonl").exists()) == (set(), False)
-
-
-def _join(people: People, name: str, role: Role) -> None:
-    code = people.make_link(role=role, seconds=60)
-    people.join(code, name, _key(name, name.encode()))
-
-
-def _key(name: str, key_id: bytes) -> Passkey:
-    return Passkey(key_id, name, b"public", 0, 0.0, None)
 
 
 def _rights(people: list[Person]) -> dict[str, tuple[Role, tuple[str, ...] | None]]:

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from toolcell.host.operator.people_file import PeopleFile
 
 from ...support.console.access import read_axe
 from ...support.console.browser import Browser, browser
 from ...support.console.client import Client, signed_in
+from ...support.console.people import NOW
 from ...support.console.served import Service, served
+from ...support.guard.worker import SetClock
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock(NOW)
+
+
+@pytest.fixture
+def file(tmp_path: Path, clock: SetClock) -> Iterator[PeopleFile]:
+    """A file of people, with a clock of the test."""
+    with PeopleFile(tmp_path / "people.db", clock=clock) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -11,38 +11,11 @@ import pytest
 
 from toolcell.core import InvalidInputError, StoreUnavailableError
 from toolcell.host.console.accounts.sessions import MAX_FAILURES, Failures, Sessions
-from toolcell.host.operator.people import Passkey, People
+from toolcell.host.operator.people import People
 from toolcell.host.operator.people_file import PeopleFile
 
-NOW = 1_800_000_000.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def file(tmp_path: Path, clock: Clock) -> Iterator[PeopleFile]:
-    with PeopleFile(tmp_path / "people.db", clock=clock) as made:
-        yield made
-
-
-def key(person: str, name: bytes = b"k") -> Passkey:
-    return Passkey(name, person, b"public", 0, NOW, None)
-
-
-def joined(people: People, name: str = "anna", role: str = "admin") -> None:
-    code = people.make_link(role=role, seconds=60)  # type: ignore[arg-type]
-    people.join(code, name, key(name, name.encode()))
+from ...support.console.people import NOW, join, passkey
+from ...support.guard.worker import SetClock
 
 
 def made(change: AbstractContextManager[None]) -> None:
@@ -55,16 +28,16 @@ def test_a_link_is_good_once(file: PeopleFile) -> None:
     code = people.make_link(role="approver", seconds=60, agents=("a",))
 
     assert people.link(code) is not None
-    person = people.join(code, "anna", key("anna"))
+    person = people.join(code, "anna", passkey("anna"))
 
     assert (person.role, person.agents) == ("approver", ("a",))
     assert people.link(code) is None
     with pytest.raises(InvalidInputError, match="good no longer"):
-        people.join(code, "berta", key("berta", b"other"))
+        people.join(code, "berta", passkey("berta", b"other"))
     assert [each.id for each in people.all()] == ["anna"]
 
 
-def test_a_link_ends(file: PeopleFile, clock: Clock) -> None:
+def test_a_link_ends(file: PeopleFile, clock: SetClock) -> None:
     people = People(file)
     code = people.make_link(role="admin", seconds=600)
 
@@ -87,11 +60,11 @@ def test_a_new_first_link_replaces_the_old_one(file: PeopleFile) -> None:
 
 def test_what_fails_half_way_changes_nothing(file: PeopleFile) -> None:
     people = People(file)
-    joined(people)
+    join(people)
     code = people.make_link(role="viewer", seconds=60)
 
     with pytest.raises(InvalidInputError, match="registered already"):
-        people.join(code, "berta", key("berta", b"anna"))
+        people.join(code, "berta", passkey("berta", b"anna"))
 
     assert people.link(code) is not None
     assert people.find("berta") is None
@@ -99,11 +72,11 @@ def test_what_fails_half_way_changes_nothing(file: PeopleFile) -> None:
 
 def test_a_taken_name_is_refused(file: PeopleFile) -> None:
     people = People(file)
-    joined(people)
+    join(people)
     code = people.make_link(role="admin", seconds=60)
 
     with pytest.raises(InvalidInputError, match="taken"):
-        people.join(code, "anna", key("anna", b"of a thief"))
+        people.join(code, "anna", passkey("anna", b"of a thief"))
     assert people.passkey(b"of a thief") is None
 
 
@@ -113,13 +86,13 @@ def test_a_name_is_plain(file: PeopleFile, name: str) -> None:
     code = people.make_link(role="admin", seconds=60)
 
     with pytest.raises(InvalidInputError, match="small letters"):
-        people.join(code, name, key(name))
+        people.join(code, name, passkey(name))
 
 
 def test_somebody_can_always_manage_people(file: PeopleFile) -> None:
     people = People(file)
-    joined(people)
-    joined(people, "berta", "viewer")
+    join(people)
+    join(people, "berta", "viewer")
 
     acts: list[Callable[[], object]] = [
         lambda: made(people.setting_role("anna", "viewer", None)),
@@ -134,8 +107,10 @@ def test_somebody_can_always_manage_people(file: PeopleFile) -> None:
     assert [each.id for each in people.all()] == ["berta"]
 
 
-def test_a_session_ends_with_time_and_idleness(file: PeopleFile, clock: Clock) -> None:
-    joined(People(file))
+def test_a_session_ends_with_time_and_idleness(
+    file: PeopleFile, clock: SetClock
+) -> None:
+    join(People(file))
     sessions = Sessions(file, 12 * 3600, 1800)
     secret = sessions.open("anna", "127.0.0.1")
 
@@ -154,8 +129,8 @@ def test_a_session_ends_with_time_and_idleness(file: PeopleFile, clock: Clock) -
 
 def test_a_session_ends_with_its_person(file: PeopleFile) -> None:
     people = People(file)
-    joined(people)
-    joined(people, "berta")
+    join(people)
+    join(people, "berta")
     sessions = Sessions(file, 60, 60)
     secret = sessions.open("anna", "")
 
@@ -167,8 +142,8 @@ def test_a_session_ends_with_its_person(file: PeopleFile) -> None:
     assert people.passkeys("anna") == []
 
 
-def test_a_touch_is_fresh_for_five_minutes(file: PeopleFile, clock: Clock) -> None:
-    joined(People(file))
+def test_a_touch_is_fresh_for_five_minutes(file: PeopleFile, clock: SetClock) -> None:
+    join(People(file))
     sessions = Sessions(file, 3600, 3600)
     secret = sessions.open("anna", "")
 
@@ -181,9 +156,9 @@ def test_a_touch_is_fresh_for_five_minutes(file: PeopleFile, clock: Clock) -> No
 
 
 def test_each_session_has_its_own_times_and_form_token(
-    file: PeopleFile, clock: Clock
+    file: PeopleFile, clock: SetClock
 ) -> None:
-    joined(People(file))
+    join(People(file))
     sessions = Sessions(file, 12 * 3600, 1800)
     secrets = [sessions.open("anna", ""), sessions.open("anna", "")]
     clock.now += 1000
@@ -201,8 +176,8 @@ def test_each_session_has_its_own_times_and_form_token(
     assert [sessions.is_open(each.id) for each in (used, other)] == [False, True]
 
 
-def test_what_has_ended_leaves_the_file(file: PeopleFile, clock: Clock) -> None:
-    joined(People(file))
+def test_what_has_ended_leaves_the_file(file: PeopleFile, clock: SetClock) -> None:
+    join(People(file))
     sessions, failures = Sessions(file, 600, 600), Failures(file)
     sessions.open("anna", "")
     failures.add("1.2.3.4")
@@ -214,7 +189,7 @@ def test_what_has_ended_leaves_the_file(file: PeopleFile, clock: Clock) -> None:
         assert file.run(f"SELECT count(*) FROM {table}") == [(1,)]
 
 
-def test_failures_are_limited_for_a_minute(file: PeopleFile, clock: Clock) -> None:
+def test_failures_are_limited_for_a_minute(file: PeopleFile, clock: SetClock) -> None:
     failures = Failures(file)
     for _ in range(MAX_FAILURES):
         assert failures.seconds_to_wait("1.2.3.4") == 0
@@ -228,7 +203,7 @@ def test_failures_are_limited_for_a_minute(file: PeopleFile, clock: Clock) -> No
 
 def test_the_file_has_no_secret(tmp_path: Path, file: PeopleFile) -> None:
     people = People(file)
-    joined(people)
+    join(people)
     secrets = [
         people.make_link(role="admin", seconds=60),
         Sessions(file, 60, 60).open("anna", ""),

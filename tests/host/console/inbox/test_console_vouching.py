@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 
 from toolcell.core import InvalidInputError
 from toolcell.host.console.accounts.sessions import MAX_FAILURES
-from toolcell.host.operator.people import Passkey, People
+from toolcell.host.operator.people import People
 from toolcell.host.operator.people_file import PeopleFile
 from toolcell.host.operator.vouching import (
     MARK_SECONDS,
@@ -20,34 +18,10 @@ from toolcell.host.operator.vouching import (
     Vouching,
 )
 
+from ....support.console.people import NOW, join, passkey
 from ....support.console.person import Client
 from ....support.console.served import Service
-
-NOW = 1_800_000_000.0
-
-
-class Clock:
-    now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def file(tmp_path: Path, clock: Clock) -> Iterator[PeopleFile]:
-    with PeopleFile(tmp_path / "people.db", clock=clock) as made:
-        yield made
-
-
-def join(people: People, name: str, key: bytes, made_by: str | None = None) -> None:
-    """Let a person register a passkey, by the link of an admin or the first one."""
-    code = people.make_link(role="admin", seconds=60, person_id=name, made_by=made_by)
-    people.join(code, name, Passkey(key, name, b"public", 0, NOW, None))
+from ....support.guard.worker import SetClock
 
 
 def approve(vouching: Vouching, *votes: tuple[str, bytes]) -> None:
@@ -61,8 +35,8 @@ def approve(vouching: Vouching, *votes: tuple[str, bytes]) -> None:
 @pytest.mark.parametrize("end", ["removed", "demoted", "taken back"])
 def test_an_invitation_dies_with_its_makers_rights(file: PeopleFile, end: str) -> None:
     people = People(file)
-    join(people, "anna", b"a")
-    join(people, "mallory", b"m")
+    join(people, "anna", key_id=b"a")
+    join(people, "mallory", key_id=b"m")
     code = people.make_link(
         role="admin", seconds=60, person_id="more", made_by="mallory"
     )
@@ -81,7 +55,7 @@ def test_an_invitation_dies_with_its_makers_rights(file: PeopleFile, end: str) -
     assert people.link(code) is None
     assert people.invitations() == []
     with pytest.raises(InvalidInputError, match="good no longer"):
-        people.join(code, "more", Passkey(b"x", "more", b"public", 0, NOW, None))
+        people.join(code, "more", passkey("more"))
 
 
 BOTH = (("anna", b"a"), ("bob", b"new"))
@@ -91,13 +65,13 @@ BOTH = (("anna", b"a"), ("bob", b"new"))
 @pytest.mark.parametrize("votes", [BOTH, BOTH[::-1]])
 @pytest.mark.parametrize("known", [True, False])
 def test_the_maker_of_a_link_is_not_two_people(
-    file: PeopleFile, clock: Clock, votes: tuple[tuple[str, bytes], ...], known: bool
+    file: PeopleFile, clock: SetClock, votes: tuple[tuple[str, bytes], ...], known: bool
 ) -> None:
     people, vouching = People(file), Vouching(file)
-    join(people, "anna", b"a")
+    join(people, "anna", key_id=b"a")
     if known:
-        join(people, "bob", b"old")
-    join(people, "bob", b"new", made_by="anna")
+        join(people, "bob", key_id=b"old")
+    join(people, "bob", key_id=b"new", made_by="anna")
 
     with pytest.raises(InvalidInputError, match="could be you"):
         approve(vouching, *votes)
@@ -115,10 +89,10 @@ def test_the_maker_of_a_link_is_not_two_people(
 @pytest.mark.promise("R9")
 def test_a_chain_of_links_is_one_person(file: PeopleFile) -> None:
     people, vouching = People(file), Vouching(file)
-    join(people, "anna", b"a")
-    join(people, "dora", b"d")
-    join(people, "bob", b"b", made_by="anna")
-    join(people, "carl", b"c", made_by="bob")
+    join(people, "anna", key_id=b"a")
+    join(people, "dora", key_id=b"d")
+    join(people, "bob", key_id=b"b", made_by="anna")
+    join(people, "carl", key_id=b"c", made_by="bob")
 
     with pytest.raises(InvalidInputError, match="could be you"):
         approve(vouching, ("anna", b"a"), ("carl", b"c"))
@@ -132,9 +106,9 @@ def test_a_chain_of_links_is_one_person(file: PeopleFile) -> None:
 @pytest.mark.promise("R9")
 def test_a_person_is_told_of_a_passkey_once(file: PeopleFile) -> None:
     people, vouching = People(file), Vouching(file)
-    join(people, "anna", b"a")
-    join(people, "bob", b"old")
-    join(people, "bob", b"new", made_by="anna")
+    join(people, "anna", key_id=b"a")
+    join(people, "bob", key_id=b"old")
+    join(people, "bob", key_id=b"new", made_by="anna")
 
     assert not vouching.take_news("bob", b"new")
     assert vouching.take_news("bob", b"old")
