@@ -73,7 +73,7 @@ def make(out: Path) -> None:
         page.open(f"{service.url}/agents/builder")
         take(page, out / "console-agent.png")
         page.open(f"{service.url}/approvals/{hidden.id}")
-        take(page, out / "console-request.png", 860)
+        take(page, out / "console-request.png")
         page.open(f"{service.url}/approvals/{several.id}")
         take(page, out / "console-several.png", 960)
 
