@@ -35,6 +35,7 @@ from .linear_keywords import linear_validator_class, parse_json, unnamed_keys
 from .schema_parts import check_parts, check_valid
 from .signature import resolve_annotations, wants_context
 from .validation import (
+    MAX_ERRORS,
     Arguments,
     Problem,
     ProblemReason,
@@ -57,9 +58,6 @@ _DRAFTS = {
         Draft4Validator,
     )
 }
-
-MAX_ERRORS = 50
-"""Errors that are collected from one call. When it is reached the search ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ from pydantic_core.core_schema import ErrorType
 from toolcell.core import ToolValidationError
 from toolcell.core.text.canonical_json import canonical_json
 
+MAX_ERRORS = 50
+"""Errors that are read from one call. When it is reached the others are passed over."""
+
 MAX_PROBLEMS = 10
 """Problems that one refusal names. When it is reached the rest is left out."""
 
@@ -174,7 +177,8 @@ def pydantic_problems(
         names: The fields that exist at the top.
     """
     found: dict[tuple[str, ProblemReason], list[str]] = {}
-    for item in error.errors(include_url=False, include_input=False):
+    errors = error.errors(include_url=False, include_input=False)
+    for item in errors[:MAX_ERRORS]:
         parts = _real_parts(item["loc"], arguments)
         reason = _reason(item["type"])
         if reason == "unknown":

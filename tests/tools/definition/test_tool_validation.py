@@ -113,7 +113,7 @@ def test_a_refusal_is_bounded(made: Tool) -> None:
         made.validate({"items": [{"count": "x"}] * 10_000})
 
     assert len(caught.value.details["problems"]) == 10
-    assert re.search(r"and \d+ more$", caught.value.message)
+    assert caught.value.message.endswith("and 40 more"), "it reads 50 errors"
     assert len(caught.value.message) < 2000
 
 
