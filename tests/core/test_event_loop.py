@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import pairwise
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from toolcell.core.event_loop import LARGE, beside_loop, is_large
+from toolcell.core.event_loop import LARGE, beside_loop, give_way, is_large
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("R2")]
 
@@ -67,3 +69,38 @@ async def test_the_loop_goes_on_and_one_agent_takes_turns() -> None:
         assert order == ["first"]
         go.set()
     assert order == ["first", "second"]
+
+
+async def test_between_two_steps_on_large_values_the_loop_has_turns() -> None:
+    turn = 0
+    steps: list[tuple[int, int]] = []
+
+    async def work(number: int) -> None:
+        for _ in range(3):
+            await give_way()
+            steps.append((turn, number))
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(work, number)
+            while len(steps) < 12:
+                turn += 1
+                await anyio.lowlevel.checkpoint()
+    assert all(later - when > 10 for (when, _), (later, _) in pairwise(steps))
+    assert [who for _, who in steps] == [0, 1, 2, 3] * 3
+
+
+async def test_a_task_that_is_cancelled_gives_way_all_the_same() -> None:
+    ended = []
+
+    async def work(number: int) -> None:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await give_way()
+            ended.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(3):
+            tasks.start_soon(work, number)
+    assert ended == [0, 1, 2]
