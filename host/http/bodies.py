@@ -21,6 +21,9 @@ BODY_SECONDS = 30.0
 """Seconds for a whole body to arrive, and seconds without a byte of one that is used as
 it comes. When it is reached the request is answered 408."""
 
+_SMALL = 8_192
+"""Bytes of a text that is read within a millisecond, whatever its values are."""
+
 _STATUSES = {
     "not_json": 400,
     "late": 408,
@@ -80,11 +83,13 @@ class Bounds(NamedTuple):
         return await self.admit(await whole(request, self.size))
 
     async def admit(self, text: bytes) -> bytes:
-        """Return a text that may be parsed, in a separate step if it is large.
+        """Return a text that may be parsed; what is not small has steps of its own.
 
         Raises:
             BodyError: It is too large, or has too many values.
         """
+        if len(text) > _SMALL:
+            await give_way()
         self.check(text)
         if len(text) > LARGE:
             await give_way()

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolcell.core.event_loop import LARGE, give_way
+from toolcell.core.event_loop import give_way, is_large
 
 from ..http.agent_shares import AgentShares, TooManyError
 from ..http.bodies import BodyError, Bounds, parse, whole
@@ -168,7 +168,7 @@ class BodyMiddleware:
     ) -> None:
         message = parse(await self._bounds.admit(body))
         wants_answer = is_request(message)
-        if len(body) > LARGE:
+        if is_large(message):
             # The library parses it again.
             await give_way()
         receive = _replaying(body, receive)

@@ -241,7 +241,7 @@ class RestAPI:
         with anyio.move_on_after(seconds):
             await call.ended.wait()
         state = call.view(self._host.live_calls)
-        if state.result and is_large(state.result.content):
+        if is_large([state.arguments, state.result and state.result.content]):
             await give_way()
         return 200 if state.state == "ended" else 202, state
 

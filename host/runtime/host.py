@@ -135,6 +135,8 @@ class Host(Detachable):
         Raises:
             InvalidInputError: The host is not open, or an argument is not JSON.
         """
+        if is_large(arguments):
+            await give_way()
         call = ToolCall(
             id=call_id or uuid.uuid4().hex,
             name=name,
