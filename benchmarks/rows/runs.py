@@ -36,6 +36,7 @@ from rows.inspected import INSPECTED_ROWS
 from rows.kernel import KERNEL_ROWS
 from rows.mcp import MCP_ROWS
 from rows.mcp_cells import MCP_CELL_ROWS
+from rows.neighbours import NEIGHBOUR_ROWS
 from rows.network import NETWORK_ROWS
 from rows.packages import PACKAGE_ROWS
 from rows.sandbox_api import SANDBOX_API_ROWS
@@ -439,5 +440,6 @@ ROWS: dict[str, RowMaker] = {
     **STORE_ROWS,
     **GROWTH_ROWS,
     **SANDBOX_API_ROWS,
+    **NEIGHBOUR_ROWS,
     **CLUSTER_ROWS,
 }
