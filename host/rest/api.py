@@ -18,7 +18,7 @@ from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
 from toolcell.core import InvalidInputError
-from toolcell.core.event_loop import give_way, is_large
+from toolcell.core.event_loop import beside_loop, give_way, is_large
 from toolcell.guard import Approve, Reject
 
 from ..http.agent_shares import AgentShares, TooManyError
@@ -334,12 +334,16 @@ class RestAPI:
             until=_time(query.until),
             limit=query.limit,
         )
-        found = (await anyio.to_thread.run_sync(search))[::-1]
-        more = len(found) == query.limit
-        return 200, bodies.RecordList(
-            records=[record_view(record) for record in found],
-            next=found[0].number if more else None,
-        )
+
+        def read() -> bodies.RecordList:
+            found = search()[::-1]
+            more = len(found) == query.limit
+            return bodies.RecordList(
+                records=[record_view(record) for record in found],
+                next=found[0].number if more else None,
+            )
+
+        return 200, await beside_loop(asked.token.agent_id, read)
 
     async def _read_events(self, asked: ApiRequest) -> _Answer:
         stream = self._events.read(
