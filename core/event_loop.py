@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -30,7 +31,8 @@ _TURNS = 16
 
 _R = TypeVar("_R")
 _turns: RunVar[WeakValueDictionary[str, anyio.CapacityLimiter]] = RunVar("large values")
-_steps: RunVar[anyio.Lock] = RunVar("steps of work on large values")
+_agent: ContextVar[str] = ContextVar("agent whose large values are read", default="")
+_steps: RunVar[_Steps] = RunVar("steps of work on large values")
 
 
 def is_large(value: object) -> bool:
@@ -69,19 +71,45 @@ def room_beside(value: object, room: int) -> int:
 async def give_way() -> None:
     """Let the event loop run between two steps of work on a large value.
 
-    Such steps are done one by one, of whichever task has waited longest, and the loop
-    has some turns for itself before each. So the small calls of others, which take
-    several turns, wait for a step or two, not for one of each large value in each turn.
+    Such steps are done one by one, agents take turns, and the loop has some turns for
+    itself before each. So the small calls of others, which take several turns, wait for
+    a step or two, not for one of each large value in each turn; and large values of one
+    agent wait for one step of each other, however many those read.
     The task is not cancelled here: what it has begun it can end.
     """
     steps = _steps.get(None)
     if steps is None:
-        steps = anyio.Lock()
+        steps = _Steps()
         _steps.set(steps)
     with anyio.CancelScope(shield=True):
-        async with steps:
+        async with steps.of_agent(_agent.get()), steps.of_all:
             for _ in range(_TURNS):
                 await anyio.lowlevel.checkpoint()
+
+
+@contextmanager
+def large_values_of(agent_id: str) -> Iterator[None]:
+    """Name the agent that takes a turn wherever `give_way` is called in the block."""
+    before = _agent.set(agent_id)
+    try:
+        yield
+    finally:
+        _agent.reset(before)
+
+
+class _Steps:
+    """Who takes the next step of work on a large value: the first of each agent waits
+    for the first of all others, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.of_all = anyio.Lock()
+        self._of_agents: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+
+    def of_agent(self, agent_id: str) -> anyio.Lock:
+        lock = self._of_agents.get(agent_id)
+        if lock is None:
+            lock = self._of_agents[agent_id] = anyio.Lock()
+        return lock
 
 
 async def read_large(agent_id: str, value: object, work: Callable[[], _R]) -> _R:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from toolcell.core.event_loop import large_values_of
+
 _REQUEST_BYTES = 16_384
 _AGENTS = 1_024
 
@@ -72,7 +74,11 @@ class AgentShares:
 
     @contextmanager
     def request(self, agent_id: str) -> Iterator[None]:
-        """Hold a place for a request. Raises TooManyError if none is free."""
+        """Hold a place for a request, in which large values are read for its agent.
+
+        Raises:
+            TooManyError: No place is free.
+        """
         in_flight = self._requests.total()
         if in_flight >= self._max_requests:
             raise TooManyError(f"{self._max_requests} requests are in flight")
@@ -81,7 +87,8 @@ class AgentShares:
             raise TooManyError(f"{mine} requests of this agent are in flight")
         self._requests[agent_id] += 1
         try:
-            yield
+            with large_values_of(agent_id):
+                yield
         finally:
             self._requests -= Counter([agent_id])
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolcell.core.event_loop import give_way, is_large
+from toolcell.core.event_loop import give_way, is_large, large_values_of
 
 from ..http.agent_shares import AgentShares, TooManyError
 from ..http.bodies import BodyError, Bounds, parse, whole
@@ -166,11 +166,12 @@ class BodyMiddleware:
     async def _handle(
         self, agent_id: str, body: bytes, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        message = parse(await self._bounds.admit(body))
+        with large_values_of(agent_id):
+            message = parse(await self._bounds.admit(body))
+            if is_large(message):
+                # The library parses it again.
+                await give_way()
         wants_answer = is_request(message)
-        if is_large(message):
-            # The library parses it again.
-            await give_way()
         receive = _replaying(body, receive)
         if not wants_answer:
             await self._app(scope, receive, send)

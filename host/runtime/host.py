@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from toolcell.core import InvalidInputError, ToolCall, ToolResult
 from toolcell.core.detached import Detachable
-from toolcell.core.event_loop import give_way, is_large
+from toolcell.core.event_loop import give_way, is_large, large_values_of
 from toolcell.guard import ActionGuard, Approvals, AuditLog, Redactor
 from toolcell.sandbox import Sandbox
 from toolcell.tools import ConcurrentExecutor, RunContext, Tool, ToolRegistry
@@ -135,19 +135,20 @@ class Host(Detachable):
         Raises:
             InvalidInputError: The host is not open, or an argument is not JSON.
         """
-        if is_large(arguments):
-            await give_way()
-        call = ToolCall(
-            id=call_id or uuid.uuid4().hex,
-            name=name,
-            arguments={} if arguments is None else arguments,  # type: ignore[arg-type]
-            agent_id=agent_id,
-        )
-        if is_large(call.arguments):
-            await give_way()
-        return await self.executor.call(
-            call, run=run or RunContext(), raise_on_error=False
-        )
+        with large_values_of(agent_id):
+            if is_large(arguments):
+                await give_way()
+            call = ToolCall(
+                id=call_id or uuid.uuid4().hex,
+                name=name,
+                arguments={} if arguments is None else arguments,  # type: ignore[arg-type]
+                agent_id=agent_id,
+            )
+            if is_large(call.arguments):
+                await give_way()
+            return await self.executor.call(
+                call, run=run or RunContext(), raise_on_error=False
+            )
 
     def tools(self, agent_id: str) -> list[Tool]:
         """Return the tools that the model of an agent may call."""

@@ -11,7 +11,13 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from toolcell.core.event_loop import LARGE, beside_loop, give_way, is_large
+from toolcell.core.event_loop import (
+    LARGE,
+    beside_loop,
+    give_way,
+    is_large,
+    large_values_of,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("R2")]
 
@@ -89,6 +95,25 @@ async def test_between_two_steps_on_large_values_the_loop_has_turns() -> None:
                 await anyio.lowlevel.checkpoint()
     assert all(later - when > 10 for (when, _), (later, _) in pairwise(steps))
     assert [who for _, who in steps] == [0, 1, 2, 3] * 3
+
+
+async def test_large_values_of_one_agent_wait_for_one_step_of_each_other() -> None:
+    order: list[str] = []
+
+    async def work(agent_id: str) -> None:
+        with large_values_of(agent_id):
+            for _ in range(2):
+                await give_way()
+                order.append(agent_id)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            for agent_id in ("a",) * 20 + ("b", "c"):
+                tasks.start_soon(work, agent_id)
+    # Each comes once in a round, after at most one step that was begun before it.
+    assert order.index("b") <= 3
+    assert order.index("c") <= 3
+    assert order.count("a") == 40
 
 
 async def test_a_task_that_is_cancelled_gives_way_all_the_same() -> None:
