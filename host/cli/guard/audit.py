@@ -28,7 +28,15 @@ _WITHOUT_KEY = (
     "checked without a key: whoever can write the log can have rewritten all of it"
 )
 
-_SUBJECTS = ("id", "person", "approval_id", "grant_id", "ended")
+_NAMES_OF_SUBJECTS = (
+    "id",
+    "person",
+    "approval_id",
+    "grant_id",
+    "ended",
+    "request",
+    "link",
+)
 """Fields that name what a record is about: a token, a person, a request, a grant."""
 
 audit = typer.Typer(
@@ -166,7 +174,7 @@ def _outcome(record: dict[str, Any]) -> str:
     by = record.get("approver") or record.get("by") or record.get("caller")
     if record.get("event") == "approval_answered":
         parts = ["approved" if record.get("approved") else "rejected"]
-    parts[:0] = [record.get(name) for name in _SUBJECTS]
+    parts[:0] = [record.get(name) for name in _NAMES_OF_SUBJECTS]
     parts.append(f"by {by}" if by else None)
     if version := record.get("version"):
         parts.append(f"version {version}")

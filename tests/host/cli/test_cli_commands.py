@@ -266,7 +266,7 @@ def test_what_a_person_approved_is_withdrawn(host: Command) -> None:
     assert again.json == {"person": "anna", "requests": [], "grants": []}
     assert (waits.code, nobody.code) == (3, 2)
     assert host("approvals", "list", "--json").json == [request]
-    assert "approvals_withdrawn\t\t\tby eva" in host("audit", "tail").out
+    assert "approvals_withdrawn\t\t\tAnna by eva" in host("audit", "tail").out
 
 
 def test_approvals_need_a_place_that_is_shared(
