@@ -89,6 +89,8 @@ async def test_what_a_cell_cannot_do_is_said_and_its_variables_stay(
             ("x = 5\n%nope 3", "UsageError", "%nope 3"),
             ("x +", "SyntaxError", "x +"),
             ("!ls\nx +", "SyntaxError", "x +"),
+            ("%%bash --out\nls", "UsageError", "expected one argument"),
+            ("%%bash --bg --out o\nls", "UsageError", "its output is not kept"),
             ("%%bash\nexit 4", "subprocess.CalledProcessError", "exit status 4"),
             ("async def f():\n    1 / 0\nawait f()", "ZeroDivisionError", "in f"),
             ("%time 1 / 0", "ZeroDivisionError", "1 / 0"),

@@ -14,7 +14,7 @@ from . import cells
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict
+    from typing import Any, Callable, Dict, NoReturn
 
     # `shell.Shell`, which imports this module.
     Shell = Any
@@ -319,12 +319,19 @@ def _script_options(words: list[str]) -> tuple[Any, list[str]]:
     """Return IPython's options of `%%script`, and the words that are the command."""
     import argparse
 
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    class Options(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise UsageError(message)
+
+    options = Options(add_help=False, allow_abbrev=False)
     for name in ("--out", "--err", "--proc"):
         options.add_argument(name)
     for name in ("--bg", "--no-raise-error"):
         options.add_argument(name, action="store_true")
-    return options.parse_known_args(words)
+    given, argv = options.parse_known_args(words)
+    if given.bg and (given.out or given.err):
+        options.error("--bg takes no --out or --err: its output is not kept")
+    return given, argv
 
 
 @contextlib.contextmanager
