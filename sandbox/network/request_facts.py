@@ -42,8 +42,9 @@ _TAKES_THE_PLACE = frozenset(
         b"forwarded"
     ).split()
 )
-# Frameworks take this field of a query for the method.
-_METHOD_FIELD = "_method"
+# Frameworks take this field of a query for the method. PHP drops spaces before a name,
+# ends it at NUL, and reads `.` as `_`; qs (Express) reads `[a]` and `a[]` as `a`.
+_METHOD_FIELD = re.compile(r"[\s\[]*[._]method(?:[\0\s\[\]].*)?", re.I | re.DOTALL)
 _NOT_OF_A_VARIABLE = re.compile(rb"[^a-z0-9]")
 # Servers that keep headers as variables (CGI, WSGI) read `_` in a name as `-`, and
 # some any other sign.
@@ -212,7 +213,7 @@ def _fields(query: str) -> dict[str, JsonValue]:
     except ValueError:
         raise ValueError(f"its query has over {MAX_QUERY_FIELDS} fields") from None
     for name, value in pairs:
-        if name.lower() == _METHOD_FIELD:
+        if _METHOD_FIELD.fullmatch(name):
             raise ValueError(
                 "its query has `_method`, which some servers read in place of its "
                 "method"

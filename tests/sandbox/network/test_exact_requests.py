@@ -121,6 +121,7 @@ def test_the_facts_of_a_request() -> None:
     chunked = facts("PUT", "/", ("Transfer-Encoding", "chunked"))
     assert chunked["content_length"] is None
     assert facts("GET", "/?b=1;force=true")["query"] == {"b": ["1;force=true"]}
+    assert facts("GET", "/?method=a&x_method=b")["method"] == "GET"
 
 
 @pytest.mark.promise("boundary-2")
@@ -132,6 +133,11 @@ def test_the_facts_of_a_request() -> None:
         ("GET", "/?a=%ff", ()),
         ("POST", "/?a=1&_method=DELETE", ()),
         ("POST", "/?_%4Dethod=PUT", ()),
+        ("POST", "/?.method=DELETE", ()),
+        ("POST", "/?+%20_method=DELETE", ()),
+        ("POST", "/?_method%00x=DELETE", ()),
+        ("POST", "/?_method%5B%5D=DELETE", ()),
+        ("POST", "/?%5B_method%5D=DELETE", ()),
         ("GET", "/?" + "a&" * 201, ()),
         ("PUT", "/", (("Content-Type", "a/b"), ("Content-Type", "c/d"))),
         ("PUT", "/", (("Content-Length", "1"), ("Transfer-Encoding", "chunked"))),
