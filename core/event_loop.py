@@ -29,6 +29,8 @@ _BITS_OF_DIGIT = 3
 _TURNS = 16
 """About as many as a small call over HTTP takes; 0.15 ms if nothing is to do."""
 
+_PARTS = 16
+
 _R = TypeVar("_R")
 _turns: RunVar[WeakValueDictionary[str, anyio.CapacityLimiter]] = RunVar("large values")
 _agent: ContextVar[str] = ContextVar("agent whose large values are read", default="")
@@ -110,6 +112,19 @@ class _Steps:
         if lock is None:
             lock = self._of_agents[agent_id] = anyio.Lock()
         return lock
+
+
+class SmallParts:
+    """Work in small parts, of which many may come without any wait between them."""
+
+    def __init__(self) -> None:
+        self._begun = 0
+
+    async def begin(self) -> None:
+        """Begin a part; the event loop runs before each 16th."""
+        self._begun += 1
+        if self._begun % _PARTS == 0:
+            await anyio.lowlevel.checkpoint()
 
 
 async def read_large(agent_id: str, value: object, work: Callable[[], _R]) -> _R:

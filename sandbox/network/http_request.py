@@ -15,6 +15,7 @@ import h11
 from pydantic import JsonValue
 
 from toolcell.core import CellLostError, GuardDeniedError
+from toolcell.core.event_loop import SmallParts
 
 from ..config.host_rules import DEFAULT_PORTS, read_authority, write_authority
 from ..credentials.agents import AgentCredentials, MisplacedError, UnreadableError
@@ -80,6 +81,7 @@ class HTTPRequest:
         self._scheme = scheme
         self._credentials: AgentCredentials | None = None
         self._held: HeldBody | None = None
+        self._pieces = SmallParts()
         self.used: tuple[str, ...] = ()
         """The names of the credentials that its head for the server has."""
 
@@ -276,6 +278,7 @@ class HTTPRequest:
 
     async def _next_piece(self, source: ByteStream) -> bytes | None:
         """Return the next bytes of its body; None at the end. Raises EgressError."""
+        await self._pieces.begin()
         try:
             while (event := self._connection.next_event()) is h11.NEED_DATA:
                 self._connection.receive_data(await source.receive())

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import anyio
 
+from toolcell.core.event_loop import SmallParts
 from toolcell.core.http_exchange import TAKE_CUTS_FOR_ENDS
 
 from ..cell.wire.contract import PIECE_BYTES
@@ -51,6 +52,7 @@ class TLSStream:
             server_hostname=server_name,
         )
         self._sending = anyio.Lock(fast_acquire=True)
+        self._sent = SmallParts()
         self.was_cut = False
         """True if it ended, and the other end has not said that it does."""
 
@@ -93,6 +95,7 @@ class TLSStream:
 
     async def send(self, data: bytes) -> None:
         """Send all of `data`. Raises OSError."""
+        await self._sent.begin()
         for start in range(0, len(data), PIECE_BYTES):
             self._tls.write(data[start : start + PIECE_BYTES])
             await self._flush()

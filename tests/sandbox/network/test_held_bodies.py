@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import h11
 import pytest
 
 from toolcell.sandbox import Limits, Network, Session
@@ -28,6 +29,7 @@ from ...support.cells.web_server import (
     Site,
     serving,
 )
+from ...support.web.loop_steps import calls_in_steps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("boundary-9")]
 
@@ -302,6 +304,27 @@ async def test_a_body_has_to_come_in_time(monkeypatch: pytest.MonkeyPatch) -> No
     ):
         await (await posted(a_run(), 6, b"abc")).__aenter__()
     assert not HeldBody._held
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_a_body_in_tiny_chunks_leaves_the_loop_to_others(is_held: bool) -> None:
+    reader, program = new_reader(), Silent()
+    told = f"POST /pay HTTP/1.1\r\nHost: {NAME}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"1\r\nx\r\n" * 500 + b"0\r\n\r\n"
+    head = await read_head(reader, program, told.encode() + body)
+    request = HTTPRequest(reader, head, "/pay", NAME, 80)
+
+    async def read() -> None:
+        if is_held:
+            (await request.hold(program, Share())).close()
+        else:
+            await request.make(program, program.send)
+
+    with calls_in_steps(h11.Connection, "next_event") as counts:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+    assert sum(counts) > 500
+    assert max(counts) < 50
 
 
 @pytest.mark.parametrize(

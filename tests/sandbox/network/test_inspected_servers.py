@@ -35,6 +35,7 @@ from ...support.cells.inspected_ends import (
     request,
     until,
 )
+from ...support.web.loop_steps import calls_in_steps
 
 pytestmark = pytest.mark.anyio
 
@@ -341,6 +342,25 @@ async def test_what_comes_in_single_bytes_is_whole() -> None:
 
 
 POST = f"POST / HTTP/1.1\r\nHost: {NAME}\r\n"
+
+
+@pytest.mark.promise("boundary-5")
+@pytest.mark.parametrize("way", ["request", "answer"])
+async def test_a_body_in_tiny_chunks_leaves_the_loop_to_others(way: str) -> None:
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n"
+    bodies = {"request": b"0\r\n\r\n", "answer": b"0\r\n\r\n"}
+    bodies[way] = b"1\r\nx\r\n" * 500 + bodies[way]
+
+    async def serve(tls: TLSStream, wire: Wire) -> None:
+        await until(tls, b"0\r\n\r\n")
+        await tls.send(OK.encode() + chunked + bodies["answer"])
+
+    with calls_in_steps(h11.Connection, "next_event") as counts:
+        async with inspected(serve) as (tls, _, _attempt):
+            await tls.send(POST.encode() + chunked + bodies["request"])
+            assert (await until(tls, b"0\r\n\r\n")).startswith(OK.encode())
+    assert sum(counts) > 500
+    assert max(counts) < 50
 
 
 @pytest.mark.promise("boundary-5")

@@ -71,9 +71,16 @@ class Program:
     ) -> None:
         if header["type"] == "net_data":
             self.stream.take("net_credit", {"bytes": len(payload)}, b"")
-            await self.give.send(bytes(payload))
+            await self._give(bytes(payload))
         elif header["type"] in ("net_end", "net_close"):
-            await self.give.send(b"")
+            await self._give(b"")
+
+    async def _give(self, data: bytes) -> None:
+        """Wait only while there is no room, as a channel does."""
+        try:
+            self.give.send_nowait(data)
+        except anyio.WouldBlock:
+            await self.give.send(data)
 
     async def receive(self) -> bytes:
         return await self.frames.receive()

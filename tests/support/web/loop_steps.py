@@ -1,11 +1,12 @@
-"""The steps of the event loop, by the CPU time that each takes of its thread."""
+"""The steps of the event loop, by CPU time of its thread, and by calls."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,19 +16,44 @@ SECONDS = 0.05
 TRIES = 10
 """Times that a message is sent until one of them is quick enough."""
 
+_N = TypeVar("_N", int, float)
+
 
 @contextmanager
 def steps() -> Iterator[list[float]]:
     """Measure the steps of the event loop, in seconds of CPU of its thread."""
-    taken: list[float] = []
+    with _measured(time.thread_time) as taken:
+        yield taken
+
+
+@contextmanager
+def calls_in_steps(owner: type, name: str) -> Iterator[list[int]]:
+    """Count the calls of a method in each step of the event loop."""
+    calls = 0
+    method = getattr(owner, name)
+
+    def counted(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return method(*args)
+
+    with pytest.MonkeyPatch.context() as patch, _measured(lambda: calls) as taken:
+        patch.setattr(owner, name, counted)
+        yield taken
+
+
+@contextmanager
+def _measured(amount: Callable[[], _N]) -> Iterator[list[_N]]:
+    """Yield what is added to an amount by each step of the event loop."""
+    taken: list[_N] = []
     run = asyncio.Handle._run
 
     def measured(handle: asyncio.Handle) -> None:
-        start = time.thread_time()
+        start = amount()
         try:
             run(handle)
         finally:
-            taken.append(time.thread_time() - start)
+            taken.append(amount() - start)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio.Handle, "_run", measured)
