@@ -100,8 +100,7 @@ def large_values_of(agent_id: str) -> Iterator[None]:
 
 
 class _Steps:
-    """Who takes the next step of work on a large value: the first of each agent waits
-    for the first of all others, in the order in which they came."""
+    """The order of steps on large values: each agent has one in the queue of all."""
 
     def __init__(self) -> None:
         self.of_all = anyio.Lock()
