@@ -187,6 +187,33 @@ async def test_a_cell_that_died_before_it_was_asked_for_is_made_anew(
     assert result.value == 42
 
 
+async def test_a_cell_is_made_anew_while_the_dead_one_keeps_its_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first process of a confined cell is not the one that takes a channel."""
+    send = socket.send_fds
+    config = SUBPROCESS.config(pool=0, strongest_isolation="confined")
+    async with SandboxManager(config) as manager:
+        parent = launcher_of(manager)._process.pid
+        [first] = children(parent)
+        [supervisor] = children(first)
+
+        def send_and_go_on(*arguments: Any) -> int:
+            sent = send(*arguments)
+            os.kill(parent, signal.SIGCONT)
+            return sent
+
+        # The request is there when the launcher learns that the process has died.
+        os.kill(parent, signal.SIGSTOP)
+        os.kill(supervisor, signal.SIGSTOP)
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: not alive(first))
+        monkeypatch.setattr(socket, "send_fds", send_and_go_on)
+        result = await manager.run("6 * 7")
+
+    assert result.value == 42
+
+
 async def test_a_launcher_that_was_started_early_is_used_once() -> None:
     before = children(os.getpid())
     with early_launcher():
