@@ -163,7 +163,8 @@ class Launcher:
         try:
             self._prepared = self._first_cell()
         except OSError as error:
-            raise OSError(_listed(why, f"{self._walls.level}: {error}")) from None
+            cause = f"{self._walls.level}: {_cause(error)}"
+            raise OSError(_listed(why, cause)) from None
 
     def serve(self) -> None:
         wake_r, wake_w = os.pipe()
@@ -328,7 +329,7 @@ class Launcher:
                 settings, own = self._walls.finish(kind)
                 files.update(own)
             except OSError as error:
-                why = f"its walls were not finished: {error.strerror or error}"
+                why = f"its walls were not finished: {_cause(error)}"
             if begin == _GO_AND_TELL:
                 start.send((why or _FINISHED).encode())
             start, counters = _keep_only(start, files)
@@ -433,12 +434,18 @@ def _put_up(setup: dict[str, Any]) -> tuple[Walls, str]:
             why = _listed(why, f"{level}: {error.strerror}")
         except OSError as error:
             # It stopped midway, and this process cannot go back.
-            raise OSError(_listed(why, f"{level}: {error.strerror or error}")) from None
+            raise OSError(_listed(why, f"{level}: {_cause(error)}")) from None
     raise OSError(why)
 
 
 def _listed(*reasons: str) -> str:
     return "; ".join(filter(None, reasons))
+
+
+def _cause(error: OSError) -> str:
+    """Return the words of an error, without its number."""
+    named = f"{error.filename}: " if error.filename else ""
+    return f"{named}{error.strerror or error}"
 
 
 def _walls(level: str, setup: dict[str, Any]) -> Walls:

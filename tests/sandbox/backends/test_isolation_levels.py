@@ -206,6 +206,14 @@ def test_where_proc_is_masked_cells_are_confined_and_it_is_said() -> None:
         assert "systempaths=unconfined" in stderr
 
 
+def test_where_cells_get_no_network_of_their_own_the_cause_is_said_in_words() -> None:
+    few = "echo 0 > /proc/sys/user/max_net_namespaces"
+    done = without_namespaces("run", "-", stdin="print(1)", lacks=few)
+
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert "(namespaces: clone: No space left on device; `toolcell" in done.stderr
+
+
 def test_where_users_are_not_mapped_cells_are_confined_and_the_cause_is_said() -> None:
     """As on Ubuntu: who makes namespaces finds no right in them."""
     before = [*WITHOUT, "user-maps"]
