@@ -126,17 +126,17 @@ class SmallParts:
             await anyio.lowlevel.checkpoint()
 
 
-async def read_large(agent_id: str, value: object, work: Callable[[], _R]) -> _R:
+async def read_large(owner: str, value: object, work: Callable[[], _R]) -> _R:
     """Return the result of work on a value, beside the loop if the value is large."""
-    return await beside_loop(agent_id, work) if is_large(value) else work()
+    return await beside_loop(owner, work) if is_large(value) else work()
 
 
-async def beside_loop(agent_id: str, work: Callable[[], _R]) -> _R:
+async def beside_loop(owner: str, work: Callable[[], _R]) -> _R:
     """Return the result of work that is done in a thread.
 
     Args:
-        agent_id: Whose work it is. That of one agent is done one after the other, so
-            that it takes no more than its share of the interpreter.
+        owner: The agent or server whose work it is. That of one is done one after the
+            other, so that it takes no more than its share of the interpreter.
         work: Does it, in calls of some milliseconds: only between two of them does the
             interpreter turn to the event loop. It is not stopped half-way.
     """
@@ -144,9 +144,9 @@ async def beside_loop(agent_id: str, work: Callable[[], _R]) -> _R:
     if turns is None:
         turns = WeakValueDictionary()
         _turns.set(turns)
-    turn = turns.get(agent_id)
+    turn = turns.get(owner)
     if turn is None:
-        turn = turns[agent_id] = anyio.CapacityLimiter(1)
+        turn = turns[owner] = anyio.CapacityLimiter(1)
     return await anyio.to_thread.run_sync(work, limiter=turn)
 
 

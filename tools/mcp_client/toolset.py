@@ -237,7 +237,7 @@ class MCPToolset:
             self._selection.compare(listing)
             return
         compare = partial(self._selection.compare, listing, from_thread.check_cancelled)
-        await beside_loop(f"the MCP server {self.name}", compare)
+        await beside_loop(f"mcp:{self.name}", compare)
 
     async def _adopt_offers(self, connection: ServerConnection) -> None:
         for kind in KINDS:
