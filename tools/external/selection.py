@@ -123,20 +123,22 @@ class ToolSelection(Generic[D, T]):
         self, definitions: Mapping[str, D], go_on: Callable[[], None] = lambda: None
     ) -> None:
         made: dict[str, T] = {}
+        unfit: dict[str, str] = {}
         with shared_patterns():
             for name, definition in definitions.items():
                 go_on()
                 try:
                     made[name] = self._make(definition)
                 except ConfigError as error:
-                    self._unfit[name] = error.message
+                    unfit[name] = error.message
         spelled = Counter(_spelled(tool) for tool in made.values())
         for name, tool in made.items():
             if spelled[_spelled(tool)] > 1:
-                self._unfit[name] = "providers write its name like that of another"
+                unfit[name] = "providers write its name like that of another"
             else:
                 self.tools[name] = tool
                 self.definitions[name] = definitions[name]
+        self._unfit = unfit
 
 
 def _spelled(tool: Tool) -> str:

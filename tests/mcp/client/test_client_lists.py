@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import ToolExecutionError
+from toolcell.core import ConfigError, ToolExecutionError
+from toolcell.tools import Tool
+from toolcell.tools.external.definition import Listing
+from toolcell.tools.external.selection import ToolSelection
+from toolcell.tools.spi import MCPDefinition
 
 from ...support.mcp.servers import Scripted, definition, processes_of
 from ...support.sample_tools import call, executor
@@ -89,3 +93,20 @@ async def test_a_listing_that_is_none_is_no_connection(
             pass
 
     assert processes_of(tmp_path) == []
+
+
+@pytest.mark.promise("T8")
+def test_a_first_list_that_is_given_up_leaves_nothing() -> None:
+    def make(given: MCPDefinition) -> Tool:
+        raise ConfigError(f"{given.name} is odd", hint="")
+
+    def listing(*names: str) -> Listing[MCPDefinition]:
+        return Listing({each: MCPDefinition(**definition(each)) for each in names})
+
+    times = iter([None])
+    selection = ToolSelection("the server", make, None)
+    with pytest.raises(StopIteration):
+        selection.compare(listing("old", "older"), lambda: next(times))
+    selection.compare(listing("new"))
+
+    assert selection.unusable == {"new": "new is odd"}
