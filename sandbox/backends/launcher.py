@@ -107,8 +107,9 @@ class LauncherProcess:
             `level`, the isolation of its cells, and `why` it is not a stronger one.
 
         Raises:
-            SandboxUnavailableError: The kernel refused, a mount is not what was
-                checked, or nothing answered.
+            SandboxUnavailableError: The kernel refused, and the detail `kernel` says
+                what; a mount is not what was checked; it failed for a cause that may
+                pass, as for want of memory; or nothing answered.
         """
         with anyio.move_on_after(_START_SECONDS):
             answer, _ = await self._receive()
@@ -119,6 +120,12 @@ class LauncherProcess:
             if "error" not in answer:
                 return answer
             why = "; ".join(filter(None, (refused, answer["error"])))
+            if not answer.get("for_good"):
+                raise SandboxUnavailableError(
+                    f"no cell could be made: {why}",
+                    hint="run it again when more memory, processes and open files are "
+                    "free here; `toolcell doctor` tries a cell",
+                )
             raise SandboxUnavailableError(
                 f"this machine gives no cells: {why}",
                 hint=_hint(why),

@@ -100,6 +100,7 @@ class SubprocessBackend:
             raise SandboxUnavailableError(
                 f"there are no namespaces on {sys.platform}",
                 hint="install Docker Desktop, Colima or another engine, and start it",
+                details={"kernel": sys.platform},
             )
         await anyio.to_thread.run_sync(host_cgroups.sweep)
         try:
@@ -170,7 +171,13 @@ class SubprocessBackend:
         if self._launcher.ended:
             await self._launcher.aclose()
             await self._renew_cgroups()
+            earlier = self._level
             self._launcher = await self._start_launcher()
+            if self._level != earlier:
+                why = "; ".join(self.notices)
+                _log.warning(
+                    "cells are %r from now on, not %r: %s", self._level, earlier, why
+                )
         return self._launcher
 
     async def _renew_cgroups(self) -> None:

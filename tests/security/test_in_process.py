@@ -157,7 +157,8 @@ async def last_resort(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SandboxM
     """A manager on a machine without any namespaces."""
 
     async def refuse(self: SubprocessBackend) -> None:
-        raise SandboxUnavailableError("this machine gives no namespaces")
+        why = "this machine gives no namespaces"
+        raise SandboxUnavailableError(why, details={"kernel": why})
 
     monkeypatch.setattr(SubprocessBackend, "start", refuse)
     config = SandboxConfig(backend="subprocess", minimum_isolation="process")

@@ -22,12 +22,14 @@ from toolcell.sandbox.cell.kernel.bpf import (
 NEW_LISTENER = 1 << 3
 SIOCSIFFLAGS = 0x8914
 CALLS = {
-    "x86_64": {"seccomp": 317, "mount": 165},
-    "aarch64": {"seccomp": 277, "mount": 40},
+    "x86_64": {"seccomp": 317, "mount": 165, "unshare": 272, "sethostname": 170},
+    "aarch64": {"seccomp": 277, "mount": 40, "unshare": 97, "sethostname": 161},
 }
 """Numbers of the calls that cells may not make at all."""
 
-EACCES = 13
+ENOMEM, EACCES = 12, 13
+KILL = 1 << 31
+"""In place of an errno: no kernel knows this action, so it kills the process."""
 
 LACKS = {
     "landlock": rule("landlock_create_ruleset", ENOSYS),
@@ -38,6 +40,10 @@ LACKS = {
     ),
     "mounts": rule("mount", EACCES),
     "loopback": rule("ioctl", EPERM, within(1, SIOCSIFFLAGS)),
+    "memory-to-unshare": rule("unshare", ENOMEM),
+    "memory-to-mount": rule("mount", ENOMEM),
+    "memory-in-cell": rule("ioctl", ENOMEM, within(1, SIOCSIFFLAGS)),
+    "life-in-cell": rule("sethostname", KILL),
     "user-notification": rule("seccomp", EINVAL, outside(1, 0, mask=NEW_LISTENER)),
 }
 

@@ -35,7 +35,7 @@ from .cgroups import CellGroup, GroupMaker
 from .handles import Handles
 from .namespaces import NamespaceWalls
 from .open_files import TooFewFilesError, raise_open_files
-from .refused import WallsRefusedError
+from .refused import WallsRefusedError, refusal
 from .root_filesystem import MountError
 
 TYPE_CHECKING = False
@@ -61,7 +61,7 @@ _NEXT_MS = 2
 _GO, _GO_AND_TELL = b"!", b"?"
 """The byte by which a cell begins; one of them asks if it could finish its walls."""
 
-_FINISHED = "!"
+_ENDED = '[false, "it ended before its walls were finished"]'
 
 
 def main(control_fd: int) -> NoReturn:
@@ -84,8 +84,9 @@ def main(control_fd: int) -> NoReturn:
             control.send(json.dumps({"refused": str(error)}).encode())
             os._exit(70)
         except Exception as error:
-            why = str(error)
-            control.send(json.dumps({"error": why}).encode())
+            refused = isinstance(error, WallsRefusedError)
+            answer = {"error": str(error), "for_good": refused}
+            control.send(json.dumps(answer).encode())
             os._exit(70)
         control.send(json.dumps({"ready": True, **launcher.found}).encode())
         launcher.serve()
@@ -128,7 +129,8 @@ class Launcher:
 
     Raises:
         MountError: A path of the host cannot be mounted.
-        OSError: This machine cannot make cells.
+        WallsRefusedError: This machine cannot make cells.
+        OSError: It could not make one now.
     """
 
     def __init__(
@@ -163,8 +165,7 @@ class Launcher:
         try:
             self._prepared = self._first_cell()
         except OSError as error:
-            cause = f"{self._walls.level}: {_cause(error)}"
-            raise OSError(_listed(why, cause)) from None
+            raise _of_level(self._walls.level, error, why) from None
 
     def serve(self) -> None:
         wake_r, wake_w = os.pipe()
@@ -305,12 +306,12 @@ class Launcher:
     def _first_cell(self) -> PreparedCell:
         """Return a cell that has finished its walls. Raises OSError."""
         cell = self._prepare_cell(self._kind, _GO_AND_TELL)
-        why = cell.start.recv(_MAX_REQUEST).decode()
-        if why == _FINISHED:
+        refused, why = json.loads(cell.start.recv(_MAX_REQUEST) or _ENDED)
+        if not why:
             return cell
         self._discard(cell)
         self._remove_group(os.waitpid(cell.pid, 0)[0])
-        raise OSError(why or "it ended before its walls were finished")
+        raise WallsRefusedError(why) if refused else OSError(why)
 
     def _become_cell(
         self, kind: dict[str, Any], start: socket.socket, group: CellGroup | None
@@ -321,7 +322,7 @@ class Launcher:
             if not begin:
                 os._exit(70)
             files = group.files if group else {}
-            why = ""
+            why, refused = "", False
             settings = kind["settings"]
             try:
                 self._walls.enter()
@@ -330,8 +331,9 @@ class Launcher:
                 files.update(own)
             except OSError as error:
                 why = f"its walls were not finished: {_cause(error)}"
+                refused = isinstance(refusal(error), WallsRefusedError)
             if begin == _GO_AND_TELL:
-                start.send((why or _FINISHED).encode())
+                start.send(json.dumps([refused, why]).encode())
             start, counters = _keep_only(start, files)
             process = Supervisor(counters, ready=True, adopts=True)
             if not why:
@@ -424,22 +426,32 @@ def _put_up(setup: dict[str, Any]) -> tuple[Walls, str]:
 
     Raises:
         MountError: A path of the host cannot be mounted.
-        OSError: This machine gives none of those that were asked for.
+        WallsRefusedError: This machine gives none of those that were asked for.
+        OSError: It could not make one of them now.
     """
     why = ""
     for level in setup["levels"]:
         try:
             return _walls(level, setup), why
         except WallsRefusedError as error:
-            why = _listed(why, f"{level}: {error.strerror}")
+            why = str(_of_level(level, error, why))
         except OSError as error:
             # It stopped midway, and this process cannot go back.
-            raise OSError(_listed(why, f"{level}: {_cause(error)}")) from None
-    raise OSError(why)
+            raise _of_level(level, error, why) from None
+    raise WallsRefusedError(why)
 
 
-def _listed(*reasons: str) -> str:
-    return "; ".join(filter(None, reasons))
+def _of_level(level: str, error: OSError, before: str) -> OSError:
+    """Return an error that names its level, after the reasons against others.
+
+    Args:
+        level: The level whose walls failed.
+        error: The reason.
+        before: Why there is no stronger level; empty if it is the strongest.
+    """
+    why = "; ".join(filter(None, (before, f"{level}: {_cause(error)}")))
+    refused = isinstance(refusal(error), WallsRefusedError)
+    return WallsRefusedError(why) if refused else OSError(why)
 
 
 def _cause(error: OSError) -> str:

@@ -17,7 +17,7 @@ from ..kernel.shares import Shares
 from ..wire import trust
 from ..wire.contract import SHARED_FOLDERS
 from . import reach, root_filesystem
-from .refused import WallsRefusedError
+from .refused import making_namespaces, refusal
 from .users import CellUsers
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ class NamespaceWalls:
             text of /etc/hosts.
 
     Raises:
-        WallsRefusedError: The kernel gives none.
+        WallsRefusedError: The kernel gives none; nothing was changed.
         MountError: A path of the host cannot be mounted.
         OSError: This machine cannot make such cells.
     """
@@ -79,7 +79,8 @@ class NamespaceWalls:
     def clone(self) -> int:
         """Fork a cell; return its first process, and 0 in that. Raises OSError."""
         self._first_uid = self._users.next_uid()
-        return self._shares.clone(_NAMESPACES, self._first_uid)
+        with making_namespaces():
+            return self._shares.clone(_NAMESPACES, self._first_uid)
 
     def admit(self, pid: int) -> None:
         """Do what a new cell cannot do for itself. Raises OSError."""
@@ -103,7 +104,8 @@ class NamespaceWalls:
         """
         # Only now: its root is the cgroup that this process is in at the time. And
         # gVisor gives mounts that came with a clone to the user namespace outside.
-        linux.unshare(linux.CLONE_NEWCGROUP | linux.CLONE_NEWNS)
+        with making_namespaces():
+            linux.unshare(linux.CLONE_NEWCGROUP | linux.CLONE_NEWNS)
         linux.set_hostname("cell")
         settings = kind["settings"]
         renews = bool(settings["renews"])
@@ -155,10 +157,8 @@ def _require_own_proc() -> None:
     The kernel refuses it where this one is masked, as engines have it in containers; a
     mount over an empty folder masks nothing.
     """
-    try:
+    with making_namespaces():
         pid = linux.clone(linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID)
-    except OSError as error:
-        raise WallsRefusedError(error.errno, error.strerror) from None
     if pid == 0:
         number = 255
         try:
@@ -171,4 +171,4 @@ def _require_own_proc() -> None:
     number = os.WEXITSTATUS(os.waitpid(pid, 0)[1])
     if number:
         why = f"mount /proc: {os.strerror(number)}; {_MASKED}"
-        raise WallsRefusedError(number, why)
+        raise refusal(OSError(number, why))

@@ -6,7 +6,7 @@ import contextlib
 import os
 
 from ..kernel import linux
-from .refused import WallsRefusedError
+from .refused import making_namespaces
 
 _FIRST_UID = 1_900_000_000
 # This many cells at once have their own uids.
@@ -74,10 +74,8 @@ def unshare_mounts() -> bool:
         except OSError:
             pass
     uid, gid = os.geteuid(), os.getegid()
-    try:
+    with making_namespaces():
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
-    except OSError as error:
-        raise WallsRefusedError(error.errno, error.strerror) from None
     _deny_groups("self")
     try:
         _write("/proc/self/uid_map", f"{uid} {uid} 1")
@@ -85,7 +83,7 @@ def unshare_mounts() -> bool:
     except OSError as error:
         # So does AppArmor on Ubuntu.
         why = f"unshare: its map of users was refused: {error.strerror}"
-        raise OSError(why) from None
+        raise OSError(error.errno, why) from None
     return False
 
 

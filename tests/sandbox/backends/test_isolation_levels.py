@@ -264,6 +264,63 @@ def test_where_namespaces_give_no_rights_cells_are_confined(
         assert "--security-opt apparmor=unconfined" in text
 
 
+@pytest.mark.parametrize(
+    ("layer", "cause"),
+    [
+        ("memory-to-unshare", "unshare: Cannot allocate memory"),
+        ("memory-to-mount", "mount /: Cannot allocate memory"),
+        ("memory-in-cell", "loopback interface: Cannot allocate memory"),
+        ("life-in-cell", "it ended before its walls were finished"),
+    ],
+)
+@pytest.mark.parametrize("weakest", ["confined", "process"])
+def test_a_cause_that_may_pass_makes_no_cell_weaker(
+    layer: str, cause: str, weakest: str
+) -> None:
+    """Programs can make memory short: they would weaken the cells of others."""
+    before = [*WITHOUT, layer]
+    kernel: Any = {"lacks": ":", "before": before, "as_user": USER}
+    options = ("--isolation", weakest)
+    done = without_namespaces("run", "-", *options, stdin="print(1)", **kernel)
+
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "no cell could be made: namespaces: " in done.stderr
+    assert cause in done.stderr
+    assert "confined: " not in done.stderr
+
+
+_TAKE_NAMESPACES_AWAY = """
+async def main():
+    config = SandboxConfig(backend="subprocess", pool=0)
+    async with SandboxManager(config) as sandbox:
+        earlier = await sandbox.run("1")
+        pathlib.Path("/proc/sys/user/max_user_namespaces").write_text("0")
+        launcher = sandbox._backend._launcher._process
+        launcher.kill()
+        launcher.wait()
+        print(earlier.isolation.level, (await sandbox.run("1")).isolation.level)
+import anyio, pathlib
+from toolcell.sandbox import SandboxConfig, SandboxManager
+anyio.run(main)
+"""
+
+
+def test_a_later_change_of_level_is_warned_of() -> None:
+    if why := why_no_namespaces():
+        missing(why)
+    done = subprocess.run(
+        ["unshare", "-Umr", sys.executable, "-c", _TAKE_NAMESPACES_AWAY],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.stdout == "namespaces confined\n", done.stderr
+    assert "cells are 'confined' from now on, not 'namespaces'" in done.stderr
+    assert "unshare: No space left on device" in done.stderr
+
+
 def test_without_shared_memory_programs_run_and_doctor_names_it() -> None:
     """As in a container with `--ipc none`."""
     lock = (

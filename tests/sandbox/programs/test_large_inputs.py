@@ -120,7 +120,7 @@ async def test_the_last_resort_takes_them() -> None:
     def refuse(*_: object) -> None:
         from toolcell.core import SandboxUnavailableError
 
-        raise SandboxUnavailableError("none", hint=None)
+        raise SandboxUnavailableError("none", details={"kernel": "none"})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(namespaces.SubprocessBackend, "start", refuse)
