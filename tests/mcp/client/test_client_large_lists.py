@@ -74,13 +74,15 @@ def test_parts_are_small_and_end_as_the_page_does() -> None:
 
 def test_a_cursor_of_a_part_leads_on_once_and_a_server_has_none() -> None:
     parts = ListParts()
-    cut = [parts.cut({"prompts": large(90)}) for _ in range(MAX_RESTS + 1)]
+    cut = [parts.cut({"prompts": large(40)}) for _ in range(MAX_RESTS + 1)]
     cursors = [each["nextCursor"] for each in cut]
 
     assert parts.following(cursors[0]) is None
+    # It is the last part, which takes no other one's place.
     assert parts.following(cursors[1]) is not None
     assert parts.following(cursors[1]) is None
-    assert not parts.is_own(ListParts().cut({"tools": large(90)})["nextCursor"])
+    assert not parts.is_own("theirs")
+    assert ListParts().cut({"tools": large(40)})["nextCursor"] not in cursors
 
 
 def test_a_large_result_is_kept_while_its_message_is_read() -> None:
