@@ -60,10 +60,16 @@ class ListParts:
         ends = {key: result[key] for key in ("nextCursor",) if key in result}
         return result | self._part(_Rest(name, result[name], 0, ends))
 
-    def following(self, cursor: object) -> dict[str, Any] | None:
-        """Return the part that a cursor leads to; None: the server has to be asked."""
+    def following(self, cursor: object) -> tuple[dict[str, Any], int] | None:
+        """Return the part that a cursor leads to, and the number of members before it.
+
+        None: the server has to be asked.
+        """
         rest = self._rests.pop(cursor, None) if isinstance(cursor, str) else None
-        return None if rest is None else PAGE | self._part(rest)
+        if rest is None:
+            return None
+        before = rest.start
+        return PAGE | self._part(rest), before
 
     def _part(self, rest: _Rest) -> dict[str, Any]:
         room, start, end = LARGE, rest.start, rest.start
@@ -105,9 +111,10 @@ class PartsOrServer:
 
         message = item.message
         if isinstance(message, JSONRPCRequest) and message.params:
-            page = self.parts.following(message.params.get("cursor"))
-            if page is not None:
-                await set_odd_parts_aside(page, self.version())
+            part = self.parts.following(message.params.get("cursor"))
+            if part is not None:
+                page, before = part
+                await set_odd_parts_aside(page, self.version(), before)
                 answer = JSONRPCResponse(jsonrpc="2.0", id=message.id, result=page)
                 await self.answer(SessionMessage(answer))
                 return

@@ -27,20 +27,24 @@ PAGE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 checks them once."""
 
 
-async def set_odd_parts_aside(result: dict[str, Any], version: str | None) -> None:
+async def set_odd_parts_aside(
+    result: dict[str, Any], version: str | None, before: int = 0
+) -> None:
     """Change an answer of a server before the MCP library checks it as one.
 
     Args:
         result: An answer to `tools/call` or `tools/list`, or any other.
         version: The version of the protocol; None: no list of tools is expected yet.
+        before: Tools of the same page in the parts before; default: it is the first.
     """
     content, tools = result.get("content"), result.get("tools")
     if isinstance(content, list):
         result["content"] = known_blocks(content)
     if isinstance(tools, list) and version is not None:
-        known, odd = await _well_formed(tools, version)
+        room = max(0, MAX_TOOLS - before)
+        known, odd = await _well_formed(tools[:room], version)
         meta = result.get("_meta")
-        aside = {SET_ASIDE: odd}
+        aside = {SET_ASIDE: odd + tools[room:]}
         result["tools"] = known
         result["_meta"] = meta | aside if isinstance(meta, dict) else aside
 
@@ -74,7 +78,7 @@ async def _well_formed(tools: list[Any], version: str) -> tuple[list[Any], list[
 
     known: list[Any] = []
     odd: list[Any] = []
-    for number, tool in enumerate(tools[:MAX_TOOLS]):
+    for number, tool in enumerate(tools):
         if number % _AT_ONCE == 0:
             await anyio.lowlevel.checkpoint()
         try:
@@ -85,4 +89,4 @@ async def _well_formed(tools: list[Any], version: str) -> tuple[list[Any], list[
             odd.append(tool)
         else:
             known.append(tool)
-    return known, odd + tools[MAX_TOOLS:]
+    return known, odd

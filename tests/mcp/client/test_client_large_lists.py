@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio import create_memory_object_stream
 
+from toolcell.tools.external.definition import MAX_TOOLS
 from toolcell.tools.mcp_client.kept_results import KeptResults
-from toolcell.tools.mcp_client.list_parts import MAX_RESTS, ListParts
+from toolcell.tools.mcp_client.list_parts import MAX_RESTS, ListParts, PartsOrServer
+from toolcell.tools.mcp_client.odd_parts import SET_ASIDE
 from toolcell.tools.spi import MCPDefinition, MCPPins
 
 from ...support.mcp.servers import Scripted, definition
@@ -59,17 +62,42 @@ def test_parts_are_small_and_end_as_the_page_does() -> None:
     parts, members = ListParts(), large(100)
     page: Any = parts.cut({"tools": members, "nextCursor": "theirs", "_meta": {}})
     found, sizes = list(page["tools"]), [len(page["tools"])]
-    while parts.is_own(page["nextCursor"]):
-        page = parts.following(page["nextCursor"])
+    while (part := parts.following(page["nextCursor"])) is not None:
+        page, before = part
+        assert before == len(found)
         found += page["tools"]
         sizes.append(len(page["tools"]))
 
     assert page["nextCursor"] == "theirs"
     assert found == members
     assert max(sizes) < 40
-    assert parts.following("theirs") is None
     # What is not the page's list is checked once.
     assert "_meta" not in page
+
+
+async def test_the_library_looks_at_a_thousand_tools_of_all_parts() -> None:
+    from mcp.shared.message import SessionMessage
+    from mcp.types import JSONRPCRequest
+
+    tools = [definition(f"t{n}") for n in range(3_000)]
+    parts = ListParts()
+    page = parts.cut({"tools": tools})
+    known, aside = list(page["tools"]), []
+    to_session, answers = create_memory_object_stream[Any](1)
+    to_server, asked = create_memory_object_stream[Any]()
+    with to_session, answers, to_server, asked:
+        way = PartsOrServer(parts, to_session.send, to_server, lambda: "2025-11-25")
+        while parts.is_own(cursor := page.get("nextCursor", "")):
+            request = JSONRPCRequest(
+                jsonrpc="2.0", id=1, method="tools/list", params={"cursor": cursor}
+            )
+            await way.send(SessionMessage(request))
+            page = (await answers.receive()).message.result
+            known += page["tools"]
+            aside += page["_meta"][SET_ASIDE]
+
+    assert len(known) == MAX_TOOLS
+    assert known + aside == tools
 
 
 def test_a_cursor_of_a_part_leads_on_once_and_a_server_has_none() -> None:
