@@ -57,7 +57,7 @@ class ListParts:
         name = next((each for each in _LISTS if isinstance(result.get(each), list)), "")
         if not name:
             return result
-        ends = {key: result[key] for key in ("nextCursor",) if key in result}
+        ends = {"nextCursor": result["nextCursor"]} if "nextCursor" in result else {}
         return result | self._part(_Rest(name, result[name], 0, ends))
 
     def following(self, cursor: object) -> tuple[dict[str, Any], int] | None:
