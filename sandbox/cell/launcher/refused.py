@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     from typing import Iterator
 
 # A right or a part of the kernel is missing. Others, as for want of memory, may pass.
-_REFUSALS = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSYS)
+_REFUSALS = (
+    errno.EPERM,
+    errno.EACCES,
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.ENODEV,  # a file system that the kernel was built without
+    errno.ENOENT,  # a device or a file of /proc that is not here
+    errno.EOPNOTSUPP,
+)
 
 
 class WallsRefusedError(OSError):
