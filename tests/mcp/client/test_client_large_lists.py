@@ -10,7 +10,7 @@ import pytest
 from anyio import create_memory_object_stream
 
 from toolcell.tools.external.definition import MAX_TOOLS
-from toolcell.tools.mcp_client.kept_results import KeptResults
+from toolcell.tools.mcp_client.kept_results import MAX_KEPT_BYTES, KeptResults
 from toolcell.tools.mcp_client.list_parts import MAX_RESTS, ListParts, PartsOrServer
 from toolcell.tools.mcp_client.odd_parts import SET_ASIDE
 from toolcell.tools.spi import MCPDefinition, MCPPins
@@ -122,15 +122,44 @@ def test_a_large_result_is_kept_while_its_message_is_read() -> None:
         kept.keep(text),
         kept.keep_of_event(b"id: 3\ndata: " + text + b"\n\n").split(b"data: ")[1],
         kept.keep_of_event(b"data:" + lines + b"\r\n\r\n").split(b"data: ")[1],
+        kept.keep_of_event(b"event\rdata:" + text + b"\r\r").split(b"data: ")[1],
     ):
         read = json.loads(small)
         assert len(small) < 200 and read["id"] == 7
         assert kept.take(read["result"]) == message["result"]
         # It is given once, and to nobody who guesses.
         assert kept.take(read["result"]) == read["result"]
+    assert kept.keep_of_event(b"id: 3\ndata: " + text + b"\n\n").startswith(b"id: 3\n")
     for other in (b"{" * 70_000, b"[" + text + b"]", text[:200]):
         assert kept.keep(other) == other
         assert kept.keep_of_event(b"data: " + other + b"\n\n").endswith(other + b"\n\n")
+
+
+def test_results_that_nobody_takes_are_kept_up_to_a_size() -> None:
+    kept, half = KeptResults(), MAX_KEPT_BYTES // 2
+
+    def keep(size: int) -> Any:
+        message = json.dumps({"result": {"text": "x" * size}}).encode()
+        return json.loads(kept.keep(message))["result"]
+
+    def is_there(small: Any) -> bool:
+        return "text" in kept.take(small)
+
+    first, second, third = keep(half), keep(half - 100), keep(100_000)
+    assert [is_there(each) for each in (first, second, third)] == [False, True, True]
+    # What was taken leaves its room, and the newest is kept however large it is.
+    stays = keep(100_000)
+    assert all(is_there(keep(half)) for _ in range(4)) and is_there(stays)
+    assert is_there(keep(3 * half))
+
+
+def test_an_event_that_the_library_drops_leaves_no_result() -> None:
+    data = b"data: " + json.dumps({"result": {"text": "x" * 70_000}}).encode() + b"\n\n"
+    kept = KeptResults()
+    for name in (b"event: x\n", b"event: message\nevent:x\n", b"event:  message\n"):
+        assert kept.keep_of_event(name + data) == name + data
+    for name in (b"", b"event: x\nevent\n", b"event: x\nevent: message\n"):
+        assert len(kept.keep_of_event(name + data)) < 200
 
 
 @pytest.mark.parametrize("kind", LISTS)
