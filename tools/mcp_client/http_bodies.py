@@ -42,7 +42,10 @@ def bounded_transport(max_bytes: int, kept: KeptResults) -> httpx2.AsyncBaseTran
             kind = response.headers.get("content-type", "").lower()
             # Otherwise httpx would unpack it.
             response.headers.pop("content-encoding", None)
-            is_stream = kind.startswith("text/event-stream")
+            if is_stream := kind.startswith("text/event-stream"):
+                # Events are UTF-8 (HTML, 9.2.5). httpx would read them by the charset
+                # that a server names, in which brackets may be other bytes.
+                response.headers["content-type"] = "text/event-stream"
             read = read_events if is_stream else read_message
             pieces = read(response.stream, max_bytes, pace)
             keep = kept.keep_of_event if is_stream else kept.keep

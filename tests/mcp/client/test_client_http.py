@@ -34,6 +34,7 @@ TOOLS = (
     "event",
     "many",
     "stream",
+    "coded",
     "cut",
     "forget",
     "never",
@@ -73,7 +74,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def reply(self, body: bytes, status: int = 200, **headers: str) -> None:
         self.send_response(status)
-        headers = {"Content-Type": "application/json", **headers}
+        headers = {"Content_Type": "application/json", **headers}
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(body)))
@@ -146,6 +147,9 @@ class Handler(BaseHTTPRequestHandler):
             case "stream":
                 lines = b"data: [" + b"[],\r\ndata: " * 300_000 + b"0]\r\n\r\n"
                 self.reply(lines, Content_Type="text/event-stream")
+            case "coded":
+                lines = b"data: " + fine.replace(b"[", b"+AFs-") + b"\n\n"
+                self.reply(lines, Content_Type="text/event-stream; charset=utf-7")
             case "cut":
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
@@ -225,7 +229,7 @@ async def test_a_server_that_wants_a_login_is_told_of_and_not_followed(
 
 
 @pytest.mark.parametrize(
-    "name", ["huge", "packed", "event", "many", "stream", "cut", "fault"]
+    "name", ["huge", "packed", "event", "many", "stream", "coded", "cut", "fault"]
 )
 async def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(
     server: Server, name: str
