@@ -88,7 +88,7 @@ async def test_the_weakest_walls_are_asked_for_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def no_namespaces(self: object) -> None:
-        raise SandboxUnavailableError("no user namespaces here")
+        raise SandboxUnavailableError("no user namespaces here", details={"kernel": ""})
 
     start = "toolcell.sandbox.backends.namespaces.SubprocessBackend.start"
     monkeypatch.setattr(start, no_namespaces)

@@ -141,7 +141,7 @@ async def test_process_isolation_takes_no_absolute_paths(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def no_namespaces(backend: object) -> None:
-        raise SandboxUnavailableError("no namespaces here")
+        raise SandboxUnavailableError("no namespaces here", details={"kernel": ""})
 
     start = "toolcell.sandbox.backends.namespaces.SubprocessBackend.start"
     monkeypatch.setattr(start, no_namespaces)

@@ -217,7 +217,7 @@ async def test_variables_of_the_program(code: CodeExecutor) -> None:
 
 async def test_the_last_resort_calls_tools_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def no_namespaces(self: object) -> None:
-        raise SandboxUnavailableError("no user namespaces here")
+        raise SandboxUnavailableError("no user namespaces here", details={"kernel": ""})
 
     start = "toolcell.sandbox.backends.namespaces.SubprocessBackend.start"
     monkeypatch.setattr(start, no_namespaces)
