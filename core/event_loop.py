@@ -107,10 +107,7 @@ class _Steps:
         self._of_agents: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     def of_agent(self, agent_id: str) -> anyio.Lock:
-        lock = self._of_agents.get(agent_id)
-        if lock is None:
-            lock = self._of_agents[agent_id] = anyio.Lock()
-        return lock
+        return self._of_agents.setdefault(agent_id, anyio.Lock())
 
 
 class SmallParts:
@@ -144,9 +141,7 @@ async def beside_loop(owner: str, work: Callable[[], _R]) -> _R:
     if turns is None:
         turns = WeakValueDictionary()
         _turns.set(turns)
-    turn = turns.get(owner)
-    if turn is None:
-        turn = turns[owner] = anyio.CapacityLimiter(1)
+    turn = turns.setdefault(owner, anyio.CapacityLimiter(1))
     return await anyio.to_thread.run_sync(work, limiter=turn)
 
 
