@@ -110,6 +110,7 @@ SHAPES: dict[str, Callable[[str, str, int], str]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.promise("R41", "R42")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", READERS)

@@ -22,14 +22,9 @@ SHOWN = 8
 ON_GVISOR = (
     "security/",
     "sandbox/as_plain/",
-    "sandbox/cell/",
-    "sandbox/network/",
-    "sandbox/processes/",
-    "sandbox/scheduling/",
-    "sandbox/test_",
+    "sandbox/test_statuses",
 )
-"""Paths of tests that meet most of gVisor's kernel. On it, the others belong to the run
-`full`."""
+"""Paths of tests that run on gVisor in CI. Others on it belong to the run `full`."""
 
 
 @functools.cache

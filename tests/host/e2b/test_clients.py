@@ -99,6 +99,7 @@ async def test_the_javascript_sdks_work(tmp_path: Path, environment: str) -> Non
     assert await run(tmp_path, "node", program, folder) == "done\n"
 
 
+@pytest.mark.full
 async def test_langchains_tests_of_e2b_hold(tmp_path: Path) -> None:
     """These are LangChain's 86 standard tests of a sandbox, and two of its provider."""
     python = installed("langchain") / "bin/python"

@@ -81,6 +81,7 @@ async def test_a_run_is_as_plain(
     assert not await differences(sandbox, backend, DOORS["run"], kind, tmp_path)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_living_session_is_as_plain(
     backend: BackendRow, sandbox: Sandbox, tmp_path: Path, kind: str
