@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 # The supervisor keeps the limit; on a busy machine its report, with output and usage,
 # comes late.
 _GRACE_SECONDS = 1.0
-# A session has more time, since the backstop ends it as a whole.
-_SESSION_GRACE_SECONDS = 10.0
+# A session has more time, since the backstop ends it as a whole. Where a hundred
+# processes share two CPUs it takes 7 seconds to interrupt a program.
+_SESSION_GRACE_SECONDS = 30.0
 # For the cell's own COLLECT_SECONDS, and to bring 16 MiB; the report is in by then.
 _COLLECT_SECONDS = 30.0
 # The supervisor keeps the limit, RENEWAL_SECONDS; its report may be late.
 _RENEWAL_SECONDS = 1.0
 _LOST = (CellLostError, SandboxUnavailableError)
+_OVERDUE = "the supervisor did not end a run in time; the machine may be overloaded"
 
 
 class Cell:
@@ -92,6 +94,9 @@ class Cell:
 
         self.gone = False
         """True once nothing of the cell is left."""
+
+        self.why_ended = ""
+        """Why a run that has a result ended the cell with it; empty if none did."""
 
         self.on_gone: Callable[[], object] = lambda: None
         """Called once, when nothing of the cell is left."""
@@ -235,11 +240,17 @@ class Cell:
                 self._idle.set()
                 self._idle = None
 
-    async def give_up(self, report: RunReport) -> None:
-        """End a run whose supervisor missed the deadline, or is gone."""
+    async def give_up(self, report: RunReport, why: str = _OVERDUE) -> None:
+        """End a run, and its cell, whose supervisor missed the deadline or is gone."""
         # Nobody else has measured it.
         report.wall_ms = (time.monotonic() - report.began) * 1000
         report.overdue = report.reason is None
+        if self.lasting:
+            report.state = "lost"
+        await self._end_with(why)
+
+    async def _end_with(self, why: str) -> None:
+        self.why_ended = why
         await self.kill()
 
     async def collect(self, report: RunReport) -> None:
@@ -255,13 +266,15 @@ class Cell:
                     report.collect(await self._channel.receive())
             self._is_over = True
         except TimeoutError:
-            report.cut_short(f"it took {_COLLECT_SECONDS:g} seconds")
-            await self.kill()
+            await self._cut_short(report, f"it took {_COLLECT_SECONDS:g} seconds")
         except CellLostError as error:
-            report.cut_short(error.message)
+            await self._cut_short(report, error.message)
         except (FrameError, KeyError, TypeError) as error:
-            report.cut_short(str(error))
-            await self.kill()
+            await self._cut_short(report, f"the cell sent a bad frame: {error}")
+
+    async def _cut_short(self, report: RunReport, why: str) -> None:
+        report.cut_short(why)
+        await self._end_with(f"the artifacts of a run could not be collected: {why}")
 
     async def require_confined(self, report: RunReport) -> None:
         """Raise SandboxUnavailableError if the program was never confined."""
@@ -308,7 +321,7 @@ class Cell:
             if not await self._process.killed_for_memory(self._oom_kills, report.began):
                 raise
             report.reason = "out_of_memory"
-            await self.give_up(report)
+            await self.give_up(report, "the cell ran out of memory")
             return True
         shown = len(report.outputs)
         try:
@@ -352,6 +365,8 @@ class Cell:
             report.connections = program.egress.connections
             report.network_bytes = program.egress.spent
             report.warnings = program.egress.warnings
+        if self.lasting and self.why_ended:
+            report.warnings += (f"the session ended: {self.why_ended}",)
         report.lost = self._untold_losses.pop(program.branch, report.lost)
         report.program_number = self.program_number
         from .result_builder import build_result, is_clean

@@ -29,6 +29,7 @@ _UNREAD_SECONDS = 60.0
 _LOOK_SECONDS = 0.25
 _ENDS = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 _ENDED = "the cell ended before its result was in"
+_KILLED = "the cell was ended"
 # A cell never has more to say at once than one result or one piece of output.
 _MAX_FROM_CELL = 32 * 1024 * 1024
 
@@ -131,15 +132,23 @@ class Channel:
             except BlockingIOError:
                 return False
             except OSError as error:
-                raise CellLostError(f"the cell's channel broke: {error}") from None
+                raise self._loss(error) from None
             drop_sent(self._unsent, sent)
         return True
+
+    def _loss(self, error: OSError) -> CellLostError:
+        """Return why nothing can be sent or received any more."""
+        if self.is_closed:
+            return CellLostError(_KILLED)
+        if isinstance(error, ConnectionError):
+            return CellLostError(_ENDED)
+        return CellLostError(f"the cell's channel broke: {error}")
 
     async def _wait(self, event: Callable[[socket.socket], Awaitable[None]]) -> None:
         try:
             await self._waited.wait(event)
         except anyio.ClosedResourceError:
-            raise CellLostError("the cell was ended") from None
+            raise CellLostError(_KILLED) from None
 
     async def receive(self) -> Frame:
         """Return the next frame.
@@ -172,7 +181,7 @@ class Channel:
 
     async def _read_frames(self) -> None:
         if self.is_closed:
-            raise CellLostError("the cell was ended")
+            raise CellLostError(_KILLED)
         if self._asked:
             self._asked = False
             await self._wait(anyio.wait_readable)
@@ -184,7 +193,7 @@ class Channel:
         except FrameError as error:
             raise CellLostError(f"the cell sent a bad frame: {error}") from None
         except OSError as error:
-            raise CellLostError(f"the cell's channel broke: {error}") from None
+            raise self._loss(error) from None
         if self.on_frame_beside is None:
             self._frames += frames
             return

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
+from toolcell.core import (
+    CellLostError,
+    InvalidInputError,
+    SandboxError,
+    SandboxUnavailableError,
+)
 
 from ..client.cell import Cell
 from ..client.questions import INTERRUPT_SECONDS
@@ -278,6 +283,9 @@ class SharedCell:
         try:
             if isinstance(error, _LOST):
                 await self._lose(error)
+            elif self.cell.why_ended:
+                self._note_loss()
+                self.over = self.over or f"the session ended: {self.cell.why_ended}"
             elif error is not None and not self.cell.settled:
                 # A half-done run leaves no usable state.
                 self._ends = True
@@ -291,13 +299,15 @@ class SharedCell:
             self.used = time.monotonic()
             self.turn.release()
 
-    async def _lose(self, error: BaseException) -> None:
+    async def _lose(self, error: SandboxError) -> None:
         """Kill a cell that is lost; raise CellLostError if it was ended on purpose."""
+        if known := self.over:
+            await self.cell.kill()
+            raise CellLostError(known, hint=_OPEN_ANOTHER) from None
         if isinstance(error, CellLostError):
             self._note_loss()
+        self.over = error.message
         await self.cell.kill()
-        if self.over:
-            raise CellLostError(self.over, hint=_OPEN_ANOTHER) from None
 
     def close(self) -> None:
         """Take note that the session is over: its cell then ends on purpose."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import PurePosixPath
 from typing import Any
 
 import anyio
 import pytest
 
-from toolcell.core import InvalidInputError
+from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager, Session
+
+from ..conftest import SUBPROCESS, BackendRow
+from ..support.cells.stopped_cell import signal_cell
 
 pytestmark = pytest.mark.anyio
 
@@ -171,3 +175,34 @@ async def test_a_run_narrows_no_limit_that_the_cell_has(
         result = await session.run("6 * 7", fresh=True, limits=same)
 
     assert (result.status, result.value) == ("ok", 42)
+
+
+@pytest.mark.promise("P-07")
+async def test_a_run_that_costs_the_cell_says_so_and_so_do_later_calls(
+    backend: BackendRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a machine is so busy that the supervisor keeps no deadline."""
+    sleeps, limits = "import time; time.sleep(60)", Limits(wall_seconds=30)
+    monkeypatch.setattr("toolcell.sandbox.client.cell._SESSION_GRACE_SECONDS", -29.5)
+    async with SandboxManager(backend.config()) as sandbox:
+        async with sandbox.session() as session:
+            late = await session.run(sleeps, limits=limits)
+
+            why = "the supervisor did not end a run in time"
+            assert (late.status, late.state) == ("timeout", "lost")
+            assert any(why in warning for warning in late.warnings)
+            assert (sandbox.active_cells, session.alive) == (0, False)
+            for call in (session.run("1"), session.list_files(), session.fork()):
+                with pytest.raises(CellLostError, match=why):
+                    await call
+
+
+@pytest.mark.promise("P-07")
+async def test_a_lost_cell_stays_lost_for_the_same_reason() -> None:
+    async with SandboxManager(SUBPROCESS.config()) as sandbox:
+        async with sandbox.session() as session:
+            await session.run("1")
+            signal_cell(session, signal.SIGKILL)
+            for call in (session.run("1"), session.list_files(), session.run("1")):
+                with pytest.raises(CellLostError, match="the cell ended"):
+                    await call
