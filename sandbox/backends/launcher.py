@@ -107,9 +107,10 @@ class LauncherProcess:
             `level`, the isolation of its cells, and `why` it is not a stronger one.
 
         Raises:
-            SandboxUnavailableError: The kernel refused, and the detail `kernel` says
-                what; a mount is not what was checked; it failed for a cause that may
-                pass, as for want of memory; or nothing answered.
+            SandboxUnavailableError: The kernel refused, and the details `kernel` and
+                `level` say what and at which level; a mount is not what was checked; it
+                failed for a cause that may pass, as for want of memory; or nothing
+                answered.
         """
         with anyio.move_on_after(_START_SECONDS):
             answer, _ = await self._receive()
@@ -120,7 +121,8 @@ class LauncherProcess:
             if "error" not in answer:
                 return answer
             why = "; ".join(filter(None, (refused, answer["error"])))
-            if not answer.get("for_good"):
+            level = answer.get("refused_level")
+            if not level:
                 raise SandboxUnavailableError(
                     f"no cell could be made: {why}",
                     hint="run it again when more memory, processes and open files are "
@@ -129,7 +131,7 @@ class LauncherProcess:
             raise SandboxUnavailableError(
                 f"this machine gives no cells: {why}",
                 hint=_hint(why),
-                details={"kernel": why},
+                details={"kernel": why, "level": level},
             )
         self._kill()
         raise SandboxUnavailableError(

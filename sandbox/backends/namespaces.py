@@ -137,11 +137,11 @@ class SubprocessBackend:
             self._note(await launcher.wait_ready(self._setup.refused))
         except BaseException as error:
             await launcher.aclose()
-            why = getattr(error, "details", {}).get("kernel", "")
-            if not why or "confined: " in why or len(self._setup.levels) == 1:
+            refused = getattr(error, "details", {})
+            if refused.get("level") != "namespaces" or len(self._setup.levels) == 1:
                 raise
             # It failed in the midst of making namespaces, and cannot go back.
-            self._setup = self._setup._replace(refused=why)
+            self._setup = self._setup._replace(refused=refused["kernel"])
             return await self._start_launcher()
         return launcher
 

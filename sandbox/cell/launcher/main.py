@@ -84,8 +84,8 @@ def main(control_fd: int) -> NoReturn:
             control.send(json.dumps({"refused": str(error)}).encode())
             os._exit(70)
         except Exception as error:
-            refused = isinstance(error, WallsRefusedError)
-            answer = {"error": str(error), "for_good": refused}
+            refused_level = getattr(error, "level", "")
+            answer = {"error": str(error), "refused_level": refused_level}
             control.send(json.dumps(answer).encode())
             os._exit(70)
         control.send(json.dumps({"ready": True, **launcher.found}).encode())
@@ -433,12 +433,13 @@ def _put_up(setup: dict[str, Any]) -> tuple[Walls, str]:
     for level in setup["levels"]:
         try:
             return _walls(level, setup), why
-        except WallsRefusedError as error:
-            why = str(_of_level(level, error, why))
         except OSError as error:
-            # It stopped midway, and this process cannot go back.
-            raise _of_level(level, error, why) from None
-    raise WallsRefusedError(why)
+            failure = _of_level(level, error, why)
+            if not isinstance(error, WallsRefusedError):
+                # It stopped midway, and this process cannot go back.
+                raise failure from None
+            why = str(failure)
+    raise failure
 
 
 def _of_level(level: str, error: OSError, before: str) -> OSError:
@@ -450,8 +451,11 @@ def _of_level(level: str, error: OSError, before: str) -> OSError:
         before: Why there is no stronger level; empty if it is the strongest.
     """
     why = "; ".join(filter(None, (before, f"{level}: {_cause(error)}")))
-    refused = isinstance(refusal(error), WallsRefusedError)
-    return WallsRefusedError(why) if refused else OSError(why)
+    if not isinstance(refusal(error), WallsRefusedError):
+        return OSError(why)
+    refused = WallsRefusedError(why)
+    refused.level = level
+    return refused
 
 
 def _cause(error: OSError) -> str:

@@ -24,6 +24,9 @@ _REFUSALS = (
 class WallsRefusedError(OSError):
     """The kernel lacks a part of these walls, or does not allow it here."""
 
+    level = ""
+    """The isolation level that has these walls, once that is known."""
+
 
 def refusal(error: OSError, *more: int) -> OSError:
     """Return a `WallsRefusedError` for an error that is one, and others as they are.
