@@ -227,7 +227,7 @@ def _serve(first: bytes) -> int:
     limit_processes(_more_processes)
     if request["branch"]:
         if request["language"] == "node":
-            return node.run(_node, request, lives=True)
+            return node.run(_node, request, _home, lives=True)
         return _live(request)
     if not request["tools"]:
         os.close(REQUEST_FD)
@@ -238,7 +238,7 @@ def _serve(first: bytes) -> int:
     if request["cpu_seconds"]:
         set_rlimits({"cpu": math.ceil(request["cpu_seconds"])})
     if request["language"] == "node":
-        return node.run(_node, request, lives=False)
+        return node.run(_node, request, _home, lives=False)
     if request["language"] == "bash":
         if request["network"] is None:
             os.environ.update({**OFFLINE, **os.environ})

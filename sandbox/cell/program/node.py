@@ -7,12 +7,14 @@ Its own heap limit makes it collect garbage before the other one is reached.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 
 from ..kernel import signals
-from ..wire.contract import REQUEST_FD, RESULT_FD
+from ..wire.contract import FILE_NAME, NODE_NAME, REQUEST_FD, RESULT_FD
+from . import source
 from .node_tools import RUNNER_PART
 
 TYPE_CHECKING = False
@@ -31,8 +33,9 @@ const {pathToFileURL} = require('node:url');
 const {stripTypeScriptTypes} = require('node:module');
 const text = fs.readFileSync(SCRIPT_FD, 'utf8');
 fs.closeSync(SCRIPT_FD);
-const {code, inputs, args, lives, secrets, tools, callsAtOnce} = JSON.parse(text);
-const NAME = 'main.js', MAX = 524288, MAX_VALUES = 100000, LOOSE =
+const {code, file, inputs, args, lives, secrets, tools, callsAtOnce} =
+  JSON.parse(text);
+const NAME = path.basename(file), MAX = 524288, MAX_VALUES = 100000, LOOSE =
   /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
 let room = MAX_VALUES, value, failure, finished = false, drained = false;
 
@@ -89,7 +92,7 @@ function trim(error) {
     let lines = stack.split('\n');
     const end = lines.findIndex((line) => /node:vm|\[eval\]|Session\.post/.test(line));
     if (end > 0) lines = lines.slice(0, end);
-    if (!lines.some((line) => line.startsWith('    at '))) lines.push('    at main.js');
+    if (!lines.some((line) => line.startsWith('    at '))) lines.push('    at ' + NAME);
     error.stack = lines.join('\n');
   } catch {}
 }
@@ -100,7 +103,7 @@ process.on('exit', (status) => {
   } else if (status === 0 && finished && drained) {
     report({outcome: 'ok', value: described()});
   } else if (status === 0 && drained) {
-    process.stderr.write('main.js: a top-level await never settled\n');
+    process.stderr.write(NAME + ': a top-level await never settled\n');
     process.exitCode = 13;
   }
 });
@@ -127,19 +130,30 @@ function awaits(source) {
     return false;
   }
 }
+function returns(source) {
+  const head = '(() => {';
+  try {
+    return new vm.Script(`${head}${source}\n})()`, {
+      filename: file, columnOffset: -head.length, importModuleDynamically: load});
+  } catch {
+    return null;
+  }
+}
 function parsed(source) {
   try {
-    return new vm.Script(source, {filename: NAME, importModuleDynamically: load});
+    return new vm.Script(source, {filename: file, importModuleDynamically: load});
   } catch (error) {
     if (!(error instanceof SyntaxError)) throw error;
+    const whole = /Illegal return/.test(error.message) && returns(source);
+    if (whole) return whole;
     // Where nothing is imported, V8's own prompt knows the value of what awaits.
     if (!/\b(import|export)\b/.test(source) && awaits(source)) return {source};
     try {
       return quietly(() => new vm.SourceTextModule(source, {
-        identifier: NAME, importModuleDynamically: load,
+        identifier: file, importModuleDynamically: load,
         initializeImportMeta(meta) {
-          meta.filename = path.resolve(NAME);
-          meta.dirname = process.cwd();
+          meta.filename = file;
+          meta.dirname = path.dirname(file);
           meta.url = pathToFileURL(meta.filename).href;
         }}));
     } catch (other) {
@@ -263,7 +277,12 @@ async function serve(request) {
     request = await nextRequest();
   }
 }
-process.argv = [process.argv[0], NAME, ...args];
+process.argv = [process.argv[0], file, ...args];
+// Those of this process, which its children would get.
+process.execArgv = [];
+Object.assign(module, {id: '.', filename: file});
+process.mainModule = require.main = module;
+Object.assign(globalThis, {__filename: file, __dirname: path.dirname(file)});
 if (lives || tools.length) supervisor.open();
 if (lives) {
   serve({code, inputs, secrets, tools, callsAtOnce});
@@ -273,8 +292,8 @@ Object.assign(globalThis, inputs);
 offerTools(tools, callsAtOnce);
 const program = understood();
 if (program instanceof vm.Script) {
-  value = program.runInThisContext();
   finished = true;
+  value = program.runInThisContext();
   if (value instanceof Promise) value.then((each) => { value = each; });
 } else if (program.source !== undefined) {
   (async () => {
@@ -295,17 +314,24 @@ if (program instanceof vm.Script) {
 )
 
 
-def run(node: str, request: dict[str, Any], *, lives: bool) -> int:
+def run(node: str, request: dict[str, Any], folder: str, *, lives: bool) -> int:
     """Replace this process by node; inputs become global variables.
 
     Args:
         node: The program.
         request: What to run.
+        folder: The work dir. A program that is alone in its cell becomes a file of it.
         lives: True if it serves one request after the other and keeps its variables.
     """
+    name = sys.argv[0] if sys.argv[0] not in ("", FILE_NAME) else NODE_NAME
+    file = os.path.join(folder, os.path.basename(name))
+    if request["final"] and not lives:
+        with contextlib.suppress(OSError):
+            file = source.place(request["code"], folder, name)
     script = os.memfd_create("script", 0)
     asked = {
         "code": request["code"].decode("utf-8"),
+        "file": file,
         "inputs": request["inputs"],
         "args": sys.argv[1:],
         "secrets": request.get("secrets", {}),

@@ -13,6 +13,7 @@ USER_NAME = "user"
 
 FILE_NAME = "main.py"
 BASH_NAME = "main.sh"
+NODE_NAME = "main.js"
 """The file names of programs that have none of their own."""
 
 SESSION_BASH_NAME = ".main.sh"

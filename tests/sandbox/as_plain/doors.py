@@ -79,24 +79,33 @@ _PLAIN: dict[tuple[str, bytes], End] = {}
 async def plainly(case: Case) -> End:
     key = case.name, case.stdin
     if key not in _PLAIN:
-        _PLAIN[key] = await _by_plain_python(case)
+        command = [sys.executable, "main.py"]
+        _PLAIN[key] = await plain_end(command, case.code, case.stdin, case.folder)
     return _PLAIN[key]
 
 
-async def _by_plain_python(case: Case) -> End:
-    folder = case.folder / "plain"
-    folder.mkdir()
-    (folder / "main.py").write_text(case.code)
-    (case.folder / "stdin").write_bytes(case.stdin)
+async def plain_end(command: list[str], code: str, stdin: bytes, folder: Path) -> End:
+    """Return how a program ends on this machine.
+
+    Args:
+        command: Its interpreter, and the name of its file.
+        code: Its text.
+        stdin: Its standard input.
+        folder: An empty folder.
+    """
+    work = folder / "plain"
+    work.mkdir()
+    (work / command[-1]).write_text(code)
+    (folder / "stdin").write_bytes(stdin)
     user = pwd.getpwuid(os.getuid()).pw_name
     env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "LOGNAME": user}
-    with (case.folder / "stdin").open("rb") as stdin:
+    with (folder / "stdin").open("rb") as file:
         done = await anyio.run_process(
-            [sys.executable, "main.py"], stdin=stdin, cwd=folder, env=env, check=False
+            command, stdin=file, cwd=work, env=env, check=False
         )
-    code = done.returncode if done.returncode >= 0 else 128 - done.returncode
-    files = files_below(folder / ARTIFACTS)
-    return End(done.stdout, last_line(done.stderr), code, files)
+    exit_code = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    files = files_below(work / ARTIFACTS)
+    return End(done.stdout, last_line(done.stderr), exit_code, files)
 
 
 async def by_run(case: Case) -> End:
