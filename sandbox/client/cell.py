@@ -247,9 +247,6 @@ class Cell:
         report.overdue = report.reason is None
         if self.lasting:
             report.state = "lost"
-        await self._end_with(why)
-
-    async def _end_with(self, why: str) -> None:
         self.why_ended = why
         await self.kill()
 
@@ -264,17 +261,18 @@ class Cell:
             with anyio.fail_after(_COLLECT_SECONDS):
                 while report.collecting:
                     report.collect(await self._channel.receive())
-            self._is_over = True
         except TimeoutError:
-            await self._cut_short(report, f"it took {_COLLECT_SECONDS:g} seconds")
+            why = f"it took {_COLLECT_SECONDS:g} seconds"
         except CellLostError as error:
-            await self._cut_short(report, error.message)
+            why = error.message
         except (FrameError, KeyError, TypeError) as error:
-            await self._cut_short(report, f"the cell sent a bad frame: {error}")
-
-    async def _cut_short(self, report: RunReport, why: str) -> None:
+            why = f"the cell sent a bad frame: {error}"
+        else:
+            self._is_over = True
+            return
         report.cut_short(why)
-        await self._end_with(f"the artifacts of a run could not be collected: {why}")
+        self.why_ended = f"the artifacts of a run could not be collected: {why}"
+        await self.kill()
 
     async def require_confined(self, report: RunReport) -> None:
         """Raise SandboxUnavailableError if the program was never confined."""
