@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -138,3 +139,30 @@ async def test_the_search_reads_files_and_waits_for_no_pipe(tmp_path: Path) -> N
         before = len(os.listdir("/proc/self/fd"))
         assert found_in_cells(text) == {text}
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+LARGE = """
+import mmap, sys
+area = mmap.mmap(-1, 1 << 29, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+shared = mmap.mmap(-1, 1 << 20)
+for each, place in ((area, (1 << 28) - 10), (shared, (1 << 20) - 20)):
+    each[place : place + 20] = sys.stdin.buffer.read(20)
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.timeout(60)
+async def test_the_search_finds_the_little_that_is_written_in_a_large_area() -> None:
+    """Areas that are mostly room are quick to search: their zeros are not read."""
+    texts = secrets.token_bytes(20), secrets.token_bytes(20)
+    argv = [sys.executable, "-c", LARGE]
+    started: Child[bytes] = Child(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with started as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"".join(texts))
+        child.stdin.flush()
+        assert child.stdout.readline()
+        assert found_in_cells(*texts) == {*texts}
+        child.kill()
