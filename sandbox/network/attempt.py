@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from ..cell.wire.contract import WINDOW_BYTES
 from ..results.result import Connection
-from .http_request import ResponseHead
 from .stream import CellStream
+from .types import PlainAnswer
 
 _MAX_HOST = 300
 _MAX_REASON = 300
@@ -35,8 +35,8 @@ class Attempt:
     is_guarded: bool = False
     """True if a gate judges it."""
 
-    response: ResponseHead | None = None
-    """The head of the response, once the program's request is one of HTTP."""
+    response: PlainAnswer | None = None
+    """What makes the response, once the program's request is one of plain HTTP."""
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     cleanup_scope: anyio.CancelScope = field(

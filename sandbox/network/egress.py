@@ -34,9 +34,10 @@ from ..results.result import Connection
 from . import stream as egress_stream
 from .admission import admitted, use_credentials
 from .attempt import Attempt
+from .exchange import answer_to
 from .gate import ActName, NetworkAct, RequestGate
 from .held_body import Share
-from .http_request import HTTPRequest, ResponseHead
+from .http_request import HTTPRequest, new_writer
 from .proxy import ProxyRequest, http_answer, read_proxy_request
 from .run_clock import Pausable
 from .stream import CellStream
@@ -448,8 +449,9 @@ class Egress:
             if isinstance(preamble, HTTPRequest):
                 is_new = preamble is not proxy_request.http
                 async with self.judged(attempt, preamble) if is_new else nullcontext():
-                    attempt.response = ResponseHead(preamble.mask())
-                    await preamble.make(stream, send)
+                    out = new_writer()
+                    attempt.response = answer_to(attempt, preamble, out)
+                    await preamble.make(out, stream, send)
                     # One request, one connection: the next was not checked.
                     while await stream.receive():
                         pass
@@ -479,9 +481,10 @@ class Egress:
                 if self.pay(len(data)):
                     attempt.bytes_in += len(data)
                     head = attempt.response
-                    await stream.send(data if head is None else head.pass_on(data))
+                    shown = data if head is None else await head.pass_on(data)
+                    await stream.send(shown)
             if attempt.response is not None:
-                await stream.send(attempt.response.end())
+                await stream.send(await attempt.response.end())
             await stream.end()
         except (OSError, CellLostError) as error:
             attempt.stop(error)

@@ -31,17 +31,12 @@ from .types import (
 )
 
 MAX_HEAD_BYTES = 65_536
-UNSEARCHABLE = (
-    "the server's answer is compressed, or a piece, and cannot be searched for "
-    "credentials"
-)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(.*)", re.DOTALL)
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _LINE_END = re.compile(rb"\r?\n")
 _NO_INTERIM = re.compile(rb"node\b|undici\b")
 _INTERIM = (b"HTTP/1.1 1", b"HTTP/1.0 1")
-_CODED = re.compile(rb"(?im)^content-encoding[ \t]*:(?![ \t]*(identity)?\r?$)")
 _STATUS = re.compile(rb"HTTP/1\.[01] +([0-9]{3})\b")
 _OF_A_CONNECTION = (b"connection", b"keep-alive", b"proxy-connection")
 _HOP_BY_HOP = frozenset(
@@ -129,6 +124,16 @@ class HTTPRequest:
         return facts
 
     @property
+    def has_credentials(self) -> bool:
+        """True if its program's agent has credentials, whether it uses one or not."""
+        return self._credentials is not None
+
+    @property
+    def reader(self) -> h11.Connection:
+        """What parses it, and writes the answer to it."""
+        return self._connection
+
+    @property
     def act(self) -> ActName:
         """The name by which rules know it."""
         inspected = self._scheme == "https"
@@ -177,9 +182,17 @@ class HTTPRequest:
         return head
 
     async def make(
-        self, source: ByteStream, send: Callable[[bytes], Awaitable[None]]
+        self,
+        out: h11.Connection,
+        source: ByteStream,
+        send: Callable[[bytes], Awaitable[None]],
     ) -> None:
         """Send the request and its body as the only one of a connection.
+
+        Args:
+            out: Writes what is sent.
+            source: Delivers the body.
+            send: Sends bytes to the server.
 
         Raises:
             EgressError: The body does not match its head.
@@ -191,7 +204,7 @@ class HTTPRequest:
             target=head.target,
             headers=[*head.headers.raw_items(), close],
         )
-        await self.send(head, h11.Connection(h11.CLIENT), source, send)
+        await self.send(head, out, source, send)
 
     async def send(
         self,
@@ -362,46 +375,34 @@ class ResponseHead:
 
     Whoever closes a connection says so (RFC 9112, 9.6); a client's pool would use it
     again otherwise. The server's own word was about its connection to the proxy.
-
-    Args:
-        mask: Writes over credentials in it, and in the body.
     """
 
-    def __init__(self, mask: Mask) -> None:
-        self._mask = mask
+    def __init__(self) -> None:
         self._held = b""
         self._passed = False
         self.status: int | None = None
         """The status code, once it has come."""
 
-    def pass_on(self, data: bytes | memoryview) -> bytes | memoryview:
-        """Return the bytes for the program that these ones of the server allow.
-
-        Raises:
-            OSError: The body cannot be searched for credentials.
-        """
+    async def pass_on(self, data: bytes | memoryview) -> bytes | memoryview:
+        """Return the bytes for the program that these ones of the server allow."""
         if self._passed:
-            return self._mask.next(bytes(data)) if self._mask.hides else data
+            return data
         self._held += bytes(data)
         ready = b""
         while not self._passed and (end := _END_OF_HEAD.search(self._held)):
             head, self._held = self._held[: end.end()], self._held[end.end() :]
             self._passed = not head.startswith(_INTERIM)
             if self._passed:
-                self._mask.refresh()
                 self.status = _status_of(head)
-                if self._mask.hides and (self.status == 206 or _CODED.search(head)):
-                    raise OSError(UNSEARCHABLE)
-            ready += self._mask.whole(_closing(head) if self._passed else head)
+            ready += _closing(head) if self._passed else head
         if self._passed or len(self._held) > MAX_HEAD_BYTES:
             self._passed = True
-            ready, self._held = ready + self._mask.next(self._held), b""
+            ready, self._held = ready + self._held, b""
         return ready
 
-    def end(self) -> bytes:
+    async def end(self) -> bytes:
         """Return what is left when the server has ended."""
-        left, self._held = self._mask.next(self._held), b""
-        return left + self._mask.end()
+        return self._held
 
 
 def _status_of(head: bytes) -> int | None:
@@ -420,6 +421,11 @@ def _closing(head: bytes) -> bytes:
         if not drops:
             kept.append(line)
     return b"\r\n".join([status, *kept, b"Connection: close", b"", b""])
+
+
+def new_writer() -> h11.Connection:
+    """Return what writes one request and parses its answer: heads of 65,536 bytes."""
+    return h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
 
 
 def new_reader() -> h11.Connection:

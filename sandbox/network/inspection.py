@@ -28,12 +28,12 @@ from ..config.host_rules import DEFAULT_PORTS, read_authority
 from . import stream as egress_stream
 from .attempt import Attempt
 from .client_hello import HANDSHAKE, read_client_hello
-from .exchange import Exchange, NoAnswerError
+from .exchange import Exchange, NoAnswerError, passed_on
 from .http_request import (
-    MAX_HEAD_BYTES,
     HTTPRequest,
     check_host,
     new_reader,
+    new_writer,
 )
 from .inspector import Inspector
 from .proxy import http_answer
@@ -43,9 +43,6 @@ from .tls import TLSStream
 from .types import REFUSAL, ByteStream, EgressError, ProgramEnd
 
 _HANDSHAKE_SECONDS = 10.0
-_NOT_PASSED_ON = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"trailer", b"upgrade")
-)
 _HTTPS = "https://"
 _SPOKEN = frozenset((b"http/1.1", b"http/1.0"))
 # The alert `no_application_protocol` (RFC 7301).
@@ -252,7 +249,7 @@ class InspectedConnection:
     ) -> bool:
         """Send an admitted request, and its answer back; see `_serve_next`."""
         server = await self._reach()
-        out = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        out = new_writer()
         with unwrapped_single_error():
             await self._both_ways(exchange, request, reader, out, server)
         if reader.our_state is h11.SWITCHED_PROTOCOL:
@@ -388,34 +385,21 @@ class InspectedConnection:
             event = out.next_event()
             if event is h11.NEED_DATA:
                 out.receive_data(await self._received(exchange, server))
-            elif isinstance(event, h11.InformationalResponse):
-                if event.status_code == 101:
-                    exchange.status = 101
-                    await send(reader.send(_switching(event)) or b"")
-                    return
-                if reader.their_http_version != b"1.0":
-                    interim = h11.InformationalResponse(
-                        status_code=event.status_code, headers=[], reason=b""
-                    )
-                    await send(reader.send(interim) or b"")
-            elif isinstance(event, h11.Response):
-                answer = exchange.shown(_answer_head(event))
-                data = reader.send(answer) or b""
-                exchange.status = event.status_code
-                await send(data)
-            elif isinstance(event, h11.Data):
-                body = h11.Data(data=exchange.mask.next(event.data))
-                await send(reader.send(body) or b"")
-            elif isinstance(event, h11.EndOfMessage):
-                if server.was_cut:
-                    # Only its end says where the body ends, and anybody may cut it.
-                    raise h11.RemoteProtocolError("it may not be whole")
-                rest = h11.Data(data=exchange.mask.end())
-                end = reader.send(rest), reader.send(h11.EndOfMessage())
-                await send(b"".join(filter(None, end)))
+                continue
+            if (
+                isinstance(event, h11.InformationalResponse)
+                and event.status_code == 101
+            ):
+                exchange.status = 101
+                await send(reader.send(_switching(event)) or b"")
                 return
-            else:
-                raise h11.RemoteProtocolError("it ended too early")
+            is_end = isinstance(event, h11.EndOfMessage)
+            if is_end and server.was_cut:
+                # Only its end says where the body ends, and anybody may cut it.
+                raise h11.RemoteProtocolError("it may not be whole")
+            await send(exchange.written(event))
+            if is_end:
+                return
 
     async def _received(self, exchange: Exchange, server: TLSStream) -> bytes:
         """Return the next bytes of a server. Raises NoAnswerError, OSError."""
@@ -462,26 +446,8 @@ def _upgrading(head: h11.Request) -> h11.Request:
     )
 
 
-def _passed_on(
-    event: h11.Response | h11.InformationalResponse,
-) -> list[tuple[bytes, bytes]]:
-    return [
-        (name, value)
-        for name, value in event.headers.raw_items()
-        if name.lower() not in _NOT_PASSED_ON
-    ]
-
-
-def _answer_head(event: h11.Response) -> h11.Response:
-    return h11.Response(
-        status_code=event.status_code,
-        headers=_passed_on(event),
-        reason=event.reason,
-    )
-
-
 def _switching(event: h11.InformationalResponse) -> h11.InformationalResponse:
     more = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
     return h11.InformationalResponse(
-        status_code=101, headers=[*_passed_on(event), *more]
+        status_code=101, headers=[*passed_on(event), *more]
     )

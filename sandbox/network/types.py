@@ -69,3 +69,24 @@ class ProgramEnd(ByteStream, Protocol):
     async def ended(self) -> None:
         """Wait until the program has sent its last byte, or closed the connection."""
         ...
+
+
+class PlainAnswer(Protocol):
+    """Makes the answer of a server one of the proxy."""
+
+    @property
+    def status(self) -> int | None:
+        """The status code, once it has come."""
+        ...
+
+    async def pass_on(self, data: bytes | memoryview) -> bytes | memoryview:
+        """Return the bytes for the program that these ones of the server allow.
+
+        Raises:
+            OSError: It may not be shown.
+        """
+        ...
+
+    async def end(self) -> bytes:
+        """Return what is left when the server has ended. Raises OSError."""
+        ...

@@ -229,6 +229,8 @@ url = "http://{OTHER}:{plain.port}/"
 headers = {{"Range": "bytes=0-3", "Accept-Encoding": "gzip"}}
 request = urllib.request.Request(url + "value", None, headers)
 print(urllib.request.urlopen(request).read() == token.encode())
+shows = urllib.request.Request(url + "pieces", headers={{"Authorization": "{VALUE}"}})
+print(urllib.request.urlopen(shows).read() == token.encode())
 for path in ("gzip", "piece"):
     try:
         urllib.request.urlopen(url + path)
@@ -236,7 +238,8 @@ for path in ("gzip", "piece"):
         print("broken off")
 """
     plain.heads.clear()
-    assert await said(cell, code, mirror, Gate()) == ["True", *["broken off"] * 2]
+    told = await said(cell, code, mirror, Gate())
+    assert told == ["True", "True", "broken off", "broken off"]
     assert not {"Range", "gzip"} & {*plain.heads[0].replace(":", "").split()}
 
 

@@ -19,7 +19,12 @@ from toolcell.sandbox.network import held_body, http_request
 from toolcell.sandbox.network.attempt import Attempt
 from toolcell.sandbox.network.egress import Egress
 from toolcell.sandbox.network.held_body import HeldBody, Share
-from toolcell.sandbox.network.http_request import HTTPRequest, new_reader, read_head
+from toolcell.sandbox.network.http_request import (
+    HTTPRequest,
+    new_reader,
+    new_writer,
+    read_head,
+)
 from toolcell.sandbox.network.stream import CellStream
 from toolcell.sandbox.network.types import EgressError
 
@@ -318,7 +323,7 @@ async def test_a_body_in_tiny_chunks_leaves_the_loop_to_others(is_held: bool) ->
         if is_held:
             (await request.hold(program, Share())).close()
         else:
-            await request.make(program, program.send)
+            await request.make(new_writer(), program, program.send)
 
     with calls_in_steps(h11.Connection, "next_event") as counts:
         async with anyio.create_task_group() as tasks:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from toolcell.sandbox.network.client_hello import MAX_HELLO_BYTES, read_client_hello
-from toolcell.sandbox.network.http_request import HTTPRequest
+from toolcell.sandbox.network.http_request import HTTPRequest, new_writer
 from toolcell.sandbox.network.proxy import ProxyRequest, read_proxy_request
 from toolcell.sandbox.network.tunnel import forward_opaque, read_tunnel_preamble
 from toolcell.sandbox.network.types import EgressError
@@ -54,7 +54,7 @@ async def made(
         sent.append(data)
 
     assert isinstance(preamble, HTTPRequest)
-    await preamble.make(Script(rest), send)
+    await preamble.make(new_writer(), Script(rest), send)
     return b"".join(sent)
 
 
