@@ -421,20 +421,14 @@ class Egress:
         return [str(ip_address(each.partition("%")[0])) for each in found]
 
     async def _relay(
-        self,
-        attempt: Attempt,
-        proxy_request: ProxyRequest,
-        remote: socket.socket,
+        self, attempt: Attempt, proxy_request: ProxyRequest, remote: socket.socket
     ) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._download, attempt, remote)
             await self._upload(attempt, proxy_request, remote)
 
     async def _upload(
-        self,
-        attempt: Attempt,
-        proxy_request: ProxyRequest,
-        remote: socket.socket,
+        self, attempt: Attempt, proxy_request: ProxyRequest, remote: socket.socket
     ) -> None:
         async def send(data: bytes) -> None:
             if self.pay(len(data)):
