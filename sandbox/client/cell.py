@@ -96,7 +96,7 @@ class Cell:
         """True once nothing of the cell is left."""
 
         self.why_ended = ""
-        """Why a run that has a result ended the cell with it; empty if none did."""
+        """The reason why a run with a result ended the cell; empty if none did."""
 
         self.on_gone: Callable[[], object] = lambda: None
         """Called once, when nothing of the cell is left."""
