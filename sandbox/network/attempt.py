@@ -36,7 +36,7 @@ class Attempt:
     """True if a gate judges it."""
 
     response: PlainAnswer | None = None
-    """What makes the response, once the program's request is one of plain HTTP."""
+    """The maker of the response, once the program's request is one of plain HTTP."""
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     cleanup_scope: anyio.CancelScope = field(

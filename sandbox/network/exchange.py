@@ -64,7 +64,7 @@ class Exchange:
 
         Raises:
             NoAnswerError: The body of the answer cannot be searched for credentials.
-            h11.ProtocolError: It is none of an answer.
+            h11.ProtocolError: The event belongs to no answer.
         """
         writer = self._request.reader
         if isinstance(event, h11.InformationalResponse):

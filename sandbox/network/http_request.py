@@ -130,7 +130,7 @@ class HTTPRequest:
 
     @property
     def reader(self) -> h11.Connection:
-        """What parses it, and writes the answer to it."""
+        """The parser of it, which also writes the answer to it."""
         return self._connection
 
     @property
