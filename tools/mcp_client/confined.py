@@ -75,7 +75,7 @@ async def open_in_cell(
         ConnectionLost: It cannot be started.
     """
     process = await _start(server, session, words)
-    pipes = MessagePipes(max_bytes)
+    pipes = MessagePipes(max_bytes, words)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_read, process, pipes, words)
         tasks.start_soon(pipes.write, process.write)

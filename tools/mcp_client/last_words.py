@@ -25,6 +25,7 @@ SHOWN_CHARACTERS = 1_000
 dropped."""
 
 _SHOWN_LINES = 8
+_SIGN_CHARACTERS = 200
 _MIN_SECRET = 6
 _FETCHERS = {
     **dict.fromkeys(("bunx", "npx", "pnpx"), "npm"),
@@ -42,6 +43,23 @@ _CAUSES = (
         r"env: .?(node|deno|bun|ruby).?: No such file|\b(node|deno|bun): not found",
         "the interpreter that it names is not there: the image of its cell has to"
         " have it",
+    ),
+    (
+        r"\b(ba)?sh: .{0,200}not found|env: .{0,200}No such file",
+        "a program that it starts is not there: name its package in `packages` or"
+        " `npm` of its cell, or take an image that has it",
+    ),
+    (
+        r"loading shared libraries|\bGLIBC(XX)?_[\d.]+' not found",
+        "a library of the system is missing or too old: take an image that has it",
+    ),
+    (
+        r"Exec format error|cannot execute binary file",
+        "it is for another kind of machine, or is no program",
+    ),
+    (
+        r"\bMemoryError|heap out of memory|Fatal process OOM|std::bad_alloc",
+        "raise `limits.memory_mib` of its cell",
     ),
     (
         r"No module named|ModuleNotFoundError",
@@ -80,7 +98,7 @@ _REFUSALS = {
 
 
 class LastWords:
-    """The standard error of a program, and the way that it ended.
+    """The words of a program that are no messages, and the way that it ended.
 
     Args:
         command: The program.
@@ -117,7 +135,7 @@ class LastWords:
         self._is_written = True
 
     def add(self, chunk: bytes) -> None:
-        """Take a piece of its standard error."""
+        """Take a piece of its standard error, or a line that is no message."""
         # A secret that is cut would be shown: more is kept than is shown.
         self._tail = (self._tail + chunk)[-4 * STDERR_CHARACTERS :]
         self._is_written = False
@@ -158,6 +176,10 @@ class LastWords:
         """Return a message, and the program's last lines if it said any."""
         lines = [line for line in self._tail_text.splitlines() if line.strip()]
         shown = "\n".join(lines[-_SHOWN_LINES:])[-SHOWN_CHARACTERS:]
+        # Node writes its stack below the line that names what is missing.
+        telling, _ = self._sign
+        if telling not in shown:
+            shown = f"{telling[:_SIGN_CHARACTERS]}\n...\n{shown}"
         return f"{message}; its last words:\n{shown}" if shown else message
 
     @property
@@ -175,8 +197,19 @@ class LastWords:
             )
         if self.refusal:
             return _REFUSALS.get(self.refusal, self.refusal)
-        said = self._tail_text
-        return next((cause for form, cause in _CAUSES if re.search(form, said)), "")
+        return self._sign[1]
+
+    @property
+    def _sign(self) -> tuple[str, str]:
+        """The line that tells the likely cause, and the cause; both may be empty."""
+        lines = self._tail_text.splitlines()
+        signs = (
+            (line, cause)
+            for form, cause in _CAUSES
+            for line in lines
+            if re.search(form, line)
+        )
+        return next(signs, ("", ""))
 
     @property
     def _tail_text(self) -> str:

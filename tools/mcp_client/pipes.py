@@ -11,6 +11,8 @@ from anyio import create_memory_object_stream
 
 from toolcell.core import ToolcellError
 
+from .last_words import LastWords
+
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
@@ -32,9 +34,10 @@ class MessagePipes:
 
     Args:
         max_bytes: Bytes of one message. When it is reached the connection ends.
+        words: Told the lines that are no messages.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, words: LastWords) -> None:
         from .message_limits import Pace
 
         self._to_session, self.incoming = create_memory_object_stream["Incoming"]()
@@ -42,6 +45,7 @@ class MessagePipes:
             "SessionMessage"
         ](_WAITING_MESSAGES)
         self._max_bytes = max_bytes
+        self._words = words
         self._line = bytearray()
         self._pace = Pace()
         self._open = True
@@ -63,7 +67,10 @@ class MessagePipes:
         self._line += first
         for part in others:
             if self._line.strip():
-                await self._to_session.send(await parse(bytes(self._line), self._pace))
+                message = await parse(bytes(self._line), self._pace)
+                if isinstance(message, ValueError):
+                    self._words.add(bytes(self._line) + b"\n")
+                await self._to_session.send(message)
             self._line[:] = part
         if len(self._line) > self._max_bytes:
             reason = f"sent more than {self._max_bytes:,} bytes"

@@ -49,7 +49,7 @@ async def open_on_host(
         start_new_session=True,
     )
     # Before the tasks exist nothing is awaited: a cancellation would lose the process.
-    pipes, closed = MessagePipes(max_bytes), anyio.Event()
+    pipes, closed = MessagePipes(max_bytes, words), anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_read, process, pipes)
         tasks.start_soon(_write, process, pipes)

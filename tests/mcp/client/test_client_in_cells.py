@@ -47,6 +47,9 @@ async def value(toolset: MCPToolset, agent_id: str | None, expression: str) -> A
     return json.loads(result.to_text())
 
 
+MISSING = "Error: Cannot find module lodash"
+
+
 @pytest.mark.promise("door-3")
 @pytest.mark.parametrize(
     ("argv", "told"),
@@ -59,8 +62,14 @@ async def value(toolset: MCPToolset, agent_id: str | None, expression: str) -> A
         (["python3", "-c", "import mcp"], ["exit code 1", "No module named 'mcp'"]),
         (
             ["bash", "-c", "nothing-here"],
-            ["exit code 127", "nothing-here: command not"],
+            ["nothing-here: command not", "a program that it starts is not there"],
         ),
+        (
+            ["bash", "-c", f"echo {MISSING} >&2; seq 9 >&2; exit 1"],
+            [f"{MISSING}\n...\n2\n3\n", "name it in `npm` of its cell"],
+        ),
+        (["bash", "-c", "echo usage: server KEY; exit 2"], ["words:\nusage: server"]),
+        (["python3", "-c", "raise MemoryError"], ["code 1", "`limits.memory_mib`"]),
         (["bash", "-c", "echo $KEY is bad >&2; exit 3"], ["code 3", "*** is bad"]),
         (["bash", "-c", "kill -9 $$"], ["killed"]),
         (["python3", "-c", "b'x' * 2**28"], ["out_of_memory", "`limits.memory_mib`"]),
