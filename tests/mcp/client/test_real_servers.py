@@ -207,3 +207,39 @@ async def test_others(
     told: str,
 ) -> None:
     assert told in await answer(backend, packages, argv, wanted, env=env)
+
+
+THOUGHT = {"thought": "x", "thoughtNumber": 7, "totalThoughts": 9}
+OF_NPM: list[tuple[str, str, dict[str, Any], str]] = [
+    (
+        "@modelcontextprotocol/server-everything",
+        "mcp-server-everything",
+        {"get-sum": {"a": 2, "b": 40}},
+        "42",
+    ),
+    (
+        "@modelcontextprotocol/server-sequential-thinking",
+        "mcp-server-sequential-thinking",
+        {"sequentialthinking": {**THOUGHT, "nextThoughtNeeded": False}},
+        '"thoughtNumber": 7',
+    ),
+    (
+        "mcp-server-commands",
+        "mcp-server-commands",
+        {"run_command": {"command": "echo t''ea"}},
+        "tea",
+    ),
+]
+
+
+@pytest.mark.full
+@pytest.mark.promise("door-9")
+@pytest.mark.parametrize(
+    ("package", "command", "wanted", "told"),
+    OF_NPM,
+    ids=[command for _, command, *_ in OF_NPM],
+)
+async def test_others_of_npm(
+    backend: BackendRow, package: str, command: str, wanted: dict[str, Any], told: str
+) -> None:
+    assert told in await of_npm(backend, package, [command], wanted)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import io
+import os
 import shutil
 import tarfile
 from pathlib import Path
 
+from toolcell.sandbox.cell.wire import trust
 from toolcell.sandbox.spi import build_image
 
 from ...conftest import IMAGE, BackendRow, missing
@@ -54,7 +56,7 @@ def options(backend: BackendRow) -> dict[str, str]:
 
 @functools.cache
 def npm_image() -> str:
-    """Add npm to the image with node."""
+    """Add npm to the image with node, and the authorities that this machine trusts."""
     import docker
 
     data = io.BytesIO()
@@ -65,6 +67,8 @@ def npm_image() -> str:
         link.type, link.linkname = tarfile.SYMTYPE, "../lib/node_modules/npm/bin/"
         link.linkname += "npm-cli.js"
         archive.addfile(link)
+        for store in filter(os.path.exists, trust.STORES[:1]):
+            archive.add(store)
     client = docker.from_env()
     try:
         made = client.containers.create(node_image())
