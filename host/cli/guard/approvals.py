@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -147,19 +147,35 @@ def _answer(
     config: Path, request: str, reply: Approve | Reject, *, as_json: bool
 ) -> None:
     from .approval_answer import answer_line
+    from .approved_call import call_line
 
     answer = run_async(_send, config, request, reply)
     if as_json:
         print_json(answer)
-    else:
-        print(escaped_line(answer_line(answer)))
+        return
+    print(escaped_line(answer_line(answer)))
+    if "call" in answer:
+        print(escaped_line(call_line(answer["call"])))
 
 
-async def _send(config: Path, request: str, reply: Approve | Reject) -> dict[str, Any]:
+async def _send(path: Path, request: str, reply: Approve | Reject) -> dict[str, Any]:
+    from toolcell.core import StoreUnavailableError
+    from toolcell.guard import Approve
+
+    from ...config.host_config import HostConfig
+    from ...runtime.assembly import open_records
     from .approval_answer import send_answer
+    from .approved_call import call_after
 
-    async with _open(config) as approvals:
-        return await send_answer(approvals, request, reply)
+    async with _open(path) as approvals:
+        answer = await send_answer(approvals, request, reply)
+        if isinstance(reply, Approve):
+            # The answer counts, though what follows cannot be read.
+            with suppress(StoreUnavailableError), ExitStack() as stack:
+                records = open_records(HostConfig.from_file(path), stack)
+                call = await call_after(approvals, records, request)
+                answer |= {"call": call} if call else {}
+        return answer
 
 
 async def _withdraw(config: Path, name: str, by: str) -> Withdrawn:

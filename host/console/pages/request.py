@@ -6,6 +6,7 @@ from functools import partial
 from time import time
 from typing import Any
 
+import anyio.to_thread
 from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
@@ -13,6 +14,7 @@ from toolcell.core.event_loop import beside_loop
 from toolcell.guard import ApprovalRequest, Approve, Grant, Reject
 from toolcell.guard.spi import ApprovalRecord
 
+from ...operator.approved_calls import record_of
 from ...operator.people import Role
 from ..web.visit import ActionRefusedError, Visit, read_arguments
 from .differences import differences
@@ -95,6 +97,10 @@ async def _page(
     visit: Visit, record: ApprovalRecord, *, opened: bool = False
 ) -> Response:
     now = time()
+    ended = None
+    if record.status in ("approved", "used"):
+        search = partial(record_of, visit.sources.records, record.request)
+        ended = await anyio.to_thread.run_sync(search)
     return await visit.render_large(
         "request.html",
         record.request.call.agent_id or "",
@@ -102,6 +108,7 @@ async def _page(
         record=record,
         marks=visit.console.vouching.marks().get(record.request.id, ()),
         state=record.state(now),
+        ended=ended,
         now=now,
         times=[each for each in GRANTS if each <= HOUR or visit.person.has("admin")],
     )
