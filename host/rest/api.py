@@ -38,8 +38,9 @@ from .calls import ClientCall, ClientCalls, run_of
 from .errors import RETRY_SECONDS, RequestRefusedError, answer_of
 from .openapi import openapi_document
 from .operations import OPERATIONS, Name, Operation
+from .records import written_page
 from .requests import check_operator, read_body, read_query, read_token, whose
-from .views import budgets_view, live_view, record_view, session_view
+from .views import budgets_view, live_view, session_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +323,6 @@ class RestAPI:
         query: bodies.RecordQuery = asked.query
         search = partial(
             self._host.executor.records.page,
-            before=query.before,
             call_id=query.call_id,
             parent_id=query.parent_id,
             agent_id=whose(asked.token, query.agent),
@@ -332,18 +332,10 @@ class RestAPI:
             text=query.text,
             since=_time(query.since),
             until=_time(query.until),
-            limit=query.limit,
         )
-
-        def read() -> bodies.RecordList:
-            found = search()[::-1]
-            more = len(found) == query.limit
-            return bodies.RecordList(
-                records=[record_view(record) for record in found],
-                next=found[0].number if more else None,
-            )
-
-        return 200, await beside_loop(asked.token.agent_id, read)
+        read = partial(written_page, search, query.before, query.limit)
+        page = await beside_loop(asked.token.agent_id, read)
+        return Response(page, media_type="application/json")
 
     async def _read_events(self, asked: ApiRequest) -> _Answer:
         stream = self._events.read(

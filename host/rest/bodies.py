@@ -400,7 +400,8 @@ class RecordList(Body):
 
     records: list[Record]
     next: int | None
-    """`before` of the next page, of older records. Null: there is none."""
+    """`before` of the next page, of older records; a page of 4 MiB ends before `limit`.
+    Null: there is none."""
 
 
 class Problem(Body):

@@ -12,6 +12,7 @@ import pytest
 
 from toolcell.guard.spi import audit_page
 from toolcell.host.http.tokens import TokenStore
+from toolcell.host.rest import records
 
 from .served_rest import SUM, Service, served, take
 
@@ -203,3 +204,35 @@ def test_a_file_of_tokens_from_before_operators_is_taken_over(tmp_path: Path) ->
             made, text = store.create("b", operator=True)
             assert store.find(text) == made
             assert store.all()[0].operator is False
+
+
+@pytest.mark.promise("R2")
+@pytest.mark.parametrize(
+    ("size", "at_once", "lengths"), [(1, 50, [1, 1, 1]), (10**6, 2, [3])]
+)
+async def test_a_page_of_records_has_a_size(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    at_once: int,
+    lengths: list[int],
+) -> None:
+    monkeypatch.setattr(records, "PAGE_BYTES", size)
+    monkeypatch.setattr(records, "_AT_ONCE", at_once)
+    pages: list[list[int]] = []
+    query: dict[str, Any] = {}
+    async with served(tmp_path) as service:
+        for _ in range(3):
+            await service.post("/v1/calls", SUM, "a")
+        while True:
+            page = (await service.get("/v1/records", **query)).json()
+            if page["records"]:
+                pages.append([each["number"] for each in page["records"]])
+            if page["next"] is None:
+                break
+            query["before"] = page["next"]
+
+    numbers = [number for page in reversed(pages) for number in page]
+    assert [len(page) for page in pages] == lengths
+    assert len(numbers) == 3
+    assert numbers == sorted(numbers)
