@@ -137,7 +137,7 @@ class SandboxAPI:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._open.request(scope) as opened, ExitStack() as place:
 
-            def belongs_to(token: Token) -> None:
+            async def belongs_to(token: Token) -> None:
                 opened(token)
                 try:
                     place.enter_context(self._shares.request(token.agent_id))
@@ -145,6 +145,7 @@ class SandboxAPI:
                     raise APIError(
                         429, str(error), reason="busy", retry_after=RETRY_SECONDS
                     ) from None
+                await self._shares.turn(token.agent_id)
 
             # Whoever finds the token of the request tells.
             scope["belongs_to"] = belongs_to
@@ -243,7 +244,7 @@ class SandboxAPI:
 
     async def _answer_control(self, request: Request) -> Response:
         token = self._access.token(request.headers)
-        request.scope["belongs_to"](token)
+        await request.scope["belongs_to"](token)
         for route, handler in self._routes:
             match, child = route.matches(request.scope)
             if match is Match.FULL:
@@ -326,7 +327,7 @@ class SandboxAPI:
     async def _owned(self, request: HTTPConnection, target: Target) -> Sandbox:
         """Return the sandbox, awake, if its token is still valid. Raises APIError."""
         sandbox = self._find_sandbox(target)
-        request.scope["belongs_to"](sandbox.token)
+        await request.scope["belongs_to"](sandbox.token)
         if sandbox.is_asleep:
             await self._control.wake(sandbox)
         return sandbox

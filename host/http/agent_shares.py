@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+import anyio
 
 from toolcell.core.event_loop import large_values_of
 
 _REQUEST_BYTES = 16_384
 _AGENTS = 1_024
+_TURNS = 16
+"""About as many turns of the event loop as a small call takes."""
 
 
 class TooManyError(Exception):
@@ -46,6 +51,7 @@ class AgentShares:
         self._clock = clock
         self._requests: Counter[str] = Counter()
         self._accounts: dict[str, _Account] = {}
+        self._lines: dict[str, deque[anyio.Event]] = {}
 
     def seconds_to_wait(self, agent_id: str) -> float:
         """Return the seconds until an agent may send its next request; 0: now."""
@@ -91,6 +97,37 @@ class AgentShares:
                 yield
         finally:
             self._requests -= Counter([agent_id])
+
+    async def turn(self, agent_id: str) -> None:
+        """Wait until a request of an agent may begin; a lone one begins at once.
+
+        Of each agent one begins, and then none for as many turns of the event loop as
+        a small call takes. So such a call waits for a request of each other agent, not
+        for the hundred that one of them has sent together.
+        """
+        line = self._lines.get(agent_id)
+        if line is None:
+            line = self._lines[agent_id] = deque()
+            self._count(agent_id, line, _TURNS)
+            return
+        begun = anyio.Event()
+        line.append(begun)
+        try:
+            await begun.wait()
+        finally:
+            if not begun.is_set():
+                line.remove(begun)
+
+    def _count(self, agent_id: str, line: deque[anyio.Event], turns: int) -> None:
+        """Let the next request of an agent begin after some turns of the loop."""
+        if turns == 0:
+            if not line:
+                del self._lines[agent_id]
+                return
+            line.popleft().set()
+            turns = _TURNS
+        call_soon = asyncio.get_running_loop().call_soon
+        call_soon(self._count, agent_id, line, turns - 1)
 
     def __len__(self) -> int:
         return self._requests.total()

@@ -179,6 +179,7 @@ class BodyMiddleware:
         app = self._plain if is_plain_call(scope, message) else self._app
         try:
             with self._shares.request(agent_id):
+                await self._shares.turn(agent_id)
                 await app(scope, receive, send)
         except TooManyError as error:
             refusal = _busy("busy", str(error), message["id"])

@@ -150,6 +150,7 @@ class RestAPI:
             raise RequestRefusedError(
                 503, "busy", str(error), retry_after=RETRY_SECONDS
             ) from None
+        await self._shares.turn(token.agent_id)
         answer = await self._handle(operation, name, token, request)
         if isinstance(answer, Response):
             return answer
