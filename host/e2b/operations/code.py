@@ -120,7 +120,9 @@ async def new_context(sandbox: Sandbox, language: str, cwd: str) -> CodeContext:
     """Make a context. Raises APIError: there is no such language."""
     if language not in LANGUAGES:
         known = ", ".join(LANGUAGES)
-        raise APIError(400, f"there is no language {language!r}; there are {known}")
+        raise APIError(
+            400, f"there is no language {language[:64]!r}; there are {known}"
+        )
     session = await sandbox.session.context()
     context = CodeContext(
         id=secrets.token_hex(16), language=language, cwd=cwd, session=session

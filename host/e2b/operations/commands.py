@@ -26,6 +26,14 @@ from .cell_files import resolved
 NOTHING: Mapping[str, int] = {"cpu_ms": 0, "wall_ms": 0, "bytes": 0}
 """The amounts of what runs no program."""
 
+MAX_WORD_BYTES = 131_071
+"""Bytes of one argument of a command, or of its script: Linux takes no longer one. When
+it is reached the command is answered 400."""
+
+MAX_WORDS_BYTES = 524_288
+"""Bytes of all arguments of a command. When it is reached the command is answered
+400."""
+
 _LAST_SECONDS = 5.0
 _SHELL = ["/bin/bash", "-l", "-c"]
 
@@ -62,7 +70,18 @@ class CommandArguments(SandboxArguments):
 
 
 def spelled(argv: Sequence[str]) -> dict[str, object]:
-    """Return the arguments `command` and `argv` of a program to start."""
+    """Return the arguments `command` and `argv` of a program to start.
+
+    Raises:
+        APIError: The arguments are too long.
+    """
+    sizes = [len(word.encode()) for word in argv]
+    if max(sizes) > MAX_WORD_BYTES or sum(sizes) > MAX_WORDS_BYTES:
+        raise APIError(
+            400,
+            f"one argument has at most {MAX_WORD_BYTES} bytes, all of them "
+            f"{MAX_WORDS_BYTES}: write what is longer to a file first",
+        )
     if list(argv[:3]) == _SHELL and len(argv) == 4:
         return {"command": argv[3]}
     return {"command": shlex.join(argv), "argv": list(argv)}

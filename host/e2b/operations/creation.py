@@ -118,7 +118,7 @@ def check_template(known: tuple[str, ...], name: str) -> None:
     """Raise APIError 404 if there is no such template."""
     if name not in known:
         raise APIError(
-            404, f"there is no template {name!r}; there are {', '.join(known)}"
+            404, f"there is no template {name[:64]!r}; there are {', '.join(known)}"
         )
 
 

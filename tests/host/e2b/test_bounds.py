@@ -9,6 +9,14 @@ import anyio
 import httpx2
 import pytest
 
+from toolcell.host.e2b.operations.commands import (
+    MAX_WORD_BYTES,
+    MAX_WORDS_BYTES,
+    spelled,
+)
+from toolcell.host.e2b.operations.creation import check_template
+from toolcell.host.e2b.protocol.errors import APIError
+
 from .served_sandboxes import POLICIES, Sandbox, Service, envelope, served
 
 pytestmark = pytest.mark.anyio
@@ -216,3 +224,26 @@ async def test_a_signature_is_good_for_files_alone(tmp_path: Path) -> None:
 
     assert answer.status_code == 401
     assert answer.json()["message"] == "the API key is not valid"
+
+
+@pytest.mark.promise("R53")
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["/bin/bash", "-l", "-c", "'" * (MAX_WORD_BYTES + 1)],
+        ["ls", "日" * (MAX_WORD_BYTES // 3 + 1)],
+        ["ls", *["'" * (MAX_WORDS_BYTES // 8)] * 8],
+    ],
+)
+def test_a_command_is_bounded_before_it_is_quoted(argv: list[str]) -> None:
+    with pytest.raises(APIError, match="to a file first"):
+        spelled(argv)
+    assert spelled([*argv[:-1], "'" * 10])
+
+
+@pytest.mark.promise("R53")
+def test_a_refusal_has_no_more_of_a_name_than_its_begin() -> None:
+    with pytest.raises(APIError) as refused:
+        check_template(("base",), "\u200b" * 1_000_000)
+
+    assert len(refused.value.message) < 1_000
