@@ -135,7 +135,10 @@ class PlainResponse:
         Raises:
             OSError: It cannot be searched for credentials, or read in one way.
         """
-        made = []
+        made: list[bytes] = []
+        if self._is_whole:
+            # What follows answers nothing, and would be kept for ever.
+            return b""
         try:
             self._out.receive_data(bytes(data))
             while not self._is_whole:

@@ -14,7 +14,7 @@ from toolcell.sandbox import Network, SandboxManager
 from toolcell.sandbox.config.credentials import Credential
 from toolcell.sandbox.credentials.agents import AgentCredentials, Credentials
 from toolcell.sandbox.network.attempt import Attempt
-from toolcell.sandbox.network.exchange import answer_to
+from toolcell.sandbox.network.exchange import PlainResponse, answer_to
 from toolcell.sandbox.network.http_request import (
     HTTPRequest,
     ResponseHead,
@@ -194,6 +194,19 @@ async def test_a_plain_response_that_is_not_whole_breaks_off(
 ) -> None:
     with pytest.raises(OSError, match="not whole"):
         await shown_by(await answer_for(agent), said, 1 << 16)
+
+
+@pytest.mark.promise("boundary-6")
+async def test_what_follows_a_whole_response_is_not_kept(
+    agent: AgentCredentials,
+) -> None:
+    response = await answer_for(agent)
+    assert isinstance(response, PlainResponse)
+    assert await response.pass_on(OK + b"Content-Length: 0\r\n\r\nmore")
+    for _ in range(100):
+        assert await response.pass_on(b"x" * 1000) == b""
+
+    assert response._out.trailing_data == (b"more", False)
 
 
 @pytest.mark.promise("boundary-5")
