@@ -131,13 +131,19 @@ class LastWords:
             (text for text in hidden if len(text) >= _MIN_SECRET), key=len, reverse=True
         )
         self._tail = b""
+        self._lines = b""
         self._file = file
         self._is_written = True
 
     def add(self, chunk: bytes) -> None:
-        """Take a piece of its standard error, or a line that is no message."""
-        # A secret that is cut would be shown: more is kept than is shown.
-        self._tail = (self._tail + chunk)[-4 * STDERR_CHARACTERS :]
+        """Take a piece of its standard error."""
+        self._tail = _end_of(self._tail + chunk)
+        self._is_written = False
+
+    def add_line(self, line: bytes) -> None:
+        """Take a line of its standard output that is no message."""
+        # Between two pieces of standard error it would cut a secret in two.
+        self._lines = _end_of(self._lines + line + b"\n")
         self._is_written = False
 
     async def keep(self) -> None:
@@ -202,7 +208,7 @@ class LastWords:
     @property
     def _sign(self) -> tuple[str, str]:
         """The line that tells the likely cause, and the cause; both may be empty."""
-        lines = self._tail_text.splitlines()
+        lines = self._tail_text[-STDERR_CHARACTERS:].splitlines()
         signs = (
             (line, cause)
             for form, cause in _CAUSES
@@ -213,7 +219,16 @@ class LastWords:
 
     @property
     def _tail_text(self) -> str:
-        text = self._tail.decode("utf-8", "replace").strip()
+        text = "\n".join(filter(None, map(self._masked, (self._lines, self._tail))))
+        return escaped(text)
+
+    def _masked(self, said: bytes) -> str:
+        text = said.decode("utf-8", "replace").strip()
         for secret in self._hidden:
             text = text.replace(secret, "***")
-        return escaped(text)
+        return text
+
+
+def _end_of(said: bytes) -> bytes:
+    """Return its end, longer than what is shown: a secret that is cut is not hidden."""
+    return said[-4 * STDERR_CHARACTERS :]

@@ -69,17 +69,20 @@ class MessagePipes:
             if self._line.strip():
                 message = await parse(bytes(self._line), self._pace)
                 if isinstance(message, ValueError):
-                    self._words.add(bytes(self._line) + b"\n")
+                    self._words.add_line(bytes(self._line))
                 await self._to_session.send(message)
             self._line[:] = part
         if len(self._line) > self._max_bytes:
             reason = f"sent more than {self._max_bytes:,} bytes"
             await self._to_session.send(ConnectionLost(reason))
+            self._line.clear()
             self.end()
 
     def end(self) -> None:
         """Tell the session that nothing more comes."""
         self._open = False
+        if self._line.strip():
+            self._words.add_line(bytes(self._line))
         self._line.clear()
         self._to_session.close()
 

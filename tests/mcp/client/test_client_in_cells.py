@@ -68,7 +68,7 @@ MISSING = "Error: Cannot find module lodash"
             ["bash", "-c", f"echo {MISSING} >&2; seq 9 >&2; exit 1"],
             [f"{MISSING}\n...\n2\n3\n", "name it in `npm` of its cell"],
         ),
-        (["bash", "-c", "echo usage: server KEY; exit 2"], ["words:\nusage: server"]),
+        (["bash", "-c", "printf 'usage: a KEY'; exit 2"], ["words:\nusage: a KEY"]),
         (["python3", "-c", "raise MemoryError"], ["code 1", "`limits.memory_mib`"]),
         (["bash", "-c", "echo $KEY is bad >&2; exit 3"], ["code 3", "*** is bad"]),
         (["bash", "-c", "kill -9 $$"], ["killed"]),
