@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolcell.guard import ApprovalRequest
+from toolcell.guard.spi import ApprovalRecord
 from toolcell.tools import Records
 from toolcell.tools.spi import NumberedRecord
 
@@ -12,17 +12,17 @@ _WAITED = ("approval_required", "approval_unavailable")
 _LATEST = 10
 
 
-def record_of(records: Records, request: ApprovalRequest) -> NumberedRecord | None:
+def record_of(records: Records, approval: ApprovalRecord) -> NumberedRecord | None:
     """Return the attempt at a call that followed its approval; None: there is none yet.
 
     Args:
         records: The records of the host.
-        request: The request that people approved.
+        approval: The request that people approved.
 
     Raises:
         StoreUnavailableError: The records cannot be read.
     """
-    call = request.call
+    call = approval.request.call
     found = records.page(
         call_id=call.id, agent_id=call.agent_id, tool_name=call.name, limit=_LATEST
     )
@@ -30,6 +30,9 @@ def record_of(records: Records, request: ApprovalRequest) -> NumberedRecord | No
         attempt = each.record
         ended = attempt.started_at.timestamp() + attempt.duration_ms / 1000
         # Another run of the agent may have had a call with this id.
-        if ended >= request.asked_at and attempt.reason not in _WAITED:
+        if ended < approval.request.asked_at or attempt.reason in _WAITED:
+            continue
+        # Without the approval only a refusal ends it; else its caller stopped waiting.
+        if approval.status == "used" or attempt.status == "denied":
             return each
     return None

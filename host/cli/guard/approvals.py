@@ -150,32 +150,36 @@ def _answer(
     from .approved_call import call_line
 
     answer = run_async(_send, config, request, reply)
+    if not as_json:
+        print(escaped_line(answer_line(answer)), flush=True)
+    is_approved = answer["answer"] == "approve"
+    call = run_async(_call_after, config, request) if is_approved else None
     if as_json:
-        print_json(answer)
-        return
-    print(escaped_line(answer_line(answer)))
-    if "call" in answer:
-        print(escaped_line(call_line(answer["call"])))
+        print_json(answer | ({"call": call} if call else {}))
+    elif call:
+        print(escaped_line(call_line(call)))
 
 
-async def _send(path: Path, request: str, reply: Approve | Reject) -> dict[str, Any]:
+async def _send(config: Path, request: str, reply: Approve | Reject) -> dict[str, Any]:
+    from .approval_answer import send_answer
+
+    async with _open(config) as approvals:
+        return await send_answer(approvals, request, reply)
+
+
+async def _call_after(path: Path, request: str) -> dict[str, Any] | None:
+    """Return what became of the call; None where that cannot be read."""
     from toolcell.core import StoreUnavailableError
-    from toolcell.guard import Approve
 
     from ...config.host_config import HostConfig
     from ...runtime.assembly import open_records
-    from .approval_answer import send_answer
     from .approved_call import call_after
 
-    async with _open(path) as approvals:
-        answer = await send_answer(approvals, request, reply)
-        if isinstance(reply, Approve):
-            # The answer counts, though what follows cannot be read.
-            with suppress(StoreUnavailableError), ExitStack() as stack:
-                records = open_records(HostConfig.from_file(path), stack)
-                call = await call_after(approvals, records, request)
-                answer |= {"call": call} if call else {}
-        return answer
+    with suppress(StoreUnavailableError), ExitStack() as stack:
+        records = open_records(HostConfig.from_file(path), stack)
+        async with _open(path) as approvals:
+            return await call_after(approvals, records, request)
+    return None
 
 
 async def _withdraw(config: Path, name: str, by: str) -> Withdrawn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import time
+from time import monotonic, time
 from typing import Any
 
 import anyio
@@ -39,12 +39,12 @@ async def call_after(
     Raises:
         StoreUnavailableError: The approvals or the records cannot be read.
     """
-    until = time() + _WAIT_SECONDS
+    until = monotonic() + _WAIT_SECONDS
     while True:
         approval = await approvals.find(request_id)
         if approval is None or approval.status == "pending":
             return None
-        found = await anyio.to_thread.run_sync(record_of, records, approval.request)
+        found = await anyio.to_thread.run_sync(record_of, records, approval)
         if found is not None:
             ended = found.record
             facts = {
@@ -54,7 +54,7 @@ async def call_after(
             }
             return {"state": "ended", **{k: v for k, v in facts.items() if v}}
         state = _state(approval)
-        if state == "gone" or time() >= until:
+        if state == "gone" or monotonic() >= until:
             return {"state": state}
         await anyio.sleep(_LOOK_SECONDS)
 

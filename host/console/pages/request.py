@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from time import time
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import anyio.to_thread
 from starlette.responses import Response
 
-from toolcell.core import InvalidInputError
+from toolcell.core import InvalidInputError, StoreUnavailableError
 from toolcell.core.event_loop import beside_loop
 from toolcell.guard import ApprovalRequest, Approve, Grant, Reject
 from toolcell.guard.spi import ApprovalRecord
@@ -99,8 +100,9 @@ async def _page(
     now = time()
     ended = None
     if record.status in ("approved", "used"):
-        search = partial(record_of, visit.sources.records, record.request)
-        ended = await anyio.to_thread.run_sync(search)
+        search = partial(record_of, visit.sources.records, record)
+        with suppress(StoreUnavailableError):
+            ended = await anyio.to_thread.run_sync(search)
     return await visit.render_large(
         "request.html",
         record.request.call.agent_id or "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import anyio
@@ -15,7 +16,12 @@ pytestmark = pytest.mark.anyio
 
 
 async def told(
-    folder: Path, calls: int = 1, approvers: int = 1, wait: float = 60
+    folder: Path,
+    calls: int = 1,
+    approvers: int = 1,
+    wait: float = 60,
+    *,
+    gives_up: bool = False,
 ) -> list[str | None]:
     """Return what a person reads who approves calls, of which the budget lets one."""
     policy = {
@@ -42,10 +48,18 @@ async def told(
             tasks.start_soon(call, number)
         while len(waiting := await host.approvals.pending()) < calls:
             await anyio.sleep(0.01)
-        for request in waiting:
-            await host.approvals.answer(request.id, Approve(approver="anna"))
-            found = await call_after(host.approvals, host.executor.records, request.id)
-            lines.append(None if found is None else call_line(found))
+        if gives_up:
+            tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            while gives_up and not host.executor.records.page(limit=1):
+                await anyio.sleep(0.01)
+            for request in waiting:
+                while wait < 1 and request.is_waited_for(time.time()):
+                    await anyio.sleep(0.01)
+                await host.approvals.answer(request.id, Approve(approver="anna"))
+                records = host.executor.records
+                found = await call_after(host.approvals, records, request.id)
+                lines.append(None if found is None else call_line(found))
         tasks.cancel_scope.cancel()
     return lines
 
@@ -64,6 +78,14 @@ async def test_an_approved_call_that_is_refused_is_told_of(
 async def test_a_call_that_nobody_waits_for_says_so(tmp_path: Path) -> None:
     line = "nobody waits for the call any more: made again, it runs"
     assert await told(tmp_path, wait=0.01) == [line]
+
+
+async def test_a_caller_that_stopped_waiting_ended_no_approved_call(
+    tmp_path: Path,
+) -> None:
+    [line] = await told(tmp_path, gives_up=True)
+    assert line is not None
+    assert "cancelled" not in line
 
 
 async def test_nothing_is_told_before_all_people_approve(tmp_path: Path) -> None:
