@@ -326,8 +326,9 @@ class SandboxAPI:
 
     async def _owned(self, request: HTTPConnection, target: Target) -> Sandbox:
         """Return the sandbox, awake, if its token is still valid. Raises APIError."""
+        await request.scope["belongs_to"](self._find_sandbox(target).token)
+        # It may have ended while its agent's turn was waited for.
         sandbox = self._find_sandbox(target)
-        await request.scope["belongs_to"](sandbox.token)
         if sandbox.is_asleep:
             await self._control.wake(sandbox)
         return sandbox
