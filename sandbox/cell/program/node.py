@@ -133,7 +133,7 @@ function awaits(source) {
 function returns(source) {
   const head = '(() => {';
   try {
-    return new vm.Script(`${head}${source}\n})()`, {
+    return new vm.Script(`${head}${source.replace(/^#!.*/, '')}\n})()`, {
       filename: file, columnOffset: -head.length, importModuleDynamically: load});
   } catch {
     return null;
