@@ -19,7 +19,7 @@ BACKENDS = pytest.mark.parametrize(
     "row",
     [
         pytest.param(SUBPROCESS, id="subprocess"),
-        pytest.param(DOCKER, id="docker", marks=[pytest.mark.docker, pytest.mark.full]),
+        pytest.param(DOCKER, id="docker", marks=pytest.mark.docker),
     ],
 )
 

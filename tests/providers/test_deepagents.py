@@ -10,6 +10,7 @@ import pytest
 from .environment import BACKENDS, HERE, run_suite, suite_config
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 @BACKENDS
 def test_their_standard_tests_hold(row: Any) -> None:

@@ -86,6 +86,7 @@ anyio.run(burn)
 """
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 @BACKENDS
 def test_their_own_checks_hold(row: Any) -> None:

@@ -35,6 +35,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 @BACKENDS
 def test_their_own_tests_hold(row: Any, suite: Path) -> None:

@@ -21,7 +21,6 @@ SHOWN = 8
 
 ON_GVISOR = (
     "security/",
-    "sandbox/as_plain/",
     "sandbox/test_statuses",
 )
 """Paths of tests that run on gVisor in CI. Others on it belong to the run `full`."""

@@ -71,6 +71,7 @@ async def test_time(backend: BackendRow) -> None:
     assert "Asia/Kolkata" in text
 
 
+@pytest.mark.full
 async def test_sqlite(backend: BackendRow) -> None:
     text = await answer(
         backend,
@@ -138,6 +139,7 @@ async def of_npm(
 
 @ON_SUBPROCESS
 @pytest.mark.promise("door-9")
+@pytest.mark.full
 async def test_memory(backend: BackendRow) -> None:
     one = {"name": "tea", "entityType": "drink", "observations": ["green"]}
     text = await of_npm(

@@ -7,7 +7,7 @@ import pytest
 from ...support.paths import ROOT
 from ..environment import run
 
-pytestmark = pytest.mark.promise("C1")
+pytestmark = [pytest.mark.full, pytest.mark.promise("C1")]
 FRAMEWORKS = {
     "providers": [
         *("deepagents", "pydantic-ai", "swe-rex", "openai-agents"),

@@ -91,7 +91,7 @@ async def test_a_living_session_is_as_plain(
     assert not await differences(sandbox, backend, door, kind, tmp_path)
 
 
-@pytest.mark.one_backend
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("door", ["session", "exec", "CodeExecutor", "run_python"])
 async def test_other_doors_are_as_plain(
