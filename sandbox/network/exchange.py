@@ -135,10 +135,10 @@ class PlainResponse:
         Raises:
             OSError: It cannot be searched for credentials, or read in one way.
         """
-        made: list[bytes] = []
         if self._is_whole:
             # What follows answers nothing, and would be kept for ever.
             return b""
+        made = []
         try:
             self._out.receive_data(bytes(data))
             while not self._is_whole:
@@ -157,7 +157,7 @@ class PlainResponse:
 
     async def end(self) -> bytes:
         """Return what is left when the server has ended. Raises OSError."""
-        return b"" if self._is_whole else await self.pass_on(b"")
+        return await self.pass_on(b"")
 
 
 def answer_to(
