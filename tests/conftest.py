@@ -34,7 +34,7 @@ from .support.cluster.local import local_cluster
 from .support.kernel import uml
 from .support.paths import TESTS
 from .support.recorder import Recorder
-from .support.tiers import ON_GVISOR, mark_slow, tell_skipped
+from .support.tiers import FOR_EACH_CHANGE, mark_listed, tell_skipped
 
 # Neither says anything about the code on a machine that stands still at times.
 settings.register_profile(
@@ -107,13 +107,17 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    mark_slow(item)
+    mark_listed(item)
     row = _backend_of(item)
-    if row is CONFINED and not _is_usual(item):
+    if row is CONFINED and _is_usual(item):
+        return
+    if row is CONFINED:
         item.add_marker("slow")
-    repeats = row is RUNSC and not _name(item).startswith(ON_GVISOR)
+    repeats = row in (RUNSC, CLUSTER, CONFINED)
     if item.get_closest_marker("one_backend"):
         repeats = row not in (None, SUBPROCESS)
+    elif _name(item).startswith(FOR_EACH_CHANGE):
+        repeats = False
     if repeats:
         item.add_marker("full")
 

@@ -14,7 +14,7 @@ import pytest
 from ..support.paths import ROOT
 from ..support.project.modules import CELL, dotted, fresh_python, modules_of
 
-pytestmark = pytest.mark.lint
+pytestmark = [pytest.mark.lint, pytest.mark.timeout(600)]
 
 ROOMS: dict[str, set[str]] = {
     "core": set(),

@@ -13,7 +13,7 @@ import pytest
 
 from ..support.paths import ROOT
 
-pytestmark = pytest.mark.lint
+pytestmark = [pytest.mark.lint, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_the_code_passes(command: list[str]) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=580,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

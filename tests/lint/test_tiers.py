@@ -8,14 +8,15 @@ import pytest
 
 from ..support.paths import ROOT
 from ..support.promises import named_by_tests
-from ..support.tiers import slow_tests
+from ..support.tiers import listed
 
 pytestmark = pytest.mark.lint
 
 
-def test_every_slow_test_exists() -> None:
+@pytest.mark.parametrize("run", ["slow", "full"])
+def test_every_listed_test_exists(run: str) -> None:
     gone = []
-    for name in slow_tests():
+    for name in listed(run):
         path, _, test = name.partition("::")
         if not (ROOT / path).exists():
             gone.append(name)
@@ -39,4 +40,4 @@ def test_every_attack_is_tried_for_each_change() -> None:
 def is_slow(test: str) -> bool:
     path = test.partition("::")[0]
     parents = {path.rsplit("/", n)[0] for n in range(path.count("/") + 1)}
-    return bool({test, *parents} & slow_tests())
+    return bool({test, *parents} & listed("slow"))

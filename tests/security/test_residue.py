@@ -170,7 +170,9 @@ def found(place: Place, without: str = "") -> dict[str, dict[str, Any]]:
 ROOT = Place()
 RUNC = pytest.param(Place(runtime="runc"), id="runc", marks=pytest.mark.docker)
 RUNSC = pytest.param(
-    Place(runtime="runsc"), id="runsc", marks=[pytest.mark.docker, pytest.mark.runsc]
+    Place(runtime="runsc"),
+    id="runsc",
+    marks=[pytest.mark.docker, pytest.mark.runsc, pytest.mark.full],
 )
 CONFINED_PLACES = [
     pytest.param(Place(confined=True), id="confined"),

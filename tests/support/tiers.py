@@ -1,8 +1,9 @@
 """Which tests belong to which run, and what the end of a run says.
 
 `slow.txt` beside this file lists the tests that take more than a second, those that
-start servers of other projects, and those that want chance to show a fault. They have
-no marks of their own, so that the list can be measured anew: docs/testing.md.
+start servers of other projects, and those that want chance to show a fault; `full.txt`
+lists long ones that try much the same as others once more. They have no marks of their
+own, so that the lists can be measured anew: docs/testing.md.
 """
 
 from __future__ import annotations
@@ -15,38 +16,41 @@ import pytest
 
 from .paths import ROOT
 
-SLOW = Path(__file__).with_name("slow.txt")
 SHOWN = 8
 """Reasons of skipped tests that a run names."""
 
-ON_GVISOR = (
-    "security/",
-    "sandbox/test_statuses",
-)
-"""Paths of tests that run on gVisor in CI. Others on it belong to the run `full`."""
+FOR_EACH_CHANGE = ("security/", "sandbox/test_statuses")
+"""Paths of tests that CI runs on gVisor, a cluster and confined cells, too.
+
+Their other tests belong to the run `full`.
+"""
 
 
 @functools.cache
-def slow_tests() -> frozenset[str]:
-    """Return the listed folders, files, functions and items, by their paths."""
-    return frozenset(line for line in SLOW.read_text().split("\n") if line)
+def listed(run: str) -> frozenset[str]:
+    """Return what the list of a run names: folders, files, functions and items."""
+    names = Path(__file__).with_name(f"{run}.txt").read_text()
+    return frozenset(line for line in names.split("\n") if line)
 
 
-def mark_slow(item: pytest.Item) -> None:
-    """Give the mark `slow` to a listed test, unless it belongs to a slower run."""
-    if any(item.iter_markers("docker")) or any(item.iter_markers("full")):
-        return
-    path, put_off = _of_file(item.path)
+def mark_listed(item: pytest.Item) -> None:
+    """Give a listed test its mark, unless it belongs to a slower run."""
+    for run, slower in (("full", ()), ("slow", ("docker", "full"))):
+        if _is_listed(item, run) and not any(map(item.get_closest_marker, slower)):
+            item.add_marker(run)
+
+
+def _is_listed(item: pytest.Item, run: str) -> bool:
+    path, put_off = _of_file(item.path, run)
     names = {item.name, getattr(item, "originalname", item.name)}
-    if put_off or {f"{path}::{name}" for name in names} & slow_tests():
-        item.add_marker("slow")
+    return put_off or bool({f"{path}::{name}" for name in names} & listed(run))
 
 
 @functools.cache
-def _of_file(file: Path) -> tuple[str, bool]:
-    """Return the path of a file as the list has it, and True if all of it is there."""
+def _of_file(file: Path, run: str) -> tuple[str, bool]:
+    """Return the path of a file as a list has it, and True if all of it is there."""
     path = file.relative_to(ROOT)
-    return str(path), bool({*map(str, (path, *path.parents))} & slow_tests())
+    return str(path), bool({*map(str, (path, *path.parents))} & listed(run))
 
 
 def tell_skipped(reporter: pytest.TerminalReporter) -> None:

@@ -39,7 +39,11 @@ ROWS = [
     pytest.param(SUBPROCESS, id="subprocess"),
     pytest.param(CONFINED, id="confined"),
     pytest.param(OWN_USER, id="own-user"),
-    pytest.param(RUNSC, id="runsc", marks=[pytest.mark.docker, pytest.mark.runsc]),
+    pytest.param(
+        RUNSC,
+        id="runsc",
+        marks=[pytest.mark.docker, pytest.mark.runsc, pytest.mark.full],
+    ),
 ]
 
 pytestmark = pytest.mark.anyio

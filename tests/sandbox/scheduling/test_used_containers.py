@@ -35,7 +35,7 @@ sorted(found)
 @pytest.fixture(
     params=[
         pytest.param(DOCKER, id="runc"),
-        pytest.param(RUNSC, id="runsc", marks=pytest.mark.runsc),
+        pytest.param(RUNSC, id="runsc", marks=[pytest.mark.runsc, pytest.mark.full]),
     ]
 )
 def config(request: pytest.FixtureRequest) -> SandboxConfig:
