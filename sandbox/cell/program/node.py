@@ -125,15 +125,18 @@ async function link(name) {
 }
 function awaits(source) {
   try {
-    return Boolean(new vm.Script(`async () => {${source}\n}`));
+    return Boolean(new vm.Script(`async () => {${withoutShebang(source)}\n}`));
   } catch {
     return false;
   }
 }
+function withoutShebang(source) {
+  return source.replace(/^#!.*/, '');
+}
 function returns(source) {
   const head = '(() => {';
   try {
-    return new vm.Script(`${head}${source.replace(/^#!.*/, '')}\n})()`, {
+    return new vm.Script(`${head}${withoutShebang(source)}\n})()`, {
       filename: file, columnOffset: -head.length, importModuleDynamically: load});
   } catch {
     return null;
@@ -201,6 +204,25 @@ async function evaluated(expression) {
   return it;
 }
 // Of a session that keeps its variables: one request after the other.
+const last = {_: undefined, _error: undefined};
+function offerLast() {
+  for (const name of Object.keys(last)) {
+    // As at node's prompt, until a program assigns them.
+    Object.defineProperty(globalThis, name, {
+      configurable: true,
+      get: () => last[name],
+      set(own) {
+        const more = {configurable: true, enumerable: true, writable: true};
+        Object.defineProperty(this, name, {value: own, ...more});
+      }});
+  }
+}
+// As at node's prompt: what may be an object or a block is an object.
+function asObject(source) {
+  if (!/^\s*\{/.test(source) || /;\s*$/.test(source)) return source;
+  const object = `(${source}\n)`;
+  return awaits(object) ? object : source;
+}
 const LOAD = "globalThis[Symbol.for('toolcell.load')]";
 const NAMES = String.raw`([\w$]+\s*,?\s*)?(\*\s*as\s+[\w$]+|\{[^}]*\})?\s*from\s*`;
 const STATIC = new RegExp(
@@ -220,6 +242,12 @@ function withImports(source) {
     return start + space + (all ? `const {${all}} = ${loaded};` : `${loaded};`);
   });
   return found.replace(/(?<![\w$.'"`])import\s*\(/g, LOAD + '(');
+}
+function withoutExport(error) {
+  const exports = "Unexpected token 'export'";
+  if (!(error instanceof SyntaxError) || error.message !== exports) return error;
+  return new SyntaxError('Cannot use export in a session, which keeps all variables:' +
+    ' leave the word out');
 }
 function withoutTypes(source) {
   try {
@@ -247,6 +275,7 @@ function withoutTypes(source) {
 async function serve(request) {
   let fail;
   Object.defineProperty(globalThis, Symbol.for('toolcell.load'), {value: load});
+  offerLast();
   process.on('uncaughtException', (error) => fail(error));
   // What is at work, and does not wait, cannot notice it.
   process.on('SIGINT', () => fail(new Error('the run was interrupted')));
@@ -260,10 +289,12 @@ async function serve(request) {
     const failed = new Promise((_, no) => { fail = no; });
     let outcome;
     try {
-      const source = withImports(withoutTypes(request.code));
+      const source = withImports(withoutTypes(asObject(request.code)));
       value = await Promise.race([evaluated(source), failed]);
+      last._ = value;
       outcome = {outcome: 'ok', value: described(), exit_code: 0};
-    } catch (error) {
+    } catch (thrown) {
+      const error = last._error = withoutExport(thrown);
       trim(error);
       process.stderr.write(`Uncaught ${error?.stack ?? inspect(error)}\n`);
       outcome = {outcome: 'error', exception: exceptionOf(error), exit_code: 1};
@@ -280,8 +311,10 @@ async function serve(request) {
 process.argv = [process.argv[0], file, ...args];
 // Those of this process, which its children would get.
 process.execArgv = [];
-Object.assign(module, {id: '.', filename: file});
-process.mainModule = require.main = module;
+const main = Object.assign(module, {id: '.', filename: file});
+process.mainModule = require.main = main;
+// `node -e` puts `require('module')` there once the script has run.
+queueMicrotask(() => { globalThis.module = main; });
 Object.assign(globalThis, {__filename: file, __dirname: path.dirname(file)});
 if (lives || tools.length) supervisor.open();
 if (lives) {

@@ -343,6 +343,8 @@ process.env.KEY"""
         ("await 1; ({a: [await 2]})", {"a": [2]}),
         ("await 1; new Promise((done) => setTimeout(() => done('late'), 5))", "late"),
         ("const os = await import('node:os')\nexport default os.EOL", "\n"),
+        ("#!/usr/bin/env node\nconst n = await 41\nn + 1", 42),
+        ("await 1; require.main === module", True),
     ],
 )
 async def test_the_value_of_a_program_that_awaits(
@@ -369,7 +371,27 @@ CELLS: tuple[tuple[str, object], ...] = (
     ("(await import('node:path')).sep + a", "/1"),
     ("'import(x)'", "import(x)"),
     ("process.exitCode", None),
+    ("{ a: 1, b: await 2 }", {"a": 1, "b": 2}),
+    ("_.b", 2),
+    ("{ let x = 1; x }", 1),
+    ("{ a: 1 };", 1),
+    ("require.main === module", True),
+    ("const _ = 5; 6", 6),
+    ("_", 5),
 )
+
+
+async def test_a_session_of_javascript_says_what_it_does_not_take(
+    here: SandboxManager,
+) -> None:
+    async with here.session() as session:
+        refused = await session.run("export const a = 1", language="node")
+        known = await session.run("_error.message", language="node")
+
+    assert refused.exception is not None
+    assert "Cannot use export in a session" in refused.exception.message
+    assert "Cannot use export in a session" in refused.stderr
+    assert known.value == refused.exception.message
 
 
 @pytest.mark.promise("S6")
