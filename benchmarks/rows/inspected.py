@@ -213,7 +213,7 @@ async def inspected_network(options: Options) -> list[Row]:
 
 
 async def inspected_body(options: Options) -> list[Row]:
-    """Much in one answer, without and with a credential to search it for."""
+    """Much in one answer, and with a credential that is found all over it."""
     with _server() as (port, certificate):
         token = Path(certificate).with_name("token")
         token.write_text("x" * 40)

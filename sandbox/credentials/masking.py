@@ -108,5 +108,7 @@ class Mask:
         """Return all of a short text with nothing to be seen in it."""
         for text, shown in self._texts.items():
             if text in data:
-                data = data.replace(text, shown)
+                # Where a body is full of them `bytes.replace` takes twice as long: it
+                # prepares its search anew behind each.
+                data = shown.join(re.split(re.escape(text), data))
         return data
