@@ -86,7 +86,9 @@ class Sandbox:
             content=envelope({"process": process}),
             headers=self.headers,
         ) as answer:
-            await anext(answer.aiter_bytes())
+            # The connection is closed when nobody holds the iterator.
+            chunks = answer.aiter_bytes()
+            await anext(chunks)
             yield
 
     async def start(self, *argv: str, **config: Any) -> None:
