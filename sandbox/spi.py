@@ -22,8 +22,14 @@ if typing.TYPE_CHECKING:
     from .config.package_rules import NpmRequirement, Requirement
     from .config.settings import Enforcer, IsolationLevel, is_weaker
     from .machine.own_folders import folder_prefix, sweep_folders
-    from .network.gate import NETWORK_ACTS, NetworkAct, RequestGate
-    from .network.held_body import HeldBody
+    from .network.gate import (
+        NETWORK_ACTS,
+        ActName,
+        NetworkAct,
+        RequestGate,
+        ShownBody,
+        Unplaced,
+    )
     from .network.request_facts import facts_of_url
     from .network.run_clock import answer_for, pause_deadline
     from .network.types import OnConnection, Resolver
@@ -51,6 +57,7 @@ if typing.TYPE_CHECKING:
     from .synchronous import SyncSession
 
 __all__ = [
+    "ActName",
     "ArtifactMade",
     "Batch",
     "BatchResults",
@@ -68,7 +75,6 @@ __all__ = [
     "FileInfo",
     "FileWatch",
     "Freshness",
-    "HeldBody",
     "ImageInfo",
     "Isolation",
     "IsolationLevel",
@@ -91,8 +97,10 @@ __all__ = [
     "RunRequest",
     "SandboxProcess",
     "SandboxWatch",
+    "ShownBody",
     "SyncSession",
     "Truncated",
+    "Unplaced",
     "answer_for",
     "build_image",
     "call_program",
@@ -133,8 +141,9 @@ __getattr__ = _lazy_face(
         ".config.package_rules": "NpmRequirement Requirement",
         ".config.settings": "Enforcer IsolationLevel is_weaker",
         ".machine.own_folders": "folder_prefix sweep_folders",
-        ".network.gate": "NETWORK_ACTS NetworkAct RequestGate",
-        ".network.held_body": "HeldBody",
+        ".network.gate": (
+            "ActName NETWORK_ACTS NetworkAct RequestGate ShownBody Unplaced"
+        ),
         ".network.request_facts": "facts_of_url",
         ".network.run_clock": "answer_for pause_deadline",
         ".network.types": "OnConnection Resolver",

@@ -142,12 +142,13 @@ def pytest_collection_modifyitems(
 
 
 def _choose_for_cluster(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the row `cluster` for tests of a sandbox that they do not make."""
+    """Keep the row `cluster` for tests that take their cells from nodes."""
     dropped: list[pytest.Item] = []
     for item in items:
         if not isinstance(item, pytest.Function) or _backend_of(item) is not CLUSTER:
             continue
-        if "sandbox" not in item.fixturenames:
+        takes = "sandbox" in item.fixturenames or item.get_closest_marker("on_nodes")
+        if not takes:
             dropped.append(item)
     gone = set(dropped)
     items[:] = [item for item in items if item not in gone]

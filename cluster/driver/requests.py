@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import HostCalls, Limits
-from toolcell.sandbox.spi import RunRequest, check_request
+from toolcell.sandbox.spi import RequestGate, RunRequest, check_request
 
 from ..wire.codec import pack_model
 from ..wire.protocol import OPTIONS
@@ -92,6 +92,11 @@ def packed_calls(calls: HostCalls) -> _Fields:
     }
 
 
+def packed_gate(gate: RequestGate) -> _Fields:
+    """Return what a node is to know of a gate."""
+    return {"max_pause_seconds": gate.max_pause_seconds}
+
+
 def _is_given(_: object) -> bool:
     return True
 
@@ -103,6 +108,7 @@ _PACKED: dict[str, Callable[[Any], Any]] = {
     "stdin": _is_given,
     "files": list,
     "calls": packed_calls,
+    "gate": packed_gate,
     "on_output": _is_given,
     "on_display": _is_given,
     "on_connection": _is_given,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ import anyio.abc
 
 from toolcell.core import CellLostError, InvalidInputError, SandboxError
 from toolcell.sandbox import Event, ExecutionResult, Finished, HostCalls, Output
-from toolcell.sandbox.spi import Connection, answer_for
+from toolcell.sandbox.spi import Connection
 
 from ..wire.codec import read_error, read_event, read_result
 from ..wire.link import Exchange, Kind, Link
@@ -21,8 +20,10 @@ from ..wire.message import Message
 from ..wire.protocol import FOLLOWED
 from ..wire.tasks import tasks_beside
 from . import metrics
+from .acts import ACT_FIELDS, Acts
 from .places import Place
 from .protocol_errors import closing_link_on_error
+from .remote_clock import RemoteClock
 from .requests import RemoteRun
 
 _Fields = dict[str, Any]
@@ -154,6 +155,8 @@ class Caller:
         self._run = run
         self._failure: Exception | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
+        gate = run.request.gate
+        self._acts = None if gate is None else Acts(exchange, gate, self.fail)
         self._made = 0
         self._open = 0
         self.patience = anyio.CancelScope()
@@ -161,8 +164,9 @@ class Caller:
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
-        """Answer calls of the program; its end cancels those that are not done."""
-        if self._run.request.calls is None:
+        """Answer what the program asks; its end cancels what is not done."""
+        request = self._run.request
+        if request.calls is None and request.gate is None:
             yield
             return
         async with tasks_beside() as self._tasks:
@@ -189,6 +193,10 @@ class Caller:
         request, calls = run.request, run.request.calls
         if "call" in fields and calls is not None and self._tasks is not None:
             self._begin(self._tasks, calls, fields)
+            return
+        if not fields.keys().isdisjoint(ACT_FIELDS) and self._acts and self._tasks:
+            with closing_link_on_error(self._exchange):
+                self._acts.take(fields, self._tasks)
             return
         with closing_link_on_error(self._exchange):
             output = stream_of(fields["output"]) if "output" in fields else None
@@ -239,17 +247,13 @@ class Caller:
 
 
 class _Call:
-    """One call of a program, which the caller's handler answers.
-
-    Its clock stands still at the node while the handler pauses the deadline.
-    """
+    """One call of a program, which the caller's handler answers."""
 
     def __init__(self, exchange: Exchange, fields: _Fields) -> None:
         self._exchange = exchange
         self._number = int(fields["call"])
         self._describes = "describe" in fields
         self._arguments = [*fields.get("args", ())], {**fields.get("kwargs", {})}
-        self._pauses = 0
         self.name = str(fields["describe" if self._describes else "name"])
 
     async def _outcome(self, calls: HostCalls) -> _Fields:
@@ -258,37 +262,19 @@ class _Call:
         return {"value": await calls.describe(self.name) if calls.describe else {}}
 
     async def answer(self, calls: HostCalls, caller: Caller) -> None:
-        self._outer = answer_for(self)
+        RemoteClock(self._exchange, self._number)
         try:
             answer = await self._outcome(calls)
         except Exception as error:  # noqa: BLE001 - raised by the run
             caller.fail(error)
             return
         caller.has_answer()
-        reply = {"call": self._number, "answer": answer}
+        reply = {"number": self._number, "answer": answer}
         try:
             await self._exchange.send(reply)
         except InvalidInputError:
             problem = {"code": "bad_result", "message": "the result is not JSON"}
             await self._exchange.send({**reply, "answer": {"error": problem}})
-
-    @asynccontextmanager
-    async def pause_deadline(self) -> AsyncIterator[None]:
-        """Pause the deadlines of the run and of the runs around it."""
-        outer = self._outer
-        async with outer.pause_deadline() if outer else contextlib.nullcontext():
-            self._pauses += 1
-            if self._pauses == 1:
-                self._tell(paused=True)
-            try:
-                yield
-            finally:
-                self._pauses -= 1
-                if self._pauses == 0:
-                    self._tell(paused=False)
-
-    def _tell(self, *, paused: bool) -> None:
-        self._exchange.send_soon({"call": self._number, "pause": paused})
 
 
 async def stream_on(

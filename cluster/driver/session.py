@@ -35,7 +35,7 @@ from ..wire.message import Message
 from .process import ClusterProcess
 from .protocol_errors import closing_link_on_error
 from .remote_session import RemoteSession
-from .requests import RemoteRun, bytes_of, listed, packed_calls
+from .requests import RemoteRun, bytes_of, listed, packed_calls, packed_gate
 from .runs import Caller, next_part, run_on, stream_on
 from .watch import ClusterWatch
 
@@ -148,15 +148,19 @@ class ClusterSession(SandboxSession):
         more: dict[str, Any] = {"options": options, "has_stdin": has_stdin}
         if calls is not None:
             more["calls"] = packed_calls(calls)
+        if gate is not None:
+            more["gate"] = packed_gate(gate)
         asking = self._remote.exchange("exec", *blobs, **more)
         async with AsyncExitStack() as stack:
             exchange = await stack.enter_async_context(asking)
             early = [await next_part(exchange)]
-            while "call" in early[-1].fields:
+            while "process" not in early[-1].fields:
                 early.append(await next_part(exchange))
             about = early.pop().fields
             with closing_link_on_error(exchange):
-                caller = Caller(exchange, RemoteRun(RunRequest("", calls=calls)))
+                caller = Caller(
+                    exchange, RemoteRun(RunRequest("", calls=calls, gate=gate))
+                )
                 process = ClusterProcess(self._link, self._remote.number, about, caller)
             self._start(partial(process.follow, early, stack.pop_all()))
         self._processes[process.number] = process

@@ -103,15 +103,10 @@ class NodeAgent(Detachable):
         self._directory = directory
         self._lost_seconds = lost_seconds
         self._notices = tuple(notices)
-        if sandbox.config.network.mode == "guarded":
+        if sandbox.config.credentials:
             raise ConfigError(
-                "a node asks no guard about requests of programs",
-                hint="name hosts with sandbox.network.mode='allow' on clusters",
-            )
-        if sandbox.config.network.inspect:
-            raise ConfigError(
-                "a node does not inspect HTTPS",
-                hint="leave out sandbox.network.inspect on clusters",
+                "programs on a node have no credentials",
+                hint="leave out sandbox.credentials on clusters",
             )
         self._slots = sandbox.config.max_concurrency
         self._strangers: dict[anyio.CancelScope, None] = {}

@@ -15,6 +15,7 @@ from toolcell.core import InvalidInputError, SandboxError, ToolcellError
 from toolcell.sandbox import (
     ExecutionResult,
     Finished,
+    Network,
     Sandbox,
     SandboxSession,
 )
@@ -215,17 +216,24 @@ class DriverConnection:
             options["on_connection"] = lambda found: exchange.send_soon(
                 {"connection": found.model_dump()}
             )
-        driver = RunDriver(exchange, fields.get("calls"), stop)
+        driver = RunDriver(exchange, fields, stop)
         result: ExecutionResult
         async with tasks_beside() as tasks:
             tasks.start_soon(driver.listen)
-            result = await place.run(**options, calls=driver.calls)
+            result = await place.run(**options, calls=driver.calls, gate=driver.gate)
         return result
 
     async def _stream(
         self, exchange: Exchange, message: Message, place: Sandbox | SandboxSession
     ) -> _Answer:
-        async with aclosing(place.stream(**self._options_of(message))) as events:
+        options = self._options_of(message)
+        networks = options.get("network"), _network_of(place)
+        if any(each is not None and each.mode == "guarded" for each in networks):
+            raise InvalidInputError(
+                "a streamed program on a node can ask no guard about its requests",
+                hint="use `run` with on_output, or Network.allow([...])",
+            )
+        async with aclosing(place.stream(**options)) as events:
             async for event in events:
                 if isinstance(event, Finished):
                     metrics.runs.add(1, {"toolcell.status": event.result.status})
@@ -258,6 +266,10 @@ class DriverConnection:
                 exchange.send_soon(self._sessions.about(number))
                 await anyio.sleep_forever()
         return {}, []
+
+
+def _network_of(place: Sandbox | SandboxSession) -> Network:
+    return place.config.network if isinstance(place, Sandbox) else place.network
 
 
 async def _give_up() -> None:

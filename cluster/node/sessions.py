@@ -140,8 +140,8 @@ class Sessions:
         async def stop() -> None:
             await processes[number].kill()
 
-        driver = RunDriver(exchange, fields.get("calls"), stop)
-        process = await session.exec(**options, calls=driver.calls)
+        driver = RunDriver(exchange, fields, stop)
+        process = await session.exec(**options, calls=driver.calls, gate=driver.gate)
         processes[number] = process
         about = {"process": number, "pid": process.pid, "argv": process.argv}
         exchange.send_soon(about)

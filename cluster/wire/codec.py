@@ -10,6 +10,7 @@ from toolcell.core import (
     CellLostError,
     ConfigError,
     ErrorInfo,
+    GuardDeniedError,
     InvalidInputError,
     PackageError,
     SandboxError,
@@ -64,6 +65,19 @@ def read_error(fields: _Fields) -> ToolcellError:
     return kind(info.message, hint=info.hint, details=info.details)
 
 
+def pack_refusal(error: ToolcellError) -> _Fields:
+    """Return the fields of what a guard refuses an act with."""
+    fields = pack_error(error)
+    fields["details"] = {"reason": error.kind, **fields["details"]}
+    return fields
+
+
+def read_refusal(fields: _Fields) -> GuardDeniedError:
+    """Return the refusal of its fields. Raises WireError."""
+    error = read_error(fields)
+    return GuardDeniedError(error.message, hint=error.hint, details=error.details)
+
+
 def pack_model(model: BaseModel | None) -> _Fields | None:
     """Return the fields that were set in limits or a network."""
     return None if model is None else model.model_dump(mode="json", exclude_unset=True)
@@ -75,14 +89,8 @@ def read_limits(fields: _Fields | None) -> Limits | None:
 
 
 def read_network(fields: _Fields | None) -> Network | None:
-    """Return a network. Raises InvalidInputError: it is guarded."""
-    network = None if fields is None else Network.model_validate(fields)
-    if network is not None and network.mode == "guarded":
-        raise InvalidInputError(
-            "a node asks no guard about requests of programs",
-            hint="use Network.allow([...]) on clusters",
-        )
-    return network
+    """Return a network with the fields that were set in it."""
+    return None if fields is None else Network.model_validate(fields)
 
 
 def pack_result(result: ExecutionResult) -> tuple[_Fields, list[bytes]]:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from toolcell.sandbox import SandboxConfig
 from toolcell.sandbox.spi import RunRequest
 
-PROTOCOL = 4
+PROTOCOL = 5
 """The version of the messages; both ends must have the same."""
 
 LOST_SECONDS = 10.0
 """Default seconds without a sign of life until the other end is given up."""
 
-FOLLOWED = frozenset(("calls", "on_output", "on_display", "on_connection"))
+FOLLOWED = frozenset(("calls", "gate", "on_output", "on_display", "on_connection"))
 """Fields of a run whose caller follows it while it goes on; without them it has an
 answer, and nothing before."""
 
 _NO_JSON = frozenset(("limits", "network", "secrets", "stdin", "files"))
-# No node has a guarded network, whose requests a gate would judge.
-_HERE = frozenset(("streamed", "batch", "gate"))
+_HERE = frozenset(("streamed", "batch"))
 OPTIONS = frozenset(RunRequest._fields) - FOLLOWED - _NO_JSON - _HERE
 """Options of a run that a driver may send, beside fields that are read one by one."""
 

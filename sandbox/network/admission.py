@@ -155,11 +155,11 @@ def _refusal(error: ToolcellError, act: NetworkAct) -> EgressError:
     wanted = host if act.name == "net.connect" else f"{facts['method']} {host}"
     if act.name != "net.connect":
         wanted += str(facts["path"])[:200]
-    if error.kind == "tool.cancelled":
+    reason = str(error.details.get("reason") or error.kind)
+    if reason == "tool.cancelled":
         told = f"a person stopped {act.name} {wanted}"
         return EgressError(told, headers={REFUSAL: "cancelled"})
     rule = error.details.get("rule")
-    reason = str(error.details.get("reason") or error.kind)
     headers = {REFUSAL: reason}
     retry_after = error.details.get("retry_after")
     why = f" ({rule})" if rule else ""

@@ -9,8 +9,6 @@ from typing import Literal, Protocol, get_args
 
 from pydantic import JsonValue
 
-from .held_body import HeldBody
-
 ActName = Literal["net.connect", "http.request", "http.upgrade"]
 NETWORK_ACTS: tuple[str, ...] = get_args(ActName)
 """The names that rules know."""
@@ -18,6 +16,20 @@ NETWORK_ACTS: tuple[str, ...] = get_args(ActName)
 Unplaced = Literal["credential_misplaced", "credential_unreadable"]
 """The reasons for which no value of a credential is written into a request: it has a
 placeholder where the value may not go; or the value cannot be read."""
+
+
+class ShownBody(Protocol):
+    """The body of a request, which is held while a person looks."""
+
+    @property
+    def facts(self) -> Mapping[str, JsonValue]:
+        """The arguments of its act that say what it is."""
+        ...
+
+    @property
+    def shown(self) -> str:
+        """Its beginning, for that person."""
+        ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -38,7 +50,7 @@ class NetworkAct:
     """Returns what has become of it: `verdict` and `reason` of its connection,
     `bytes_in`, `bytes_out`, and the `status` of an HTTP response."""
 
-    hold_body: Callable[[], Awaitable[HeldBody]] | None = None
+    hold_body: Callable[[], Awaitable[ShownBody]] | None = None
     """Reads the body of a request into memory, before it is admitted; what was read is
     what is sent. It raises GuardDeniedError if it cannot. None: it has none."""
 

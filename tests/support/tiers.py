@@ -19,7 +19,11 @@ from .paths import ROOT
 SHOWN = 8
 """Reasons of skipped tests that a run names."""
 
-FOR_EACH_CHANGE = ("security/", "sandbox/test_statuses")
+FOR_EACH_CHANGE = (
+    "security/",
+    "sandbox/network/test_guarded_networks",
+    "sandbox/test_statuses",
+)
 """Paths of tests that CI runs on gVisor, a cluster and confined cells, too.
 
 Their other tests belong to the run `full`.

@@ -19,7 +19,7 @@ from toolcell.core.event_loop import give_way, is_large
 from toolcell.guard import CallFacts, Permit
 from toolcell.guard.spi import Reason
 from toolcell.sandbox import ExecutionResult
-from toolcell.sandbox.spi import HeldBody, NetworkAct
+from toolcell.sandbox.spi import NetworkAct, ShownBody
 
 from ..hooks.watcher import NO_WATCH
 from .attempt import Attempt, kind_of, pause_deadlines
@@ -34,7 +34,7 @@ _BY_TIME = ("wall_ms", "cpu_ms")
 _HOLD_SECONDS = 3_600.0
 _MAX_HOLD_SECONDS = 604_800.0
 _NO_RUN = RunContext()
-HoldBody = Callable[[], Awaitable[HeldBody]]
+HoldBody = Callable[[], Awaitable[ShownBody]]
 _log = logging.getLogger(__name__)
 
 
@@ -158,7 +158,7 @@ class Operation:
         self._error: BaseException | None = None
         self._content: JsonValue = None
         self._asked_for = call.arguments
-        self._body: HeldBody | None = None
+        self._body: ShownBody | None = None
         self.hold_body: HoldBody | None = None
         """Reads the body that is sent with it, if people are to be asked."""
 

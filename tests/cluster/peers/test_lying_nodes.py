@@ -18,6 +18,7 @@ from toolcell.cluster.wire.message import Message
 from toolcell.core import CellLostError
 from toolcell.sandbox import HostCalls
 
+from ...support.cells.gates import Gate
 from ...support.cluster.lying_nodes import OPENED, Lie, ends_with, lying_node
 from ...support.cluster.null_nodes import TOKEN, driver, null_node
 from ...support.cluster.patience import LONG, refusal
@@ -105,6 +106,11 @@ async def test_a_stream_ends_with_its_result_alone(lying: Lying, last: Kind) -> 
             pass
 
 
+ACT = {
+    "name": "net.connect",
+    "arguments": {"host": "a.example.test", "port": 443},
+    "has_body": False,
+}
 HEARD: dict[str, list[tuple[dict[str, Any], tuple[bytes, ...]]]] = {
     "another stream": [({"output": "log"}, (b"x",))],
     "output without bytes": [({"output": "stdout"}, ())],
@@ -121,13 +127,22 @@ HEARD: dict[str, list[tuple[dict[str, Any], tuple[bytes, ...]]]] = {
     "too many calls at once": [
         ({"call": n, "name": "a", "args": ["wait"], "kwargs": {}}, ()) for n in range(3)
     ],
+    "another act": [({**ACT, "act": 1, "name": "files.commit"}, ())],
+    "an act without its facts": [({**ACT, "act": 1, "arguments": None}, ())],
+    "an act twice": [({**ACT, "act": 1}, ())] * 2,
+    "another reason": [({**ACT, "act": 1, "unplaced": ["why", "not"]}, ())],
+    "an end of no number": [({"ended": [], "outcome": {}}, ())],
+    "too many acts at once": [({**ACT, "act": n}, ()) for n in range(4)],
 }
 
 
 @pytest.mark.parametrize("told", HEARD.values(), ids=HEARD)
 async def test_what_a_run_cannot_say_ends_the_link(
-    lying: Lying, told: list[tuple[dict[str, Any], tuple[bytes, ...]]]
+    lying: Lying,
+    told: list[tuple[dict[str, Any], tuple[bytes, ...]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("toolcell.cluster.driver.acts.MAX_OPEN", 3)
     made: list[str] = []
 
     async def handler(name: str, args: list[Any], _: dict[str, Any]) -> dict[str, Any]:
@@ -148,6 +163,7 @@ async def test_what_a_run_cannot_say_ends_the_link(
         await sandbox.run(
             "1",
             calls=calls,
+            gate=Gate(),
             on_output=lambda *_: None,
             on_display=lambda *_: None,
             on_connection=lambda *_: None,

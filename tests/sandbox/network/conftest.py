@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.sandbox import Limits, Network, SandboxManager, Session
+from toolcell.sandbox import (
+    Limits,
+    Network,
+    Sandbox,
+    SandboxManager,
+    SandboxSession,
+)
 
 from ...conftest import BackendRow
 from ...support.cells.mirror import Mirror, mirroring
 from ...support.cells.web_server import Site, resolve_here, self_signed, serving
+from ...support.cluster.local import local_cluster
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +40,16 @@ def mirror(request: pytest.FixtureRequest, certificate: Path) -> Iterator[type[M
 
 
 @pytest.fixture(scope="module")
-async def manager(
-    backend: BackendRow, network: Network
-) -> AsyncIterator[SandboxManager]:
+async def manager(backend: BackendRow, network: Network) -> AsyncIterator[Sandbox]:
     """Cells of the `network` of the module."""
     config = backend.config(network=network, limits=Limits(wall_seconds=60))
-    async with SandboxManager(config, resolver=resolve_here) as manager:
+    make = local_cluster if backend.on_nodes else SandboxManager
+    async with make(config, resolver=resolve_here) as manager:
         yield manager
 
 
 @pytest.fixture
-async def cell(manager: SandboxManager, site: Site) -> AsyncIterator[Session]:
+async def cell(manager: Sandbox, site: Site) -> AsyncIterator[SandboxSession]:
     site.hits.clear()
     async with manager.session() as session:
         yield session

@@ -13,7 +13,7 @@ import anyio
 import h11
 import pytest
 
-from toolcell.sandbox import Limits, Network, Session
+from toolcell.sandbox import Limits, Network, SandboxSession
 from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
 from toolcell.sandbox.network import held_body, http_request
 from toolcell.sandbox.network.attempt import Attempt
@@ -88,7 +88,7 @@ def network(site: Site, certificate: Path) -> Network:
     )
 
 
-async def said(cell: Session, code: str, site: Site, gate: Gate) -> list[str]:
+async def said(cell: SandboxSession, code: str, site: Site, gate: Gate) -> list[str]:
     argv = ["python3", "-c", SEND + code, site.url, str(SIZE)]
     result = await (await cell.exec(argv, gate=gate)).wait()
     assert result.status == "ok", result.stderr
@@ -102,8 +102,9 @@ def holding() -> Gate:
     return gate
 
 
+@pytest.mark.on_nodes
 async def test_a_large_body_is_held_and_sent_as_it_came(
-    cell: Session, site: Site
+    cell: SandboxSession, site: Site
 ) -> None:
     gate = holding()
     code = """
@@ -124,7 +125,9 @@ print(post(body))
     assert len(site.hits) == 2
 
 
-async def test_a_body_without_a_length_is_counted(cell: Session, site: Site) -> None:
+async def test_a_body_without_a_length_is_counted(
+    cell: SandboxSession, site: Site
+) -> None:
     gate = Gate(lambda act: False)
     gate.holds = True
     code = "print(post(iter([b'abc', b'', b'def'])))"
@@ -141,8 +144,9 @@ async def test_a_body_without_a_length_is_counted(cell: Session, site: Site) -> 
     assert site.hits == []
 
 
+@pytest.mark.on_nodes
 async def test_a_body_that_does_not_fit_is_refused_with_the_reason(
-    cell: Session, site: Site, monkeypatch: pytest.MonkeyPatch
+    cell: SandboxSession, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_body, "MAX_BODY_BYTES", SIZE - 1)
     monkeypatch.setattr(held_body, "MAX_HELD_BYTES", SIZE // 2)
@@ -164,7 +168,10 @@ print(post(b""))
     assert len(site.hits) == 1
 
 
-async def test_a_body_that_breaks_off_is_not_sent(cell: Session, site: Site) -> None:
+@pytest.mark.on_nodes
+async def test_a_body_that_breaks_off_is_not_sent(
+    cell: SandboxSession, site: Site
+) -> None:
     gate = holding()
     code = """
 way = by_hand("")

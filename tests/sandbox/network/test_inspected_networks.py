@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from toolcell.core import ConfigError, InvalidInputError
-from toolcell.sandbox import Network, SandboxConfig, SandboxManager, Session
+from toolcell.sandbox import (
+    Network,
+    Sandbox,
+    SandboxConfig,
+    SandboxManager,
+    SandboxSession,
+)
 
 from ...conftest import BackendRow
 from ...support.cells.gates import Gate
@@ -61,7 +67,9 @@ def network(site: Site, certificate: Path) -> Network:
     )
 
 
-async def said(cell: Session, code: str, site: Site, gate: Gate | None) -> list[str]:
+async def said(
+    cell: SandboxSession, code: str, site: Site, gate: Gate | None
+) -> list[str]:
     """Return what a command prints that has the ways out at hand."""
     argv = ["python3", "-c", WAYS + code, str(site.port)]
     process = await cell.exec(argv, gate=gate)
@@ -70,9 +78,10 @@ async def said(cell: Session, code: str, site: Site, gate: Gate | None) -> list[
     return result.stdout.splitlines()
 
 
+@pytest.mark.on_nodes
 @pytest.mark.promise("boundary-5")
 async def test_each_request_inside_of_https_is_judged(
-    cell: Session, site: Site
+    cell: SandboxSession, site: Site
 ) -> None:
     gate = Gate(lambda act: act.arguments.get("path") != "/no")
     code = """
@@ -109,9 +118,10 @@ print(way.getresponse().status)
     ]
 
 
+@pytest.mark.on_nodes
 @pytest.mark.promise("boundary-5")
 async def test_runs_trust_the_certificate_and_other_hosts_stay_closed(
-    manager: SandboxManager, site: Site
+    manager: Sandbox, site: Site
 ) -> None:
     gate = Gate()
     code = f"""
@@ -129,9 +139,10 @@ found
     assert gate.asked == [("http.request", "/run"), ("net.connect", site.port)]
 
 
+@pytest.mark.on_nodes
 @pytest.mark.promise("boundary-2")
 async def test_what_servers_read_in_two_ways_is_refused_inside_of_https(
-    cell: Session, site: Site
+    cell: SandboxSession, site: Site
 ) -> None:
     code = r"""
 for text in (
@@ -183,8 +194,11 @@ def upgrade(path):
 """
 
 
+@pytest.mark.on_nodes
 @pytest.mark.promise("boundary-5")
-async def test_a_web_socket_is_judged_when_it_opens(cell: Session, site: Site) -> None:
+async def test_a_web_socket_is_judged_when_it_opens(
+    cell: SandboxSession, site: Site
+) -> None:
     gate = Gate(lambda act: act.arguments["path"] != "/no")
     code = """
 way, status = upgrade("/ws")
@@ -205,7 +219,7 @@ print(status, said[:4], upgrade("/no")[1])
 
 @pytest.mark.promise("boundary-5")
 async def test_a_client_of_web_sockets_speaks_through_the_proxy(
-    cell: Session, site: Site
+    cell: SandboxSession, site: Site
 ) -> None:
     await cell.write_file("websockets.zip", packed_websockets())
     gate = Gate()
@@ -246,7 +260,7 @@ except urllib.error.HTTPError as error:
 
 
 @pytest.mark.promise("boundary-5")
-async def test_what_cannot_be_read_is_refused(cell: Session, site: Site) -> None:
+async def test_what_cannot_be_read_is_refused(cell: SandboxSession, site: Site) -> None:
     code = """
 for options in ({"alpn": ["h2"]}, {"sni": "other.example.test"}):
     try:
@@ -264,7 +278,7 @@ except urllib.error.HTTPError as error:
 
 @pytest.mark.promise("boundary-2")
 async def test_odd_answers_are_passed_on_or_explained(
-    cell: Session, site: Site
+    cell: SandboxSession, site: Site
 ) -> None:
     code = """
 print(get("/wide"))
@@ -311,7 +325,7 @@ async def test_a_file_of_certificates_that_cannot_be_read_is_named_at_the_start(
 
 @pytest.mark.promise("boundary-5")
 async def test_only_a_whole_sandbox_is_inspected(
-    manager: SandboxManager, cell: Session
+    manager: SandboxManager, cell: SandboxSession
 ) -> None:
     network = Network(mode="guarded", inspect=("a.test:443",))
     with pytest.raises(InvalidInputError, match="whole sandbox"):

@@ -7,16 +7,21 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent, new_token
 from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.sandbox.spi import Resolver
 
 
 @asynccontextmanager
-async def local_cluster(config: SandboxConfig) -> AsyncIterator[ClusterSandbox]:
+async def local_cluster(
+    config: SandboxConfig, resolver: Resolver | None = None
+) -> AsyncIterator[ClusterSandbox]:
     """Yield a driver of two agents, each with a manager of its own."""
     token = new_token()
     async with AsyncExitStack() as stack:
         records = []
         for name in ("first", "second"):
-            manager = await stack.enter_async_context(SandboxManager(config))
+            manager = await stack.enter_async_context(
+                SandboxManager(config, resolver=resolver)
+            )
             agent = NodeAgent(manager, token=token, name=name, check_seconds=3600.0)
             records.append((await stack.enter_async_context(agent)).record)
         nodes = FixedNodes(records)

@@ -22,7 +22,7 @@ from toolcell.guard import (
     AuditLog,
     Reject,
 )
-from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager
+from toolcell.sandbox import Limits, Network, Sandbox, SandboxConfig, SandboxManager
 from toolcell.sandbox.network import held_body
 from toolcell.tools import (
     CodeExecutor,
@@ -34,6 +34,7 @@ from toolcell.tools import (
 from toolcell.tools.builtin import code_tools
 
 from ...support.cells.web_server import NAME, Site, resolve_here, serving
+from ...support.cluster.local import local_cluster
 
 pytestmark = pytest.mark.anyio
 
@@ -55,14 +56,14 @@ def site() -> Iterator[Site]:
         yield plain
 
 
-@pytest.fixture(scope="module")
-async def manager(site: Site) -> AsyncIterator[SandboxManager]:
+@pytest.fixture(scope="module", params=[SandboxManager, local_cluster])
+async def manager(request: pytest.FixtureRequest, site: Site) -> AsyncIterator[Sandbox]:
     config = SandboxConfig(
         backend="subprocess",
         network=Network.guarded(site.rules),
         limits=Limits(wall_seconds=60),
     )
-    async with SandboxManager(config, resolver=resolve_here) as manager:
+    async with request.param(config, resolver=resolve_here) as manager:
         yield manager
 
 
@@ -107,7 +108,7 @@ class World:
 
 
 def world(
-    manager: SandboxManager,
+    manager: Sandbox,
     site: Site,
     approvals: Approvals | None = None,
     **rules: Any,
@@ -135,7 +136,7 @@ READS = {
 
 @pytest.mark.promise("boundary-4")
 async def test_rules_judge_the_requests_of_every_program(
-    manager: SandboxManager, site: Site
+    manager: Sandbox, site: Site
 ) -> None:
     seen = world(manager, site, allow=[*RUNS, READS])
 
@@ -169,7 +170,7 @@ async def test_rules_judge_the_requests_of_every_program(
 
 
 @pytest.mark.promise("boundary-4")
-async def test_rates_count_requests(manager: SandboxManager, site: Site) -> None:
+async def test_rates_count_requests(manager: Sandbox, site: Site) -> None:
     limit = {"limit": "2/hour", "tools": ["http.request"]}
     seen = world(manager, site, allow=[*RUNS, "http.*"], rate_limits=[limit])
 
@@ -179,9 +180,7 @@ async def test_rates_count_requests(manager: SandboxManager, site: Site) -> None
 
 
 @pytest.mark.promise("boundary-4")
-async def test_a_person_decides_about_a_request(
-    manager: SandboxManager, site: Site
-) -> None:
+async def test_a_person_decides_about_a_request(manager: Sandbox, site: Site) -> None:
     shown: list[dict[str, Any]] = []
 
     async def person(request: ApprovalRequest) -> Approve | Reject:
@@ -207,7 +206,7 @@ async def test_a_person_decides_about_a_request(
 
 @pytest.mark.promise("boundary-9")
 async def test_a_person_sees_the_body_that_is_sent(
-    manager: SandboxManager, site: Site
+    manager: Sandbox, site: Site
 ) -> None:
     shown: list[ApprovalRequest] = []
 
@@ -234,7 +233,7 @@ urllib.request.urlopen(urllib.request.Request(base + "/pay", body)).read().decod
 
 @pytest.mark.promise("boundary-9")
 async def test_a_secret_is_redacted_in_bodies_that_are_no_text_too(
-    manager: SandboxManager, site: Site, tmp_path: Path
+    manager: Sandbox, site: Site, tmp_path: Path
 ) -> None:
     async def person(request: ApprovalRequest) -> Approve:
         return Approve(approver="p")
@@ -260,7 +259,7 @@ async def test_a_secret_is_redacted_in_bodies_that_are_no_text_too(
 
 @pytest.mark.promise("boundary-9")
 async def test_an_approval_is_for_one_body_and_for_no_other(
-    manager: SandboxManager, site: Site
+    manager: Sandbox, site: Site
 ) -> None:
     approvals = Approvals(answered_elsewhere=True, wait_seconds=0.3)
     seen = world(manager, site, approvals, allow=RUNS, ask=["http.request"])
@@ -278,7 +277,7 @@ async def test_an_approval_is_for_one_body_and_for_no_other(
 
 @pytest.mark.promise("boundary-9")
 async def test_no_one_is_asked_about_a_body_that_does_not_fit(
-    manager: SandboxManager, site: Site, monkeypatch: pytest.MonkeyPatch
+    manager: Sandbox, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_body, "MAX_BODY_BYTES", 1_000)
     approvals = Approvals(answered_elsewhere=True)
@@ -294,9 +293,7 @@ async def test_no_one_is_asked_about_a_body_that_does_not_fit(
 
 
 @pytest.mark.promise("boundary-4")
-async def test_an_edited_request_is_not_sent(
-    manager: SandboxManager, site: Site
-) -> None:
+async def test_an_edited_request_is_not_sent(manager: Sandbox, site: Site) -> None:
     async def person(request: ApprovalRequest) -> Approve:
         arguments = {**request.call.arguments, "path": "/other"}
         return Approve(approver="p", arguments=arguments)
@@ -318,7 +315,7 @@ async def test_an_edited_request_is_not_sent(
 
 @pytest.mark.promise("boundary-4")
 async def test_a_request_ends_with_the_call_of_its_program(
-    manager: SandboxManager, site: Site
+    manager: Sandbox, site: Site
 ) -> None:
     seen = world(manager, site, allow=[*RUNS, "http.request"])
 
