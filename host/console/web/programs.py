@@ -42,6 +42,7 @@ _OURS = tuple(f"{_ROOT / room}/" for room in ("core", "guard", "host", "tools"))
 _BASIC = re.compile(r"[39][0-7]")
 _FRAME = re.compile(r'^  File "(.+)", line \d+(?:, in .+)?$', re.M)
 _OWN = re.compile(r'^  File "((?:[^"\n]*/)?main(?:-\d+)?\.py)", line (\d{1,9})\b', re.M)
+_OUR_ERROR = re.compile(r"^toolcell\.[\w.]+: ")
 _NAMED = re.compile(r"^(?!Traceback )\S.*", re.M)
 
 
@@ -162,6 +163,7 @@ def failure(traceback: str) -> Failure:
     # Functions of earlier runs of a session are in other files; ours is the outermost.
     own = [int(line) for file, line in found if file == found[0][0]]
     message = traceback[_message_at(traceback) :].split("\n", 1)[0]
+    message = _OUR_ERROR.sub("", message)
     return Failure(message, own[-1] if own else None)
 
 

@@ -176,6 +176,7 @@ THEIRS = '  File "/srv/app/pay.py", line 3, in pay\n    raise ValueError("no")\n
             f"{THEIRS}ValueError: x\nAll tests passed\n",
             Failure("ValueError: x", None),
         ),
+        ("toolcell.core.errors.GuardDeniedError: no", Failure("no", None)),
         ("", Failure("", None)),
     ],
 )
