@@ -64,7 +64,7 @@ class UsageHour(NamedTuple):
     calls: int = 0
     denied: int = 0
     failed: int = 0
-    """Attempts that ended with an error, at a deadline, or were cancelled."""
+    """Attempts that, or whose programs, ended otherwise than `ok` and `denied`."""
 
     wall_ms: int = 0
     cpu_ms: int = 0
@@ -83,7 +83,7 @@ def usage_of(record: ToolExecutionRecord) -> UsageHour:
         agent_id=record.agent_id or "",
         calls=1,
         denied=int(record.status == "denied"),
-        failed=int(record.status in ("error", "timeout", "cancelled")),
+        failed=int(record.outcome not in ("ok", "denied")),
         wall_ms=_whole(used, "wall_ms"),
         cpu_ms=_whole(used, "cpu_ms"),
         bytes=_whole(used, "bytes"),
