@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -120,6 +121,19 @@ async def test_what_the_nodes_say(nodes: Nodes) -> None:
         assert [each["name"] for each in found] == ["one", "two"]
         assert {(each["state"], each["problem"]) for each in found} == {("ready", "")}
         assert {each["slots"] for each in found} == {9}
+
+
+async def test_a_cluster_without_nodes_says_how_to_get_one(nodes: Nodes) -> None:
+    for command, code in (("status", 0), ("doctor", 4)):
+        done = await to_thread.run_sync(
+            partial(
+                toolcell,
+                *("cluster", command, "--config", str(nodes.config)),
+                env={**nodes.environ, "TOOLCELL__CLUSTER__NAME": "empty"},
+            )
+        )
+        assert (done.returncode, done.stdout) == (code, b"")
+        assert b"`toolcell cluster up` makes a machine one" in done.stderr
 
 
 @pytest.mark.promise("C3")

@@ -319,6 +319,9 @@ def _show(found: tuple[NodeStatus, ...], waiting: int, *, as_json: bool) -> None
         return
     columns = ("node", "address", "state", "busy", "slots", "drivers", "problem")
     print_table(columns, [_row(node) for node in found])
+    if not found:
+        text = "there is no node: `toolcell cluster up` makes a machine one"
+        print_notice(text, as_json=as_json)
     if waiting:
         print(f"runs that wait for a place: {waiting}")
 
