@@ -72,6 +72,14 @@ document.addEventListener("toggle", ({ target }) => {
   if (target.open && target.matches("details.call")) guardAll(target);
 }, true);
 
+// Where the card that was open is above, the one that opens moves up with its head.
+document.addEventListener("click", ({ target }) => {
+  const card = target.closest("details.call > summary")?.parentElement;
+  if (card) requestAnimationFrame(() => {
+    if (card.getBoundingClientRect().top < 0) card.scrollIntoView();
+  });
+});
+
 // Times that count down.
 function span(seconds) {
   const parts = [];

@@ -209,12 +209,22 @@ def test_records_are_found_page_by_page(service: Service, viewer: Client) -> Non
     last = records(service)[0].number
     second = viewer.page(f"/runs?agent=stranger&before={last - 49}")
 
-    # The filter has the name once more.
-    assert first.count("stranger") == second.count("stranger") == 51
+    # The filter and its summary have the name once more.
+    assert first.count("stranger") == second.count("stranger") == 52
     assert "Older" in first
     assert "No record fits" in viewer.page("/runs?tool=nothing")
     for path in ("/runs/0", "/runs/x", "/runs/99999999", "/runs?before=-1"):
         viewer.page(path, 404)
+
+
+def test_a_refusal_is_told_without_frames(service: Service, viewer: Client) -> None:
+    service.call("pay", to="thief").result(60)
+    [refused] = service.host.executor.records.page(status="denied", limit=1)
+    page = viewer.page(f"/runs/{refused.number}")
+
+    assert "GuardDeniedError" not in page.split("Arguments")[0]
+    assert "What the tool said" not in page
+    assert page.index("The whole traceback") < page.index("Traceback")
 
 
 def test_sessions_are_interrupted_and_closed(

@@ -83,6 +83,23 @@ def test_the_second_of_five_takes_two_taps(
     assert not five[0][1].done()
 
 
+def test_a_card_that_opens_shows_its_head(service: Service, anna: Browser) -> None:
+    lines = "a line\n" * 15
+    _, second = [service.asked(to="shop", sum=sum_, note=lines) for sum_ in (1, 2)]
+    with on_screen(anna, PHONE):
+        anna.open(service.url)
+        anna.click(f"#line-{second[0].id}")
+        [top] = anna.until(
+            lambda: [at for at in tops(anna, f"#call-{second[0].id}") if at > -1]
+        )
+
+        assert top < anna.script("return innerHeight / 2")
+        anna.click(f"#approve-{second[0].id}")
+        anna.reads("anna approved this call")
+        anna.click("#next")
+        anna.until(lambda: anna.find("h1").text == "Inbox")
+
+
 def test_the_answers_come_before_what_they_are_about(
     service: Service, anna: Browser, five: Asked
 ) -> None:

@@ -48,6 +48,13 @@ def add(service: Service, number: int, at: datetime, **changes: object) -> None:
     service.host.executor.records.add(ToolExecutionRecord(**{**fields, **changes}))  # type: ignore[arg-type]
 
 
+def test_agents_count_programs_that_failed(viewer: Client) -> None:
+    row = viewer.page("/agents").split("HYPERLINK")[1].split("coder")[0]
+
+    # What runs, calls, refused, failed, money.
+    assert "0 1 0 1 0 USD" in row
+
+
 def test_what_failed_is_found(viewer: Client) -> None:
     failed = viewer.page("/runs?status=failed")
     assert failed.count("30.1 s") == 4
