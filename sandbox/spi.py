@@ -36,6 +36,7 @@ if typing.TYPE_CHECKING:
     from .packages.distributions import OnStep
     from .packages.layer_store import PackageLayer, list_packages, prune_packages
     from .processes.interface import FileChange, SandboxProcess, SandboxWatch
+    from .processes.process import MEMORY_KILL
     from .processes.usage import CellUsage
     from .processes.watches import FileWatch
     from .programs.function_program import CallProgram, call_program, returned
@@ -79,6 +80,7 @@ __all__ = [
     "Isolation",
     "IsolationLevel",
     "Language",
+    "MEMORY_KILL",
     "NETWORK_ACTS",
     "NetworkAct",
     "NpmRequirement",
@@ -150,6 +152,7 @@ __getattr__ = _lazy_face(
         ".packages.distributions": "OnStep",
         ".packages.layer_store": "PackageLayer list_packages prune_packages",
         ".processes.interface": "FileChange SandboxProcess SandboxWatch",
+        ".processes.process": "MEMORY_KILL",
         ".processes.usage": "CellUsage",
         ".processes.watches": "FileWatch",
         ".programs.function_program": "CallProgram call_program returned",

@@ -32,6 +32,9 @@ from .output import KeptOutput, OutputFeed
 MAX_TERMINAL_SIDE = 1000
 """Rows, and columns, of a terminal. When it is exceeded the call is refused."""
 
+MEMORY_KILL = "meanwhile a process of the cell was ended for its memory"
+"""The warning of a command that was not ended itself, as its child may have been."""
+
 
 class Process:
     """One command, from `Session.exec` to its end.
@@ -257,8 +260,10 @@ class Process:
     def _build_result(self, header: dict[str, Any]) -> ExecutionResult:
         code, number = exit_of(whole(header["wait_status"], MAX_WAIT_STATUS))
         out, err = self._kept["stdout"], self._kept["stderr"]
+        status = status_of_end(header["reason"], code, number)
+        killed = whole(header["oom_kills"]) and status != "out_of_memory"
         return ExecutionResult(
-            status=status_of_end(header["reason"], code, number),
+            status=status,
             stdout_bytes=out.raw(),
             stderr_bytes=err.raw(),
             stdout=out.text(),
@@ -266,6 +271,7 @@ class Process:
             truncated=Truncated(stdout=out.dropped, stderr=err.dropped),
             exit_code=code,
             signal=signal_name(number),
+            warnings=(MEMORY_KILL,) if killed else (),
             usage=Usage(
                 wall_ms=milliseconds(header["wall_ms"]),
                 cpu_ms=milliseconds(header["cpu_ms"]),

@@ -10,6 +10,7 @@ import anyio
 
 from toolcell.core import CellLostError, InvalidInputError, SandboxError
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, SandboxSession
+from toolcell.sandbox.spi import MEMORY_KILL
 
 from .command import MCPCommand
 from .last_words import LastWords
@@ -120,9 +121,12 @@ async def _end(process: SandboxProcess, words: LastWords) -> None:
     with anyio.move_on_after(EXIT_SECONDS):
         await process.ended()
         result = await process.wait()
-        words.status = result.status
         code = result.exit_code
         words.end = result.status if code is None else f"exit code {code}"
+        words.lacked_memory = result.limit_reached == "memory"
+        if MEMORY_KILL in result.warnings:
+            words.lacked_memory = True
+            words.end += f"; {MEMORY_KILL}"
         return
     await process.kill()
     with anyio.move_on_after(EXIT_SECONDS):

@@ -118,8 +118,8 @@ class LastWords:
         self.end = ""
         """The way that it ended, such as `exit code 1`; empty: it was made to."""
 
-        self.status = ""
-        """Its status where it ended in a cell, such as `out_of_memory`."""
+        self.lacked_memory = False
+        """True if it, or a process that it started, was ended for its memory."""
 
         self.refusal = ""
         """The reason for which it did not start in a cell, such as `missing`, or a
@@ -193,7 +193,7 @@ class LastWords:
         """The likely cause of its end and what to do; empty: nobody knows."""
         if not self._in_cell:
             return ""
-        if self.status == "out_of_memory":
+        if self.lacked_memory:
             return "raise `limits.memory_mib` of its cell"
         if key := _FETCHERS.get(self._command.rpartition("/")[2]):
             return (

@@ -58,7 +58,8 @@ class Process:
         self.credit = WINDOW_BYTES
         self.status: int | None = None
         self.reason: str | None = None
-        self.oom_before = 0
+        # Kills for memory in the cell: before it began, and from then to its end.
+        self.oom_before = self.oom_kills = 0
         self._usage: resource.struct_rusage | None = None
         self._started = self._ended = time.monotonic()
         self.deadline = None if timeout is None else self._started + timeout
@@ -175,6 +176,7 @@ class Process:
             "wall_ms": (self._ended - self._started) * 1000,
             "cpu_ms": (usage.ru_utime + usage.ru_stime) * 1000,
             "peak_memory_bytes": self.peak_bytes,
+            "oom_kills": self.oom_kills,
         }
 
 

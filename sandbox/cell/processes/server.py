@@ -300,6 +300,7 @@ class ProcessServer:
             self._watch(process, fd, 0)
         self._abandon(process)
         self._networks.close(process.number)
+        process.oom_kills = self._oom_kills() - process.oom_before
         if process.reason is None and self._took_too_much(process):
             process.reason = "out_of_memory"
         self._send(process.report())
@@ -311,7 +312,7 @@ class ProcessServer:
         Where no cgroup holds that it may pass the limit and die between two looks.
         """
         assert process.status is not None
-        if process.status == signal.SIGKILL and self._oom_kills() > process.oom_before:
+        if process.status == signal.SIGKILL and process.oom_kills:
             return True
         watch = self._settings["memory_watch"]
         limit = watch["bytes"] if watch is not None else 0

@@ -70,7 +70,7 @@ KEPT = FINISHED.replace('_status":0', '_status":null,"state":"kept"')
 LEFT_FILES = FINISHED.replace("}", ',"artifacts":true}')
 ENDED = (
     '{"type":"exec_ended","id":1,"reason":null,"wait_status":0,"wall_ms":1.0,'
-    '"cpu_ms":1.0,"peak_memory_bytes":1}'
+    '"cpu_ms":1.0,"peak_memory_bytes":1,"oom_kills":0}'
 )
 USAGE = '{"type":"usage_told","id":1,"cpu_ms":1.0,"memory_bytes":1,"disk_bytes":1}'
 REPORT = '{"outcome":"ok","value":{"type":"thing"},"exit_code":0}\n'

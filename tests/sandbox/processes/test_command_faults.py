@@ -317,7 +317,7 @@ async def test_a_command_of_which_the_cell_says_nothing_is_lost(
         '"exec_lost"',
         '"exec_started", "id": 1, "pid": "many"',
         '"exec_ended", "id": 1, "wait_status": 0, "reason": None,'
-        ' "cpu_ms": 0, "peak_memory_bytes": 0, "wall_ms": 10**400',
+        ' "cpu_ms": 0, "peak_memory_bytes": 0, "oom_kills": 0, "wall_ms": 10**400',
     ],
 )
 async def test_a_cell_that_speaks_nonsense_harms_no_other(
