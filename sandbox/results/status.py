@@ -55,7 +55,9 @@ STATUSES: dict[Status, StatusRules] = {
         exit_code=137, ends_run=True, ends_command=True, limit="memory"
     ),
     "output_limit": StatusRules(exit_code=137, ends_run=True, limit="room for output"),
-    "disk_limit": StatusRules(exit_code=1, ends_run=True, limit="disk space"),
+    "disk_limit": StatusRules(
+        exit_code=1, ends_run=True, ends_command=True, limit="disk space"
+    ),
     "crashed": StatusRules(),
     "killed": StatusRules(exit_code=137, ends_run=True),
     "cancelled": StatusRules(exit_code=130, ends_run=True, ends_command=True),

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import ToolResult
+from toolcell.core import ToolExecutionError, ToolResult
 from toolcell.sandbox import Limits
-from toolcell.tools import MCPToolset
+from toolcell.tools import MCPCommand, MCPToolset
 
-from ..conftest import SUBPROCESS, BackendRow
+from ..conftest import CONFINED, SUBPROCESS, BackendRow
 from ..support.mcp.servers import be_patient, in_cell, processes_of
+from ..support.process_tree import resident_bytes
 from ..support.sample_tools import call, executor
 
 pytestmark = pytest.mark.anyio
@@ -110,6 +111,45 @@ async def test_processes_and_words_of_a_server_end_at_its_limits(
         forked = await ask(toolset, "fork")
         assert forked.ok and 1 < int(forked.to_text()) < 100
         assert await value(toolset, "1 + 1") == 2
+
+
+FILL = "sum(open(f'{n}', 'wb').write(bytes(2**20)) for n in range(2**12))"
+
+
+@pytest.mark.promise("door-2")
+async def test_files_of_a_server_end_at_its_limit(backend: BackendRow) -> None:
+    async with opened(backend) as toolset:
+        filled = await ask(toolset, "ask", expression=FILL)
+        assert await value(toolset, "1 + 1") == 2
+
+    if backend is CONFINED:
+        assert filled.error is not None
+        assert filled.error.details == {"outcome": "unknown"}
+    else:
+        assert filled.to_text() == '"OSError"'
+
+
+@pytest.mark.promise("door-3")
+async def test_a_server_that_ends_for_its_files_says_so(backend: BackendRow) -> None:
+    server = MCPCommand(command="python3", args=("-c", FILL), cell=backend.config())
+    with pytest.raises(ToolExecutionError, match=r"`limits\.disk_mib`"):
+        async with MCPToolset("test", server, pins=None, startup_seconds=PATIENT):
+            pass
+
+
+@pytest.mark.full
+@pytest.mark.promise("door-2")
+async def test_a_gibibyte_of_words_takes_no_memory_of_the_host(
+    backend: BackendRow,
+) -> None:
+    async with opened(backend, timeout_seconds=600.0) as toolset:
+        assert await value(toolset, "1 + 1") == 2
+        before = resident_bytes(os.getpid())
+        said = await ask(toolset, "stderr", mib=1024)
+        after = resident_bytes(os.getpid())
+
+    assert said.ok
+    assert after - before < 64 << 20
 
 
 @pytest.mark.promise("door-2")

@@ -123,9 +123,9 @@ async def _end(process: SandboxProcess, words: LastWords) -> None:
         result = await process.wait()
         code = result.exit_code
         words.end = result.status if code is None else f"exit code {code}"
-        words.lacked_memory = result.limit_reached == "memory"
+        words.limit = result.limit_reached
         if MEMORY_KILL in result.warnings:
-            words.lacked_memory = True
+            words.limit = "memory"
             words.end += f"; {MEMORY_KILL}"
         return
     await process.kill()

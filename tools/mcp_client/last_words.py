@@ -89,6 +89,7 @@ _CAUSES = (
     ),
 )
 
+_LIMITS = {"memory": "limits.memory_mib", "disk space": "limits.disk_mib"}
 _REFUSALS = {
     "missing": "its cell has no such program, or not the interpreter that its first"
     " line names: name its package in `packages` or `npm` of its cell, show its"
@@ -118,8 +119,9 @@ class LastWords:
         self.end = ""
         """The way that it ended, such as `exit code 1`; empty: it was made to."""
 
-        self.lacked_memory = False
-        """True if it, or a process that it started, was ended for its memory."""
+        self.limit = ""
+        """The resource for which it, or a process that it started, was ended in its
+        cell; empty: for none."""
 
         self.refusal = ""
         """The reason for which it did not start in a cell, such as `missing`, or a
@@ -193,8 +195,8 @@ class LastWords:
         """The likely cause of its end and what to do; empty: nobody knows."""
         if not self._in_cell:
             return ""
-        if self.lacked_memory:
-            return "raise `limits.memory_mib` of its cell"
+        if self.limit in _LIMITS:
+            return f"raise `{_LIMITS[self.limit]}` of its cell"
         if key := _FETCHERS.get(self._command.rpartition("/")[2]):
             return (
                 f"{self._command} fetches a program when it starts: name it in"

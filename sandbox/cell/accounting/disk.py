@@ -63,10 +63,9 @@ class DiskWatch:
         self._told, self._pace_of_told = 0, Pace(least_seconds=0.0)
 
     def begin(self) -> None:
-        """Begin a run. What filled a folder before it may stay, and cannot grow."""
-        self._allowed = (
-            max(self._used(), self._limit) if self._was_full else self._limit
-        )
+        """Begin anew. What filled a folder before may stay, and cannot grow."""
+        filled = self._was_full or self._allowed > self._limit
+        self._allowed = max(self._used(), self._limit) if filled else self._limit
         self._was_full = False
 
     def due_in(self) -> float:

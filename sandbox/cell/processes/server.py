@@ -12,6 +12,7 @@ both pass beside runs as commands do.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -21,7 +22,7 @@ import time
 import traceback
 
 from ..accounting.memory_watch import gave_up
-from ..kernel import linux
+from ..kernel import linux, process_tree
 from ..kernel.cgroup_files import oom_kills_in
 from ..kernel.descriptors import keep_only
 from ..relays.command_calls import CommandCalls, close_all
@@ -171,6 +172,8 @@ class ProcessServer:
             self._watches.handle_frame(frame.header)
         elif kind == "exec_resumed":
             self._extend_deadlines(frame.header["seconds"])
+        elif kind == "exec_full":
+            self._end_all("disk_limit")
         elif kind == "exec_start":
             self._start(frame.header, frame.payload)
         elif frame.header["id"] in self._processes:
@@ -355,6 +358,14 @@ class ProcessServer:
                 process.end(status, usage)
                 self._calls.close(process.number)
                 self._settle(process)
+
+    def _end_all(self, reason: str) -> None:
+        """End all commands, and what they left behind."""
+        for process in self._processes.values():
+            process.kill(reason)
+        for pid in process_tree.descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _extend_deadlines(self, seconds: float) -> None:
         for process in self._processes.values():

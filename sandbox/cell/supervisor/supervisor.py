@@ -218,7 +218,7 @@ class Supervisor:
         """Wait for a frame of the host; meanwhile pass on what commands say.
 
         What commands and interpreters of the session take of memory is limited here,
-        where no cgroup does.
+        where no cgroup does, and what commands write, where no file system does.
         """
         while self._processes.pid or self._watches_memory:
             frame = self._channel.take()
@@ -227,16 +227,25 @@ class Supervisor:
             poller = select.poll()
             poller.register(self._channel.read_fd, select.POLLIN)
             self._processes.watch(poller)
-            wait = None
-            if self._watches_memory:
-                self._accounting.keep_memory()
-                wait = self._accounting.memory_check_in() * 1000
-            for fd, _ in poller.poll(wait):
+            for fd, _ in poller.poll(self._keep_limits()):
                 if self._processes.owns(fd):
                     self._processes.pump(poller)
                 else:
                     self._channel.read_more()
         return self._channel.receive()
+
+    def _keep_limits(self) -> float | None:
+        """End what takes too much; return the milliseconds to the next look, if any."""
+        due = []
+        if self._watches_memory:
+            self._accounting.keep_memory()
+            due.append(self._accounting.memory_check_in() * 1000)
+        if self._disk is not None and self._processes.pid and not self._pause.seconds:
+            if self._disk.exceeded():
+                self._exec(Frame({"type": "exec_full"}, b"", b""))
+                self._disk.begin()
+            due.append(self._disk.due_in() * 1000)
+        return min(due, default=None)
 
     @property
     def _watches_memory(self) -> bool:

@@ -74,7 +74,7 @@ MISSING = "Error: Cannot find module lodash"
         (["bash", "-c", "kill -9 $$"], ["killed"]),
         (["python3", "-c", "b'x' * 2**28"], ["out_of_memory", "`limits.memory_mib`"]),
         (
-            ["bash", "-c", 'python3 -c "b\'x\' * 2**28" 2>/dev/null || exit 1'],
+            ["bash", "-c", "python3 -c \"b'x' * 2**28\" 2>/dev/null || exit 1"],
             ["exit code 1; meanwhile a process", "`limits.memory_mib`"],
         ),
         (["bash", "-c", "printf '\\33[2J' >&2; exit 1"], ["\\u{1b}[2J"]),
