@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -28,7 +29,9 @@ from rows.mcp import bare_stdio
 from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.sandbox.cell.program import tools_command
 from toolcell.sandbox.spi import Language
-from toolcell.tools import CodeExecutor, Tool, ToolRegistry, tool
+from toolcell.tools import CodeExecutor, Tool, ToolRegistry, to_anthropic, tool
+from toolcell.tools.builtin import code_mode_tools
+from toolcell.tools.code.catalogue import ToolCatalogue
 from toolcell.tools.code.tool_index import ToolIndex
 
 _WORK = f"{CALLS} bridge round trips"
@@ -138,6 +141,31 @@ async def search(options: Options) -> list[Row]:
     return [Row(work=work, ours=ours, compare="absolute", gate=5.0)]
 
 
+async def code_mode(options: Options) -> list[Row]:
+    """The length of what a model reads of 1,000 tools, by code mode and as a list."""
+    tools = _many_tools()
+    sandbox = SandboxManager()
+    code = CodeExecutor(sandbox, ToolRegistry(tools), guard=None)
+    catalogue = ToolCatalogue(code)
+    answers = [
+        catalogue.search(None, " ".join(tool.name.split("_")[:2]), 10)
+        for tool in tools[::40]
+    ]
+    if not all(answer.count("def ") == 10 for answer in answers):
+        raise WrongResult("a search found fewer than ten tools")
+    three = _listed(code_mode_tools(sandbox, executor=code))
+    read = [float(three + len(answer)) for answer in answers]
+    ours = Sample(name="three tools and an answer of ten", unit="chars", values=read)
+    listed = [float(_listed(tools))] * len(answers)
+    base = Sample(name="the whole list", unit="chars", values=listed)
+    return against("1,000 tools for a model", [ours, base], [0.05], "share")
+
+
+def _listed(tools: Sequence[Tool]) -> int:
+    """Return the characters of tools in a request to a model."""
+    return len(json.dumps([to_anthropic(each) for each in tools]))
+
+
 def _many_tools() -> list[Tool]:
     async def act(customer: str, limit: int) -> None: ...
 
@@ -214,4 +242,5 @@ BRIDGE_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
     "bridge-bash": bridge_bash,
     "peer-bridge-mcp": peer_mcp,
     "search": search,
+    "code-mode": code_mode,
 }
