@@ -180,6 +180,12 @@ def test_limits_that_are_left_out_are_those_of_servers() -> None:
 
 
 @pytest.mark.promise("door-1")
+def test_no_cell_of_a_server_is_used_again_or_made_ahead() -> None:
+    made = server_config(config(programs_per_cell=100, pool=2))
+    assert (made.programs_per_cell, made.pool) == (1, 0)
+
+
+@pytest.mark.promise("door-1")
 async def test_a_host_runs_servers_in_cells_unless_it_is_told_not_to(
     tmp_path: Path,
 ) -> None:
