@@ -193,7 +193,6 @@ OTHERS: list[tuple[list[str], list[str], dict[str, Any], dict[str, str], str]] =
 ]
 
 
-@ON_SUBPROCESS
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("packages", "argv", "wanted", "env", "told"),
