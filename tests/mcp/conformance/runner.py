@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +73,28 @@ class Count:
             self.problems.append(name)
 
 
+def table_of_server(*, in_cell: bool) -> str:
+    """Return the table of the MCP server whose offers the host passes on."""
+    if not in_cell:
+        command, args, more = sys.executable, [str(SERVER)], 'where = "host"'
+    else:
+        command, args = "python3", ["-c", SERVER.read_text()]
+        more = f'cell = {{ packages = ["mcp=={version("mcp")}"] }}'
+    return (
+        f"[tools.mcp.scenarios]\ncommand = {json.dumps(command)}\n"
+        f"args = {json.dumps(args)}\nstartup_seconds = 120\n{more}\n"
+    )
+
+
 @contextmanager
-def configured() -> Iterator[Path]:
+def configured(*, in_cell: bool) -> Iterator[Path]:
     """Yield the configuration of a host whose MCP server's offers are approved."""
     with tempfile.TemporaryDirectory() as name:
         for each in HOST:
             shutil.copy(each, name)
         config = Path(name, "toolcell.toml")
         with config.open("a") as file:
-            command = f"{sys.executable!r}\nargs = [{str(SERVER)!r}]\nwhere = 'host'"
-            file.write(f"\n[tools.mcp.scenarios]\ncommand = {command}\n")
+            file.write("\n" + table_of_server(in_cell=in_cell))
         pin = [TOOLCELL, "tools", "pin", "--yes", "--config", str(config)]
         subprocess.run(pin, stdout=subprocess.DEVNULL, check=True)
         yield config
@@ -174,17 +187,21 @@ def look(programs: Programs, count: Count, **where: str) -> None:
         count.check(f"{name} {tool}: {code} {found}", holds=holds)
 
 
-def main() -> int:
+def main(*options: str) -> int:
+    in_cell = "--in-cell" in options
     try:
         modules = node_folder()
     except NotInstalledError as error:
         print(error)
         return EXIT_NOT_INSTALLED
-    with configured() as config:
+    with configured(in_cell=in_cell) as config:
         programs = Programs(config, modules)
         count = Count()
         judge_server(programs, count, config)
-    judge_client(programs, count)
+        if not in_cell:
+            inspect_server(programs, count, config)
+    if not in_cell:
+        judge_client(programs, count)
     for problem in count.problems:
         print("unexpected:", problem)
     print(
@@ -195,10 +212,15 @@ def main() -> int:
 
 
 def judge_server(programs: Programs, count: Count, config: Path) -> None:
-    """Run the scenarios for servers, and look with the inspector."""
+    """Run the scenarios for servers."""
     with served(config) as url:
         all_of_them = ("--suite", "all", "--url", url)
         count.scenarios("server", programs.scenarios("server", *all_of_them))
+
+
+def inspect_server(programs: Programs, count: Count, config: Path) -> None:
+    """Look at the host with the inspector."""
+    with served(config) as url:
         look(programs, count, url=url)
         modern = ("--protocol-era", "modern", "--method", "tools/list")
         code, told = programs.inspect(*modern, url=url)
@@ -222,4 +244,4 @@ def judge_client(programs: Programs, count: Count) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(*sys.argv[1:]))
