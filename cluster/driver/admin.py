@@ -14,7 +14,7 @@ from ..directory.connect import connect
 from ..directory.records import Directory, NodeRecord
 from ..wire.handshake import HandshakeRefusedError, checked_token
 from ..wire.protocol import LOST_SECONDS, PROTOCOL
-from ..wire.tasks import tasks_beside
+from ..wire.tasks import background_tasks
 from .requests import listed
 from .runs import ask
 
@@ -210,7 +210,7 @@ class ClusterAdmin:
     ) -> dict[str, Any]:
         with anyio.fail_after(seconds):
             link = await connect(record, self._key, LOST_SECONDS)
-            async with tasks_beside() as tasks:
+            async with background_tasks() as tasks:
                 tasks.start_soon(link.run)
                 return (await ask(link, fields)).fields
 

@@ -18,7 +18,7 @@ from ..wire.codec import read_error, read_event, read_result
 from ..wire.link import Exchange, Kind, Link
 from ..wire.message import Message
 from ..wire.protocol import FOLLOWED
-from ..wire.tasks import tasks_beside
+from ..wire.tasks import background_tasks
 from . import metrics
 from .acts import ACT_FIELDS, Acts
 from .places import Place
@@ -169,7 +169,7 @@ class Caller:
         if request.calls is None and request.gate is None:
             yield
             return
-        async with tasks_beside() as self._tasks:
+        async with background_tasks() as self._tasks:
             yield
 
     async def last_message(self, early: Sequence[Message] = ()) -> Message:

@@ -30,7 +30,7 @@ from ..wire.codec import (
 from ..wire.link import Exchange, Kind
 from ..wire.message import Message
 from ..wire.protocol import FOLLOWED, OPTIONS
-from ..wire.tasks import tasks_beside
+from ..wire.tasks import background_tasks
 from . import metrics
 from .calls import CallerFailedError, RunDriver
 from .sessions import Sessions
@@ -218,7 +218,7 @@ class DriverConnection:
             )
         driver = RunDriver(exchange, fields, stop)
         result: ExecutionResult
-        async with tasks_beside() as tasks:
+        async with background_tasks() as tasks:
             tasks.start_soon(driver.listen)
             result = await place.run(**options, calls=driver.calls, gate=driver.gate)
         return result

@@ -17,7 +17,7 @@ from ..wire.codec import pack_model, pack_result, read_network
 from ..wire.exchange_stream import ExchangeStream, relay
 from ..wire.link import Exchange
 from ..wire.message import Message
-from ..wire.tasks import tasks_beside
+from ..wire.tasks import background_tasks
 from .calls import RunDriver
 from .transfers import TRANSFERS, files, max_archive_bytes, transfer
 
@@ -145,7 +145,7 @@ class Sessions:
         processes[number] = process
         about = {"process": number, "pid": process.pid, "argv": process.argv}
         exchange.send_soon(about)
-        async with tasks_beside() as tasks:
+        async with background_tasks() as tasks:
             tasks.start_soon(driver.listen)
             await process.ended()
         return {}, []
@@ -210,7 +210,7 @@ async def tell_changes(exchange: Exchange, watch: SandboxWatch) -> None:
                 changes = [change.model_dump() for change in found]
                 exchange.send_soon({"number": asked["number"], "changes": changes})
 
-    async with tasks_beside() as tasks:
+    async with background_tasks() as tasks:
         while True:
             _, message = await exchange.receive()
             waiting.cancel()

@@ -12,7 +12,7 @@ from toolcell.core.event_loop import unwrapped_single_error
 
 
 @asynccontextmanager
-async def tasks_beside() -> AsyncIterator[anyio.abc.TaskGroup]:
+async def background_tasks() -> AsyncIterator[anyio.abc.TaskGroup]:
     """Yield a group whose tasks end with the body; one error is raised as it is."""
     with unwrapped_single_error():
         async with anyio.create_task_group() as tasks:
