@@ -19,9 +19,9 @@ from toolcell.core import (
 )
 from toolcell.core.models import FrozenModel
 
+from . import errors
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
-from .errors import busy, changed, lost, missing, no_checkpoint, taken
 from .reading import HeadReader, read_head
 from .records import Head, ThreadStatus, chained
 
@@ -113,7 +113,7 @@ class _Adapter(Checkpointer):
 
         def change(old: _Document) -> tuple[_Document, Lease]:
             if old.head is not None:
-                raise busy(thread)
+                raise errors.thread_busy(thread)
             newer = self._with_head(
                 _Document(token=old.token + 1, places=[place]), head
             )
@@ -124,7 +124,7 @@ class _Adapter(Checkpointer):
     async def claim(self, thread_id: str, *, steal: bool = False) -> Lease:
         def change(old: _Document) -> tuple[_Document, Lease]:
             if not steal and _is_held(_there(thread_id, old)):
-                raise busy(thread_id)
+                raise errors.thread_busy(thread_id)
             newer = self._leased(_there(thread_id, old), token=old.token + 1)
             return newer, Lease(thread_id, newer.token)
 
@@ -167,7 +167,7 @@ class _Adapter(Checkpointer):
         def change(old: _Document) -> tuple[_Document, None]:
             known = self._owned(old, lease).places
             if place.id in {each.id for each in known}:
-                raise taken(thread)
+                raise errors.checkpoint_exists(thread)
             newer = _with(old, places=[*known, place], journal=[], answers={})
             return self._with_head(self._leased(newer), head), None
 
@@ -176,7 +176,7 @@ class _Adapter(Checkpointer):
     def _owned(self, document: _Document, lease: Lease) -> _Document:
         mine = (document.owner, document.token) == (self._owner, lease.token)
         if document.head is None or not mine:
-            raise lost(lease.thread_id)
+            raise errors.lease_lost(lease.thread_id)
         return document
 
     async def put_once(
@@ -201,7 +201,7 @@ class _Adapter(Checkpointer):
         wanted = checkpoint_id or head.checkpoint
         ids = [place.id for place in document.places]
         if wanted not in ids:
-            raise no_checkpoint(thread_id, wanted)
+            raise errors.no_checkpoint(thread_id, wanted)
         last = ids.index(wanted) + 1
         wholes = [n for n, place in enumerate(document.places[:last]) if place.whole]
         places = document.places[wholes[-1] if wholes else 0 : last]
@@ -281,7 +281,7 @@ class _Adapter(Checkpointer):
             if old.head is None:
                 return old, False
             if _is_held(old):
-                raise busy(thread_id)
+                raise errors.thread_busy(thread_id)
             return _Document(token=old.token), True
 
         return await self._change(thread_id, change)
@@ -303,9 +303,9 @@ class _Adapter(Checkpointer):
         try:
             text, checksum = str(entry["record"]), entry["sum"]
         except (KeyError, TypeError):
-            raise changed(thread, "a checkpoint") from None
+            raise errors.row_changed(thread, "a checkpoint") from None
         if _sum(f"{thread}/{place.id}", text) != checksum:
-            raise changed(thread, "a checkpoint")
+            raise errors.row_changed(thread, "a checkpoint")
         return text.encode()
 
     async def _document(self, thread: str) -> tuple[_Document, str | None]:
@@ -314,7 +314,7 @@ class _Adapter(Checkpointer):
             return _Document(), found.latest
         document = _Document.model_validate(found.value)
         if _sum(thread, _text(document)) != document.sum:
-            raise changed(thread, "the document")
+            raise errors.row_changed(thread, "the document")
         return document, found.latest
 
     async def _change(
@@ -380,7 +380,7 @@ class _Adapter(Checkpointer):
 
 def _there(thread: str, document: _Document) -> _Document:
     if document.head is None:
-        raise missing(thread)
+        raise errors.no_thread(thread)
     return document
 
 

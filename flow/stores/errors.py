@@ -11,7 +11,7 @@ from toolcell.core import (
 )
 
 
-def missing(thread: str) -> CheckpointNotFoundError:
+def no_thread(thread: str) -> CheckpointNotFoundError:
     """Return the error for a thread that does not exist."""
     return CheckpointNotFoundError(
         "there is no such thread",
@@ -29,12 +29,12 @@ def no_checkpoint(thread: str, checkpoint: str) -> CheckpointNotFoundError:
     )
 
 
-def busy(thread: str) -> ThreadBusyError:
+def thread_busy(thread: str) -> ThreadBusyError:
     """Return the error for a thread whose owner lives."""
     return ThreadBusyError("somebody else runs the thread", details={"thread": thread})
 
 
-def lost(thread: str) -> LeaseLostError:
+def lease_lost(thread: str) -> LeaseLostError:
     """Return the error for a lease that another owner has taken."""
     return LeaseLostError(
         "the thread was taken by another owner",
@@ -43,7 +43,7 @@ def lost(thread: str) -> LeaseLostError:
     )
 
 
-def taken(thread: str) -> CheckpointError:
+def checkpoint_exists(thread: str) -> CheckpointError:
     """Return the error for a checkpoint's id that is in use."""
     return CheckpointError(
         "the thread has a checkpoint of this id",
@@ -52,7 +52,7 @@ def taken(thread: str) -> CheckpointError:
     )
 
 
-def changed(thread: str, what: str) -> CheckpointSerializationError:
+def row_changed(thread: str, what: str) -> CheckpointSerializationError:
     """Return the error for a row that is not as it was written."""
     return CheckpointSerializationError(
         f"{what} of the thread was changed, lost or moved",

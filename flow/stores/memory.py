@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from anyio.lowlevel import checkpoint as other_tasks
 
+from . import errors
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
-from .errors import busy, lost, missing, no_checkpoint, taken
 from .records import Head, ThreadStatus
 
 
@@ -49,7 +49,7 @@ class MemoryCheckpointer(Checkpointer):
     async def create(self, head: Head, checkpoint: bytes) -> Lease:
         await other_tasks()
         if head.thread_id in self._threads:
-            raise busy(head.thread_id)
+            raise errors.thread_busy(head.thread_id)
         thread = self._threads[head.thread_id] = _Thread(head)
         thread.add(head.checkpoint, checkpoint, whole=True)
         return Lease(head.thread_id, thread.token)
@@ -58,7 +58,7 @@ class MemoryCheckpointer(Checkpointer):
         await other_tasks()
         thread = self._find_thread(thread_id)
         if thread.owned and not steal:
-            raise busy(thread_id)
+            raise errors.thread_busy(thread_id)
         thread.token += 1
         thread.owned = True
         return Lease(thread_id, thread.token)
@@ -84,7 +84,7 @@ class MemoryCheckpointer(Checkpointer):
         await other_tasks()
         thread = self._owned(lease)
         if head.checkpoint in thread.numbers:
-            raise taken(lease.thread_id)
+            raise errors.checkpoint_exists(lease.thread_id)
         thread.add(head.checkpoint, checkpoint, whole=whole)
         thread.journal.clear()
         thread.answers.clear()
@@ -114,7 +114,7 @@ class MemoryCheckpointer(Checkpointer):
         latest = thread.head.checkpoint
         wanted = checkpoint_id or latest
         if wanted not in thread.numbers:
-            raise no_checkpoint(thread_id, wanted)
+            raise errors.no_checkpoint(thread_id, wanted)
         last = thread.numbers[wanted]
         first = max(number for number in thread.whole if number <= last)
         checkpoints = thread.checkpoints[first : last + 1]
@@ -183,7 +183,7 @@ class MemoryCheckpointer(Checkpointer):
         if thread is None:
             return False
         if thread.owned:
-            raise busy(thread_id)
+            raise errors.thread_busy(thread_id)
         del self._threads[thread_id]
         return True
 
@@ -193,11 +193,11 @@ class MemoryCheckpointer(Checkpointer):
     def _find_thread(self, thread_id: str) -> _Thread:
         thread = self._threads.get(thread_id)
         if thread is None:
-            raise missing(thread_id)
+            raise errors.no_thread(thread_id)
         return thread
 
     def _owned(self, lease: Lease) -> _Thread:
         thread = self._threads.get(lease.thread_id)
         if thread is None or not thread.owned or thread.token != lease.token:
-            raise lost(lease.thread_id)
+            raise errors.lease_lost(lease.thread_id)
         return thread

@@ -18,10 +18,9 @@ from anyio.to_thread import run_sync
 from toolcell.core import ConfigError, StoreUnavailableError
 from toolcell.core.redis_client import open_redis
 
-from . import redis_scripts
+from . import errors, redis_scripts
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
-from .errors import busy, changed, lost, missing, no_checkpoint, taken
 from .reading import HeadReader, read_head
 from .records import Head, ThreadStatus
 
@@ -30,10 +29,10 @@ _T = TypeVar("_T")
 _THREADS = 8
 _PAGE = 1_000
 _REFUSALS: Mapping[bytes, Callable[[str], Exception]] = {
-    b"busy": busy,
-    b"lost": lost,
-    b"missing": missing,
-    b"taken": taken,
+    b"busy": errors.thread_busy,
+    b"lost": errors.lease_lost,
+    b"missing": errors.no_thread,
+    b"taken": errors.checkpoint_exists,
 }
 
 
@@ -150,7 +149,7 @@ class RedisCheckpointer(Checkpointer):
         if state == b"missing":
             return None
         if state != b"ok":
-            raise no_checkpoint(thread, found[0].decode())
+            raise errors.no_checkpoint(thread, found[0].decode())
         return _stored(thread, found)
 
     async def checkpoints(
@@ -276,22 +275,22 @@ def _stored(thread: str, found: list[Any]) -> Stored:
         _chained(chain, text) != head_sum
         or latest.decode() != read_head(text).checkpoint
     ):
-        raise changed(thread, "the head")
+        raise errors.row_changed(thread, "the head")
     begin, end = int(first), int(last)
     reached = sums.pop(0) if begin and sums else thread.encode()
     if not len(records) == len(sums) == end - begin + 1:
-        raise changed(thread, "a checkpoint")
+        raise errors.row_changed(thread, "a checkpoint")
     for number, (record, checksum) in enumerate(zip(records, sums, strict=True), begin):
         reached = _chained(reached, record)
         if reached != checksum:
-            raise changed(thread, f"checkpoint row {number}")
+            raise errors.row_changed(thread, f"checkpoint row {number}")
     if wanted != latest:
         return Stored(head=read_head(text), checkpoints=records)
     journal, answers = rest
     for record in journal:
         reached = _chained(reached, record)
     if reached != chain:
-        raise changed(thread, "a row")
+        raise errors.row_changed(thread, "a row")
     return Stored(
         head=read_head(text),
         checkpoints=records,
@@ -305,7 +304,7 @@ def _answers(thread: str, pairs: list[bytes]) -> list[bytes]:
     for key, entry in zip(pairs[::2], pairs[1::2], strict=True):
         checksum, record = entry[:40], entry[40:]
         if _chained(f"{thread}/".encode() + key, record) != checksum:
-            raise changed(thread, "an answer")
+            raise errors.row_changed(thread, "an answer")
         records.append(record)
     return records
 

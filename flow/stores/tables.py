@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import islice, starmap
 from typing import Any
 
+from . import errors
 from .base import Lease, Stored
-from .errors import busy, changed, lost, missing, no_checkpoint, taken
 from .reading import HeadReader, read_head
 from .records import Head, ThreadStatus, chained
 
@@ -112,7 +112,7 @@ class Tables:
                 ],
             )
         except sqlite3.IntegrityError:
-            raise busy(thread) from None
+            raise errors.thread_busy(thread) from None
         self._add(db, thread, 0, head.checkpoint, True, checkpoint, chain)
         return self._hold(thread, 1)
 
@@ -131,12 +131,12 @@ class Tables:
                 [thread, number, *rest],
             )
         except sqlite3.IntegrityError:
-            raise taken(thread) from None
+            raise errors.checkpoint_exists(thread) from None
 
     def claim(self, db: sqlite3.Connection, thread: str, steal: bool) -> Lease:
         token, owner = self._row(db, thread, "token, owner")
         if not steal and self._is_held(thread, token, owner):
-            raise busy(thread)
+            raise errors.thread_busy(thread)
         db.execute(
             "UPDATE flow_threads SET token = ?, owner = ? WHERE thread = ?",
             [token + 1, self._owner, thread],
@@ -217,7 +217,7 @@ class Tables:
             [lease.thread_id, lease.token, self._owner],
         ).fetchone()
         if row is None:
-            raise lost(lease.thread_id)
+            raise errors.lease_lost(lease.thread_id)
         last = self._lasts[lease.thread_id] = _Last(lease.token, *row)
         return last
 
@@ -249,7 +249,7 @@ class Tables:
             [*values, thread, last.token, self._owner],
         )
         if written.rowcount != 1:
-            raise lost(thread)
+            raise errors.lease_lost(thread)
 
     def put_once(
         self,
@@ -278,7 +278,7 @@ class Tables:
             return None
         text, head_sum, chain = row
         if chained(chain, text) != head_sum:
-            raise changed(thread, "the head")
+            raise errors.row_changed(thread, "the head")
         head = read_head(text)
         wanted = checkpoint_id or head.checkpoint
         checkpoints, reached = self._chain_to(db, thread, wanted)
@@ -292,7 +292,7 @@ class Tables:
         for record in journal:
             reached = chained(reached, record)
         if reached != chain:
-            raise changed(thread, "a row")
+            raise errors.row_changed(thread, "a row")
         return Stored(
             head=head,
             checkpoints=checkpoints,
@@ -311,7 +311,7 @@ class Tables:
             [thread, wanted],
         ).fetchone()
         if last is None:
-            raise no_checkpoint(thread, wanted)
+            raise errors.no_checkpoint(thread, wanted)
         rows = db.execute(
             "SELECT number, record, sum FROM flow_checkpoints"
             " WHERE thread = ? AND number BETWEEN ? AND ? ORDER BY number",
@@ -319,11 +319,11 @@ class Tables:
         ).fetchall()
         reached = rows.pop(0)[2] if first else thread.encode()
         if [number for number, _, _ in rows] != list(range(first or 0, last + 1)):
-            raise changed(thread, "a checkpoint")
+            raise errors.row_changed(thread, "a checkpoint")
         for number, record, checksum in rows:
             reached = chained(reached, record)
             if reached != checksum:
-                raise changed(thread, f"checkpoint row {number}")
+                raise errors.row_changed(thread, f"checkpoint row {number}")
         return [record for _, record, _ in rows], reached
 
     def checkpoints(
@@ -368,7 +368,7 @@ class Tables:
         if row is None:
             return False
         if self._is_held(thread, *row):
-            raise busy(thread)
+            raise errors.thread_busy(thread)
         for table in _TABLES:
             db.execute(f"DELETE FROM {table} WHERE thread = ?", [thread])  # noqa: S608
         return True
@@ -379,7 +379,7 @@ class Tables:
             [thread],
         ).fetchone()
         if row is None:
-            raise missing(thread)
+            raise errors.no_thread(thread)
         return row
 
 
@@ -390,7 +390,7 @@ def answers_of(db: sqlite3.Connection, thread: str) -> list[bytes]:
     ).fetchall()
     for key, record, checksum in rows:
         if chained(f"{thread}/{key}".encode(), record) != checksum:
-            raise changed(thread, "an answer")
+            raise errors.row_changed(thread, "an answer")
     return [record for _, record, _ in rows]
 
 
