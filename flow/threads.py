@@ -21,7 +21,7 @@ from .execution.history import (
 from .execution.thread import ThreadView, view_of
 from .graph.graph import Graph
 from .stores.checkpointer import Checkpointer
-from .stores.records import Head, ThreadStatus
+from .stores.records import ThreadHead, ThreadStatus
 from .values.interrupt import InterruptState
 
 S = TypeVar("S", bound=BaseModel)
@@ -118,7 +118,7 @@ class Threads(Generic[S]):
 
     async def _heads(
         self, status: Any, limit: int, before: str | None = None
-    ) -> list[Head]:
+    ) -> list[ThreadHead]:
         return await self._store.heads(
             graph=self._graph.name, status=status, limit=limit, before=before
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..stores.base import Lease
 from ..stores.checkpointer import Checkpointer
-from ..stores.records import Checkpoint, Head
+from ..stores.records import Checkpoint, ThreadHead
 
 OpenOne = Callable[[], AbstractAsyncContextManager[Checkpointer]]
 """Opens a new instance on the same storage."""
@@ -33,7 +33,7 @@ def refused(kind: type[Exception], broken: str) -> Iterator[None]:
     raise AssertionError(broken)
 
 
-def head(thread_id: str, checkpoint: str = "0", **more: Any) -> Head:
+def head(thread_id: str, checkpoint: str = "0", **more: Any) -> ThreadHead:
     """Return the head of a thread."""
     known: dict[str, Any] = {
         "thread_id": thread_id,
@@ -46,7 +46,7 @@ def head(thread_id: str, checkpoint: str = "0", **more: Any) -> Head:
         "created": AT,
         "updated": AT,
     }
-    return Head(**{**known, **more})
+    return ThreadHead(**{**known, **more})
 
 
 def checkpoint(number: int, *, of: str | None = None) -> bytes:

@@ -25,7 +25,7 @@ from ..execution.thread import ThreadView
 from ..graph.graph import Graph
 from ..state.state import State, Update
 from ..stores.checkpointer import Checkpointer
-from ..stores.records import Answered, Head
+from ..stores.records import Answered, ThreadHead
 from ..values.command import Command
 from ..values.interrupt import InterruptValue
 
@@ -179,7 +179,7 @@ def checked_id(thread_id: str) -> str:
     return thread_id
 
 
-def check_ended(head: Head) -> None:
+def check_ended(head: ThreadHead) -> None:
     """Check that `run` may go on with a thread. Raises InvalidInputError."""
     if head.status != "done":
         raise InvalidInputError(

@@ -10,7 +10,7 @@ from toolcell.core import FlowLimitError, InvalidInputError
 
 from ..state.state import State
 from ..stores.base import Lease
-from ..stores.records import Checkpoint, Head
+from ..stores.records import Checkpoint, ThreadHead
 from ..values.json_values import jsonable
 from .next_step import Plan, first_tasks
 from .parts import FlowParts
@@ -66,7 +66,7 @@ async def create_thread(
         joins=plan.joins,
         batches=plan.batches,
     )
-    head = Head(
+    head = ThreadHead(
         thread_id=thread_id,
         graph=graph.name,
         version=graph.version,

@@ -9,7 +9,7 @@ from datetime import datetime
 from pydantic import JsonValue
 
 from ..stores.reading import read_checkpoint
-from ..stores.records import Checkpoint, GivenAnswer, Head, ThreadStatus
+from ..stores.records import Checkpoint, GivenAnswer, ThreadHead, ThreadStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def checkpoint_info(text: bytes) -> CheckpointInfo:
     )
 
 
-def thread_info(head: Head) -> ThreadInfo:
+def thread_info(head: ThreadHead) -> ThreadInfo:
     """Return the description of a stored thread."""
     return ThreadInfo(
         thread_id=head.thread_id,

@@ -15,7 +15,7 @@ from ..state.patch import Pieces, apply, split, value_of
 from ..state.state import State
 from ..stores.base import Stored
 from ..stores.reading import read_answer, read_checkpoint, read_journal
-from ..stores.records import Answered, Checkpoint, Head
+from ..stores.records import Answered, Checkpoint, ThreadHead
 from ..values.interrupt import InterruptState, InterruptValue
 from .journal import TaskJournal, journals
 
@@ -24,7 +24,7 @@ from .journal import TaskJournal, journals
 class ThreadView:
     """A thread at one checkpoint, and the progress of its next step."""
 
-    head: Head
+    head: ThreadHead
     checkpoint: Checkpoint
     state: State
     journals: dict[str, TaskJournal]
@@ -145,7 +145,9 @@ def view_of(stored: Stored, graph: Graph[Any]) -> ThreadView:
     )
 
 
-def state_of(graph: Graph[Any], head: Head, checkpoints: Sequence[Checkpoint]) -> State:
+def state_of(
+    graph: Graph[Any], head: ThreadHead, checkpoints: Sequence[Checkpoint]
+) -> State:
     """Return the state of a graph in a graph, which is not migrated.
 
     Raises:
@@ -184,7 +186,10 @@ def folded(checkpoints: Sequence[Checkpoint]) -> dict[str, Pieces]:
 
 
 def _state(
-    graph: Graph[Any], head: Head, pieces: Mapping[str, Pieces], latest: Checkpoint
+    graph: Graph[Any],
+    head: ThreadHead,
+    pieces: Mapping[str, Pieces],
+    latest: Checkpoint,
 ) -> State:
     missing = [spec.node for spec in latest.next if spec.node not in graph.nodes]
     if missing:
@@ -207,7 +212,7 @@ def _state(
     return state
 
 
-def _unfit(head: Head, why: str) -> CheckpointSerializationError:
+def _unfit(head: ThreadHead, why: str) -> CheckpointSerializationError:
     return CheckpointSerializationError(
         f"the thread does not fit the graph: {why}",
         hint="give the graph a `migrate`, or run the version that wrote it",

@@ -23,7 +23,7 @@ from . import errors
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
 from .reading import HeadReader, read_head
-from .records import Head, ThreadStatus, chained
+from .records import ThreadHead, ThreadStatus, chained
 
 _T = TypeVar("_T")
 _INDEX = "flow.index"
@@ -106,7 +106,7 @@ class _Adapter(Checkpointer):
         self._reader = HeadReader()
         self.durable = other.capabilities.persistent_checkpoint_ids
 
-    async def create(self, head: Head, checkpoint: bytes) -> Lease:
+    async def create(self, head: ThreadHead, checkpoint: bytes) -> Lease:
         thread = head.thread_id
         place = await self._place(thread, head.checkpoint, checkpoint, whole=True)
         await self._in_index(thread)
@@ -134,7 +134,7 @@ class _Adapter(Checkpointer):
         until = time.time() + self._seconds
         return _with(document, owner=self._owner, until=until, **more)
 
-    def _with_head(self, document: _Document, head: Head) -> _Document:
+    def _with_head(self, document: _Document, head: ThreadHead) -> _Document:
         text = head.to_bytes().decode()
         return _with(document, head=text, changed=time.time_ns())
 
@@ -146,7 +146,7 @@ class _Adapter(Checkpointer):
         await self._change(lease.thread_id, change)
 
     async def append(
-        self, lease: Lease, records: Sequence[bytes], head: Head | None = None
+        self, lease: Lease, records: Sequence[bytes], head: ThreadHead | None = None
     ) -> None:
         texts = [record.decode() for record in records]
 
@@ -159,7 +159,7 @@ class _Adapter(Checkpointer):
         await self._change(lease.thread_id, change)
 
     async def commit(
-        self, lease: Lease, checkpoint: bytes, head: Head, *, whole: bool
+        self, lease: Lease, checkpoint: bytes, head: ThreadHead, *, whole: bool
     ) -> None:
         thread = lease.thread_id
         place = await self._place(thread, head.checkpoint, checkpoint, whole=whole)
@@ -232,7 +232,7 @@ class _Adapter(Checkpointer):
         status: ThreadStatus | None = None,
         limit: int = 100,
         before: str | None = None,
-    ) -> list[Head]:
+    ) -> list[ThreadHead]:
         found, _ = await self._every_document()
         end = None
         if before is not None:
@@ -259,7 +259,7 @@ class _Adapter(Checkpointer):
 
     async def _every_document(
         self,
-    ) -> tuple[list[tuple[_Document, Head]], list[str]]:
+    ) -> tuple[list[tuple[_Document, ThreadHead]], list[str]]:
         """Return the threads with their heads, and the ids of unreadable ones."""
         found, unreadable = [], []
         for thread in (await self._index()).value.threads:

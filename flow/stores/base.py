@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from .records import Head, ThreadStatus
+from .records import ThreadHead, ThreadStatus
 
 
 class Lease(NamedTuple):
@@ -21,7 +21,7 @@ class Lease(NamedTuple):
 class Stored:
     """A thread as it is stored."""
 
-    head: Head
+    head: ThreadHead
     checkpoints: Sequence[bytes]
     """The records from the latest whole checkpoint to the one that was asked for."""
 
@@ -47,7 +47,7 @@ class ThreadStore(ABC):
     """True if threads outlive the process."""
 
     @abstractmethod
-    async def create(self, head: Head, checkpoint: bytes) -> Lease:
+    async def create(self, head: ThreadHead, checkpoint: bytes) -> Lease:
         """Make a thread with its first checkpoint, owned by the caller.
 
         Raises:
@@ -73,7 +73,7 @@ class ThreadStore(ABC):
 
     @abstractmethod
     async def append(
-        self, lease: Lease, records: Sequence[bytes], head: Head | None = None
+        self, lease: Lease, records: Sequence[bytes], head: ThreadHead | None = None
     ) -> None:
         """Add records to the journal, and replace the head unless it is None.
 
@@ -83,7 +83,7 @@ class ThreadStore(ABC):
 
     @abstractmethod
     async def commit(
-        self, lease: Lease, checkpoint: bytes, head: Head, *, whole: bool
+        self, lease: Lease, checkpoint: bytes, head: ThreadHead, *, whole: bool
     ) -> None:
         """Add a checkpoint, named by the head, and delete the journal and the answers.
 
@@ -159,7 +159,7 @@ class ThreadStore(ABC):
         status: ThreadStatus | None = None,
         limit: int = 100,
         before: str | None = None,
-    ) -> list[Head]:
+    ) -> list[ThreadHead]:
         """Return threads, the last changed first.
 
         Args:

@@ -20,7 +20,7 @@ from toolcell.core import (
 
 from .base import Lease, Stored, ThreadStore
 from .reading import read_checkpoint
-from .records import Checkpoint, Head, ThreadStatus
+from .records import Checkpoint, ThreadHead, ThreadStatus
 from .saved_states import (
     NO_GRAPH,
     check_ended,
@@ -204,9 +204,9 @@ class Checkpointer(ThreadStore):
 
     async def every_head(
         self, *, graph: str | None = None, status: ThreadStatus | None = None
-    ) -> list[Head]:
+    ) -> list[ThreadHead]:
         """Return all threads of a graph and a status, the last changed first."""
-        found: list[Head] = []
+        found: list[ThreadHead] = []
         while True:
             before = found[-1].thread_id if found else None
             heads = await self.heads(
@@ -220,7 +220,7 @@ class Checkpointer(ThreadStore):
 async def _save_next(
     store: ThreadStore,
     lease: Lease,
-    head: Head,
+    head: ThreadHead,
     fields: dict[str, Any],
     after: str | None,
 ) -> None:
@@ -235,7 +235,7 @@ async def _save_next(
 
 
 async def write_copy(
-    store: ThreadStore, head: Head, texts: Sequence[bytes], target: str
+    store: ThreadStore, head: ThreadHead, texts: Sequence[bytes], target: str
 ) -> None:
     """Write the checkpoints of a thread, the oldest first, to another one."""
     copies = [copied_head(head, target, read_checkpoint(text)) for text in texts]

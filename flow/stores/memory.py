@@ -10,12 +10,12 @@ from anyio.lowlevel import checkpoint as other_tasks
 from . import errors
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
-from .records import Head, ThreadStatus
+from .records import ThreadHead, ThreadStatus
 
 
 @dataclass(slots=True)
 class _Thread:
-    head: Head
+    head: ThreadHead
     token: int = 1
     owned: bool = True
     checkpoints: list[bytes] = field(default_factory=list)
@@ -46,7 +46,7 @@ class MemoryCheckpointer(Checkpointer):
         self._threads: dict[str, _Thread] = {}
         """Those that changed last come last."""
 
-    async def create(self, head: Head, checkpoint: bytes) -> Lease:
+    async def create(self, head: ThreadHead, checkpoint: bytes) -> Lease:
         await other_tasks()
         if head.thread_id in self._threads:
             raise errors.thread_busy(head.thread_id)
@@ -70,7 +70,7 @@ class MemoryCheckpointer(Checkpointer):
             thread.owned = False
 
     async def append(
-        self, lease: Lease, records: Sequence[bytes], head: Head | None = None
+        self, lease: Lease, records: Sequence[bytes], head: ThreadHead | None = None
     ) -> None:
         await other_tasks()
         thread = self._owned(lease)
@@ -79,7 +79,7 @@ class MemoryCheckpointer(Checkpointer):
             self._set_head(thread, head)
 
     async def commit(
-        self, lease: Lease, checkpoint: bytes, head: Head, *, whole: bool
+        self, lease: Lease, checkpoint: bytes, head: ThreadHead, *, whole: bool
     ) -> None:
         await other_tasks()
         thread = self._owned(lease)
@@ -90,7 +90,7 @@ class MemoryCheckpointer(Checkpointer):
         thread.answers.clear()
         self._set_head(thread, head)
 
-    def _set_head(self, thread: _Thread, head: Head) -> None:
+    def _set_head(self, thread: _Thread, head: ThreadHead) -> None:
         thread.head = head
         self._threads[head.thread_id] = self._threads.pop(head.thread_id)
 
@@ -150,9 +150,9 @@ class MemoryCheckpointer(Checkpointer):
         status: ThreadStatus | None = None,
         limit: int = 100,
         before: str | None = None,
-    ) -> list[Head]:
+    ) -> list[ThreadHead]:
         await other_tasks()
-        found: list[Head] = []
+        found: list[ThreadHead] = []
         for head in self._older(before):
             if len(found) == limit:
                 break
@@ -169,7 +169,7 @@ class MemoryCheckpointer(Checkpointer):
             and (thread.head.graph, thread.head.status) == (graph, "interrupted")
         ]
 
-    def _older(self, before: str | None) -> Iterator[Head]:
+    def _older(self, before: str | None) -> Iterator[ThreadHead]:
         newest_first = (thread.head for thread in reversed(self._threads.values()))
         if before is not None:
             for head in newest_first:

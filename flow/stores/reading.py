@@ -11,7 +11,7 @@ from pydantic import Discriminator, TypeAdapter, ValidationError
 from toolcell.core import CheckpointSerializationError, InvalidInputError
 
 from ..values.json_values import read_json_bytes
-from .records import VERSION, Answered, Checkpoint, Head, JournalRecord, Record
+from .records import VERSION, Answered, Checkpoint, JournalRecord, Record, ThreadHead
 
 _R = TypeVar("_R")
 _log = logging.getLogger("toolcell.flow")
@@ -30,9 +30,9 @@ def read_checkpoint(text: bytes) -> Checkpoint:
     return _read(Checkpoint.model_validate, text)
 
 
-def read_head(text: bytes) -> Head:
+def read_head(text: bytes) -> ThreadHead:
     """Return a head. Raises CheckpointSerializationError."""
-    return _read(Head.model_validate, text)
+    return _read(ThreadHead.model_validate, text)
 
 
 class HeadReader:
@@ -41,7 +41,7 @@ class HeadReader:
     def __init__(self) -> None:
         self._named: set[str] = set()
 
-    def read(self, thread_id: str, text: bytes | None) -> Head | None:
+    def read(self, thread_id: str, text: bytes | None) -> ThreadHead | None:
         """Return the head of a thread; None: it cannot be read."""
         try:
             return read_head(text or b"")

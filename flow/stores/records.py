@@ -166,7 +166,7 @@ class Checkpoint(Record):
         return rest[:-1] + b',"%s":{%s}}' % (name, inner)
 
 
-class Head(Record):
+class ThreadHead(Record):
     """A thread as a whole."""
 
     type: Literal["head"] = "head"
@@ -190,7 +190,7 @@ class Head(Record):
     created: datetime
     updated: datetime
 
-    def at(self, checkpoint: Checkpoint, version: str, shape: str) -> Head:
+    def at(self, checkpoint: Checkpoint, version: str, shape: str) -> ThreadHead:
         """Return the head of the thread once a checkpoint was added.
 
         Args:
@@ -209,7 +209,7 @@ class Head(Record):
             "requests": 0,
             "updated": checkpoint.at,
         }
-        return construct_unchecked(Head, fields, set(fields))
+        return construct_unchecked(ThreadHead, fields, set(fields))
 
 
 class Begin(Record):

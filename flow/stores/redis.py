@@ -22,7 +22,7 @@ from . import errors, redis_scripts
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
 from .reading import HeadReader, read_head
-from .records import Head, ThreadStatus
+from .records import ThreadHead, ThreadStatus
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -91,7 +91,7 @@ class RedisCheckpointer(Checkpointer):
         self._closed = threading.Event()
         self._renewing: threading.Thread | None = None
 
-    async def create(self, head: Head, checkpoint: bytes) -> Lease:
+    async def create(self, head: ThreadHead, checkpoint: bytes) -> Lease:
         text, thread = head.to_bytes(), head.thread_id
         place = [head.checkpoint, checkpoint, head.graph, head.status]
         values = [redis_scripts.CREATE, thread, [text, *place]]
@@ -116,13 +116,13 @@ class RedisCheckpointer(Checkpointer):
         await self._write(redis_scripts.RELEASE, lease)
 
     async def append(
-        self, lease: Lease, records: Sequence[bytes], head: Head | None = None
+        self, lease: Lease, records: Sequence[bytes], head: ThreadHead | None = None
     ) -> None:
         new = ["", "", "", ""] if head is None else _head_values(head)
         await self._write(redis_scripts.APPEND, lease, *new, *records)
 
     async def commit(
-        self, lease: Lease, checkpoint: bytes, head: Head, *, whole: bool
+        self, lease: Lease, checkpoint: bytes, head: ThreadHead, *, whole: bool
     ) -> None:
         rest = [*_head_values(head), int(whole), checkpoint]
         await self._write(redis_scripts.COMMIT, lease, *rest)
@@ -166,7 +166,7 @@ class RedisCheckpointer(Checkpointer):
         status: ThreadStatus | None = None,
         limit: int = 100,
         before: str | None = None,
-    ) -> list[Head]:
+    ) -> list[ThreadHead]:
         rows = await self._do(self._rows, graph, status, limit, before)
         return [head for _, head in rows if head is not None]
 
@@ -176,10 +176,10 @@ class RedisCheckpointer(Checkpointer):
         status: ThreadStatus | None,
         limit: int | None,
         before: str | None,
-    ) -> list[tuple[str, Head | None]]:
+    ) -> list[tuple[str, ThreadHead | None]]:
         """Return threads, of which `limit` can be read, or all."""
         names = ["*" if each is None else each for each in (graph, status)]
-        rows: list[tuple[str, Head | None]] = []
+        rows: list[tuple[str, ThreadHead | None]] = []
         left = _PAGE if limit is None else limit
         while left > 0:
             [found] = self._run(redis_scripts.HEADS, before or "", *names, left)
@@ -264,7 +264,7 @@ class RedisCheckpointer(Checkpointer):
                     break
 
 
-def _head_values(head: Head) -> list[Any]:
+def _head_values(head: ThreadHead) -> list[Any]:
     return [head.to_bytes(), head.checkpoint, head.graph, head.status]
 
 

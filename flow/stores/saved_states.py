@@ -13,7 +13,7 @@ from toolcell.core import (
 )
 
 from ..values.json_values import jsonable
-from .records import Checkpoint, Head
+from .records import Checkpoint, ThreadHead
 
 NO_GRAPH: Final = ""
 """The graph of threads that are no more than saved states."""
@@ -35,9 +35,9 @@ def saved_fields(state: Any, metadata: Mapping[str, Any] | None) -> dict[str, An
         ) from None
 
 
-def saved_head(thread_id: str, checkpoint_id: str, now: datetime) -> Head:
+def saved_head(thread_id: str, checkpoint_id: str, now: datetime) -> ThreadHead:
     """Return the head of a thread of saved states."""
-    return Head(
+    return ThreadHead(
         thread_id=thread_id,
         graph=NO_GRAPH,
         version="",
@@ -60,7 +60,7 @@ def check_latest(after: str | None, latest: str | None) -> None:
         )
 
 
-def check_ended(head: Head) -> None:
+def check_ended(head: ThreadHead) -> None:
     """Check that a thread may be copied. Raises InvalidInputError: it has not ended."""
     if head.status not in _ENDED:
         raise InvalidInputError(
@@ -70,7 +70,7 @@ def check_ended(head: Head) -> None:
         )
 
 
-def copied_head(head: Head, thread_id: str, checkpoint: Checkpoint) -> Head:
+def copied_head(head: ThreadHead, thread_id: str, checkpoint: Checkpoint) -> ThreadHead:
     """Return the head of a copy of a thread that has come to a checkpoint."""
     copied = {"thread_id": thread_id, "checkpoint": checkpoint.id}
     return head.model_copy(update={**copied, "status": "cancelled"})
@@ -85,6 +85,6 @@ def taken_thread(thread_id: str) -> CheckpointError:
     )
 
 
-def is_old(head: Head, before: datetime) -> bool:
+def is_old(head: ThreadHead, before: datetime) -> bool:
     """Return whether a thread has ended, and has not changed since a time."""
     return head.status in _ENDED and head.updated < before

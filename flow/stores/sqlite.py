@@ -22,7 +22,7 @@ from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
 
 from .base import Lease, Stored
 from .checkpointer import Checkpointer
-from .records import Head, ThreadStatus
+from .records import ThreadHead, ThreadStatus
 from .tables import SCHEMA, Tables, answered_threads, answers_of
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class SQLiteCheckpointer(Checkpointer):
         super().__init__()
         _open.add(self)
 
-    async def create(self, head: Head, checkpoint: bytes) -> Lease:
+    async def create(self, head: ThreadHead, checkpoint: bytes) -> Lease:
         return await self._do(self._tables.create, head, checkpoint)
 
     async def claim(self, thread_id: str, *, steal: bool = False) -> Lease:
@@ -95,12 +95,12 @@ class SQLiteCheckpointer(Checkpointer):
             raise
 
     async def append(
-        self, lease: Lease, records: Sequence[bytes], head: Head | None = None
+        self, lease: Lease, records: Sequence[bytes], head: ThreadHead | None = None
     ) -> None:
         await self._do(self._tables.append, lease, records, head)
 
     async def commit(
-        self, lease: Lease, checkpoint: bytes, head: Head, *, whole: bool
+        self, lease: Lease, checkpoint: bytes, head: ThreadHead, *, whole: bool
     ) -> None:
         await self._do(self._tables.commit, lease, checkpoint, head, whole)
 
@@ -129,7 +129,7 @@ class SQLiteCheckpointer(Checkpointer):
         status: ThreadStatus | None = None,
         limit: int = 100,
         before: str | None = None,
-    ) -> list[Head]:
+    ) -> list[ThreadHead]:
         return await self._do(self._tables.heads, graph, status, limit, before)
 
     async def answered(self, graph: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from . import errors
 from .base import Lease, Stored
 from .reading import HeadReader, read_head
-from .records import Head, ThreadStatus, chained
+from .records import ThreadHead, ThreadStatus, chained
 
 # Rows may be large: tables WITHOUT ROWID would keep them in inner pages.
 SCHEMA = """
@@ -100,7 +100,9 @@ class Tables:
         """Read the last rows anew: a transaction was rolled back."""
         self._lasts.clear()
 
-    def create(self, db: sqlite3.Connection, head: Head, checkpoint: bytes) -> Lease:
+    def create(
+        self, db: sqlite3.Connection, head: ThreadHead, checkpoint: bytes
+    ) -> Lease:
         thread = head.thread_id
         text, chain = head.to_bytes(), chained(thread.encode(), checkpoint)
         try:
@@ -168,7 +170,7 @@ class Tables:
         db: sqlite3.Connection,
         lease: Lease,
         records: Sequence[bytes],
-        head: Head | None,
+        head: ThreadHead | None,
     ) -> None:
         last, thread = self._last(db, lease), lease.thread_id
         if head is not None:
@@ -188,7 +190,7 @@ class Tables:
         db: sqlite3.Connection,
         lease: Lease,
         checkpoint: bytes,
-        head: Head,
+        head: ThreadHead,
         whole: bool,
     ) -> None:
         last, thread = self._last(db, lease), lease.thread_id
@@ -344,7 +346,7 @@ class Tables:
         status: ThreadStatus | None,
         limit: int,
         before: str | None,
-    ) -> list[Head]:
+    ) -> list[ThreadHead]:
         # An index of one status serves a query that names the status in its text.
         wanted = "TRUE" if status is None else f"status = '{status}'"
         rows = db.execute(

@@ -17,7 +17,7 @@ from toolcell.flow.execution.journal import TaskJournal
 from toolcell.flow.execution.writer import JournalWriter
 from toolcell.flow.spi import Checkpointer
 from toolcell.flow.stores.base import Lease
-from toolcell.flow.stores.records import Checkpoint, Finish, Head
+from toolcell.flow.stores.records import Checkpoint, Finish, ThreadHead
 
 pytestmark = pytest.mark.anyio
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ class Gated(MemoryCheckpointer):
         self.writes: list[int] = []
 
     async def append(
-        self, lease: Lease, records: Sequence[bytes], head: Head | None = None
+        self, lease: Lease, records: Sequence[bytes], head: ThreadHead | None = None
     ) -> None:
         self.writes.append(len(records))
         await self.gate.wait()
@@ -41,7 +41,7 @@ class Gated(MemoryCheckpointer):
 
 async def opened(store: Checkpointer) -> Lease:
     first = Checkpoint(id="0", step=0, at=NOW, state={}, next=[])
-    head = Head(
+    head = ThreadHead(
         thread_id="t",
         graph="g",
         version="",

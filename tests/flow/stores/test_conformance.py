@@ -16,7 +16,7 @@ from toolcell.flow.conformance.threads import check_an_owner_that_is_gone_is_rep
 from toolcell.flow.spi import FLOW_CHECKPOINTER_CHECKS, check_flow_checkpointer
 from toolcell.flow.stores.base import Lease, Stored
 from toolcell.flow.stores.checkpointer import history, write_copy
-from toolcell.flow.stores.records import Head
+from toolcell.flow.stores.records import ThreadHead
 from toolcell.flow.stores.saved_states import check_ended
 from toolcell.flow.stores.tables import Tables
 
@@ -90,7 +90,7 @@ class TakesAnswersTooLate(Tables):
 
 class ReadsFromTheStart(Tables):
     def commit(
-        self, db: Any, lease: Lease, checkpoint: bytes, head: Head, whole: bool
+        self, db: Any, lease: Lease, checkpoint: bytes, head: ThreadHead, whole: bool
     ) -> None:
         super().commit(db, lease, checkpoint, head, False)
 
@@ -103,7 +103,7 @@ class PagesFromTheEnd(Tables):
 
 
 class ForgetsTheStatus(Tables):
-    def heads(self, db: Any, graph: Any, status: Any, *rest: Any) -> list[Head]:
+    def heads(self, db: Any, graph: Any, status: Any, *rest: Any) -> list[ThreadHead]:
         return super().heads(db, graph, None, *rest)
 
 
