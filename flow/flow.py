@@ -43,8 +43,8 @@ from .control.ownership import (
 )
 from .control.recovery import threads_to_look_at
 from .control.stream import EventStream
+from .execution.components import FlowParts
 from .execution.first_step import begin, create_thread
-from .execution.parts import FlowParts
 from .execution.result import FlowResult
 from .execution.thread import ThreadView
 from .execution.thread_questions import ThreadQuestions

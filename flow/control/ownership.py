@@ -17,7 +17,7 @@ from toolcell.core import (
 )
 
 from ..execution.answers import CANCEL
-from ..execution.parts import FlowParts, RunParts
+from ..execution.components import FlowParts, RunParts
 from ..execution.result import FlowResult
 from ..execution.thread import ThreadView, view_of
 from ..execution.writer import JournalWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime
 
-from ..execution.parts import FlowParts
+from ..execution.components import FlowParts
 
 
 async def threads_to_look_at(parts: FlowParts, now: datetime) -> list[str]:

@@ -24,8 +24,8 @@ from ..stores.records import Answered, Asked, Begin, Finish, Redo
 from ..values.events import CallEnded, Interrupted
 from ..values.interrupt import current, inside_tool
 from ..values.json_values import digest, json_bytes, jsonable
+from .components import RunParts
 from .journal import TaskJournal
-from .parts import RunParts
 from .questions import DOUBT_SCHEMA, Questions, is_parked
 
 _SHOWN_CHARACTERS = 8_000

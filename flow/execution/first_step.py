@@ -12,8 +12,8 @@ from ..state.state import State
 from ..stores.base import Lease
 from ..stores.records import Checkpoint, ThreadHead
 from ..values.json_values import jsonable
+from .components import FlowParts
 from .next_step import Plan, first_tasks
-from .parts import FlowParts
 from .thread import ThreadView
 
 

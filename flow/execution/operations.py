@@ -26,8 +26,8 @@ from ..values.events import Emitted
 from ..values.interrupt import InterruptException
 from ..values.json_values import json_bytes, jsonable
 from .calls import Calls
+from .components import RunParts
 from .journal import TaskJournal
-from .parts import RunParts
 from .questions import Questions
 
 _LONGEST_KEY = 64

@@ -25,8 +25,8 @@ from ..values.interrupt import (
     Question,
 )
 from ..values.json_values import digest, json_bytes, jsonable
+from .components import RunParts
 from .journal import TaskJournal
-from .parts import RunParts
 
 DOUBT_SCHEMA: dict[str, JsonValue] = {
     "type": "object",

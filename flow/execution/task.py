@@ -29,10 +29,10 @@ from ..values.events import Interrupted, TaskEnded, TaskStarted
 from ..values.interrupt import InterruptException, Question, current
 from ..values.json_values import digest
 from .calls import Calls
+from .components import RunParts
 from .journal import TaskJournal
 from .operations import TaskOperations
 from .outputs import Returned, read_output
-from .parts import RunParts
 from .questions import Questions
 from .thread import ThreadView
 

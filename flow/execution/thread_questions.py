@@ -15,7 +15,7 @@ from ..stores.reading import read_answer
 from ..stores.records import Answered
 from ..values.interrupt import InterruptValue
 from .answers import answered, checked, denied
-from .parts import FlowParts
+from .components import FlowParts
 from .thread import ThreadView
 
 _log = logging.getLogger("toolcell.flow")

@@ -9,7 +9,7 @@ import anyio
 from toolcell.core import InvalidInputError, StoreUnavailableError
 
 from ..execution.answers import CANCEL, answered, checked, store_answer
-from ..execution.parts import RunParts
+from ..execution.components import RunParts
 from ..execution.thread import ThreadView
 from ..execution.thread_questions import ThreadQuestions
 from ..stores.reading import read_answer

@@ -17,8 +17,8 @@ from toolcell.core import (
     ToolcellError,
 )
 
+from ..execution.components import RunParts
 from ..execution.next_step import Plan, next_tasks
-from ..execution.parts import RunParts
 from ..execution.task import TaskRun
 from ..execution.thread import ThreadView
 from ..execution.thread_questions import ThreadQuestions

@@ -15,10 +15,10 @@ from toolcell.core import (
     ToolcellError,
 )
 
+from ..execution.components import RunParts
 from ..execution.journal import TaskJournal
 from ..execution.next_step import first_tasks
 from ..execution.outputs import Returned, read_output, update_of
-from ..execution.parts import RunParts
 from ..execution.task import TaskRun
 from ..execution.thread import ThreadView, state_of
 from ..graph.nodes import Child
