@@ -43,7 +43,7 @@ from .control.ownership import (
 )
 from .control.recovery import threads_to_look_at
 from .control.stream import EventStream
-from .execution.components import FlowParts
+from .execution.components import FlowComponents
 from .execution.first_step import begin, create_thread
 from .execution.result import FlowResult
 from .execution.thread import ThreadView
@@ -131,7 +131,7 @@ class Flow(Threads[S]):
         self._passed_over: dict[str, str] = {}
         """The reasons why `recover` could not go on with threads, by their ids."""
 
-        self._parts = FlowParts(
+        self._parts = FlowComponents(
             graph=graph,
             shape=graph.shape,
             checkpointer=store,

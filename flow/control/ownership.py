@@ -17,7 +17,7 @@ from toolcell.core import (
 )
 
 from ..execution.answers import CANCEL
-from ..execution.components import FlowParts, RunParts
+from ..execution.components import FlowComponents, RunComponents
 from ..execution.result import FlowResult
 from ..execution.thread import ThreadView, view_of
 from ..execution.writer import JournalWriter
@@ -60,7 +60,7 @@ class RunOptions:
 
 
 async def owned(
-    parts: FlowParts,
+    parts: FlowComponents,
     thread: str,
     work: Callable[[Lease, ThreadView], Awaitable[T]],
     options: RunOptions,
@@ -74,7 +74,7 @@ async def owned(
     return await releasing(parts, lease, done())
 
 
-async def _read(parts: FlowParts, thread: str) -> ThreadView:
+async def _read(parts: FlowComponents, thread: str) -> ThreadView:
     stored = await parts.checkpointer.read(thread)
     if stored is None:
         raise CheckpointNotFoundError(
@@ -85,7 +85,7 @@ async def _read(parts: FlowParts, thread: str) -> ThreadView:
     return view_of(stored, parts.graph)
 
 
-async def _claimed(parts: FlowParts, thread: str, options: RunOptions) -> Lease:
+async def _claimed(parts: FlowComponents, thread: str, options: RunOptions) -> Lease:
     while True:
         try:
             return await parts.checkpointer.claim(thread, steal=options.steal)
@@ -96,7 +96,7 @@ async def _claimed(parts: FlowParts, thread: str, options: RunOptions) -> Lease:
         await anyio.sleep(min(left, _BETWEEN_CLAIMS))
 
 
-async def releasing(parts: FlowParts, lease: Lease, work: Awaitable[T]) -> T:
+async def releasing(parts: FlowComponents, lease: Lease, work: Awaitable[T]) -> T:
     """Do something, then release the lease, however it ended."""
     try:
         return await work
@@ -110,10 +110,10 @@ async def releasing(parts: FlowParts, lease: Lease, work: Awaitable[T]) -> T:
 
 
 def runner_of(
-    parts: FlowParts, lease: Lease, view: ThreadView, options: RunOptions
+    parts: FlowComponents, lease: Lease, view: ThreadView, options: RunOptions
 ) -> Runner:
     """Return what runs the steps of a thread."""
-    shared = RunParts(
+    shared = RunComponents(
         flow=parts,
         lease=lease,
         agent=view.head.agent,
@@ -129,7 +129,7 @@ def runner_of(
 
 
 async def drive(
-    parts: FlowParts, lease: Lease, view: ThreadView, options: RunOptions
+    parts: FlowComponents, lease: Lease, view: ThreadView, options: RunOptions
 ) -> FlowResult[Any]:
     """Run a thread until it pauses, fails or ends."""
     request = view.answers.get(CANCEL)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime
 
-from ..execution.components import FlowParts
+from ..execution.components import FlowComponents
 
 
-async def threads_to_look_at(parts: FlowParts, now: datetime) -> list[str]:
+async def threads_to_look_at(parts: FlowComponents, now: datetime) -> list[str]:
     """Return the threads whose owner may have died, or that may wait no longer.
 
     Those with answers come from the store's index of them. Of the other paused ones the
@@ -27,7 +27,7 @@ async def threads_to_look_at(parts: FlowParts, now: datetime) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-async def _pending_requests(parts: FlowParts) -> Counter[str]:
+async def _pending_requests(parts: FlowComponents) -> Counter[str]:
     """Return the number of requests that wait for people, by thread."""
     guard = None if parts.executor is None else parts.executor.guard
     if guard is None or guard.approvals is None:

@@ -24,7 +24,7 @@ from ..stores.records import Answered, Asked, Begin, Finish, Redo
 from ..values.events import CallEnded, Interrupted
 from ..values.interrupt import current, inside_tool
 from ..values.json_values import digest, json_bytes, jsonable
-from .components import RunParts
+from .components import RunComponents
 from .journal import TaskJournal
 from .questions import DOUBT_SCHEMA, Questions, is_parked
 
@@ -40,7 +40,7 @@ class Calls:
         node: The node's name.
     """
 
-    def __init__(self, parts: RunParts, journal: TaskJournal, node: str) -> None:
+    def __init__(self, parts: RunComponents, journal: TaskJournal, node: str) -> None:
         self._parts = parts
         self._journal = journal
         self.node = node

@@ -1,4 +1,4 @@
-"""The parts that all tasks of a thread share while it runs."""
+"""The components that all tasks of a thread share while it runs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .writer import JournalWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowParts:
-    """The parts that a Flow was made with."""
+class FlowComponents:
+    """The components that a Flow was made with."""
 
     graph: Graph[Any]
     shape: str
@@ -45,10 +45,10 @@ class FlowParts:
 
 
 @dataclass(slots=True, kw_only=True)
-class RunParts:
+class RunComponents:
     """One thread in the hands of its owner."""
 
-    flow: FlowParts
+    flow: FlowComponents
     lease: Lease
     agent: str | None
     run_id: str

@@ -12,12 +12,12 @@ from ..state.state import State
 from ..stores.base import Lease
 from ..stores.records import Checkpoint, ThreadHead
 from ..values.json_values import jsonable
-from .components import FlowParts
+from .components import FlowComponents
 from .next_step import Plan, first_tasks
 from .thread import ThreadView
 
 
-def begin(parts: FlowParts, state: State) -> Plan:
+def begin(parts: FlowComponents, state: State) -> Plan:
     """Return the tasks that a state begins with.
 
     Raises:
@@ -37,7 +37,7 @@ def begin(parts: FlowParts, state: State) -> Plan:
 
 
 async def create_thread(
-    parts: FlowParts,
+    parts: FlowComponents,
     thread_id: str,
     agent: str | None,
     state: State,

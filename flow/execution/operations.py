@@ -26,7 +26,7 @@ from ..values.events import Emitted
 from ..values.interrupt import InterruptException
 from ..values.json_values import json_bytes, jsonable
 from .calls import Calls
-from .components import RunParts
+from .components import RunComponents
 from .journal import TaskJournal
 from .questions import Questions
 
@@ -46,7 +46,7 @@ class TaskOperations:
 
     def __init__(
         self,
-        parts: RunParts,
+        parts: RunComponents,
         journal: TaskJournal,
         questions: Questions,
         calls: Calls,

@@ -25,7 +25,7 @@ from ..values.interrupt import (
     Question,
 )
 from ..values.json_values import digest, json_bytes, jsonable
-from .components import RunParts
+from .components import RunComponents
 from .journal import TaskJournal
 
 DOUBT_SCHEMA: dict[str, JsonValue] = {
@@ -50,7 +50,7 @@ class Questions:
         node: The node's name.
     """
 
-    def __init__(self, parts: RunParts, journal: TaskJournal, node: str) -> None:
+    def __init__(self, parts: RunComponents, journal: TaskJournal, node: str) -> None:
         self._parts = parts
         self._journal = journal
         self._node = node

@@ -29,7 +29,7 @@ from ..values.events import Interrupted, TaskEnded, TaskStarted
 from ..values.interrupt import InterruptException, Question, current
 from ..values.json_values import digest
 from .calls import Calls
-from .components import RunParts
+from .components import RunComponents
 from .journal import TaskJournal
 from .operations import TaskOperations
 from .outputs import Returned, read_output
@@ -77,7 +77,7 @@ class TaskRun:
 
     def __init__(
         self,
-        parts: RunParts,
+        parts: RunComponents,
         spec: TaskSpec,
         journal: TaskJournal,
         view: ThreadView,

@@ -15,7 +15,7 @@ from ..stores.reading import read_answer
 from ..stores.records import Answered
 from ..values.interrupt import InterruptValue
 from .answers import answered, checked, denied
-from .components import FlowParts
+from .components import FlowComponents
 from .thread import ThreadView
 
 _log = logging.getLogger("toolcell.flow")
@@ -34,7 +34,7 @@ class ThreadQuestions:
         view: The thread.
     """
 
-    def __init__(self, flow: FlowParts, view: ThreadView) -> None:
+    def __init__(self, flow: FlowComponents, view: ThreadView) -> None:
         self._flow = flow
         self._view = view
         guard = None if flow.executor is None else flow.executor.guard

@@ -9,7 +9,7 @@ import anyio
 from toolcell.core import InvalidInputError, StoreUnavailableError
 
 from ..execution.answers import CANCEL, answered, checked, store_answer
-from ..execution.components import RunParts
+from ..execution.components import RunComponents
 from ..execution.thread import ThreadView
 from ..execution.thread_questions import ThreadQuestions
 from ..stores.reading import read_answer
@@ -30,7 +30,7 @@ class Answering:
         view: The thread; answers are added to it.
     """
 
-    def __init__(self, parts: RunParts, view: ThreadView) -> None:
+    def __init__(self, parts: RunComponents, view: ThreadView) -> None:
         self._parts = parts
         self._view = view
         self._handed_over: set[str] = set()

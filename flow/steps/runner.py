@@ -17,7 +17,7 @@ from toolcell.core import (
     ToolcellError,
 )
 
-from ..execution.components import RunParts
+from ..execution.components import RunComponents
 from ..execution.next_step import Plan, next_tasks
 from ..execution.task import TaskRun
 from ..execution.thread import ThreadView
@@ -50,7 +50,7 @@ class Runner:
     """
 
     def __init__(
-        self, parts: RunParts, view: ThreadView, *, tries_failed: bool
+        self, parts: RunComponents, view: ThreadView, *, tries_failed: bool
     ) -> None:
         self._parts = parts
         self.view = view

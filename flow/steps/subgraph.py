@@ -15,7 +15,7 @@ from toolcell.core import (
     ToolcellError,
 )
 
-from ..execution.components import RunParts
+from ..execution.components import RunComponents
 from ..execution.journal import TaskJournal
 from ..execution.next_step import first_tasks
 from ..execution.outputs import Returned, read_output, update_of
@@ -42,7 +42,7 @@ class ChildRunner(Runner):
 
     def __init__(
         self,
-        parts: RunParts,
+        parts: RunComponents,
         view: ThreadView,
         journal: TaskJournal,
         *,
@@ -84,7 +84,7 @@ class ChildRunner(Runner):
         await write_step(self._parts, self._journal, text)
 
 
-async def write_step(parts: RunParts, journal: TaskJournal, text: bytes) -> None:
+async def write_step(parts: RunComponents, journal: TaskJournal, text: bytes) -> None:
     """Store a checkpoint of an inner graph in the journal of its task."""
     made = ChildStep(task=journal.task_id, checkpoint=read_checkpoint(text))
     await parts.write(journal, made)
@@ -122,7 +122,7 @@ class GraphTask(TaskRun):
             self.returned = self._output(runner.left, view.state, self._node.child)
         return runner.error
 
-    def _inner_parts(self, child: Child) -> RunParts:
+    def _inner_parts(self, child: Child) -> RunComponents:
         flow = self._parts.flow
         outer = (*flow.outer, flow.graph)
         if len(outer) > flow.limits.depth:
@@ -136,7 +136,7 @@ class GraphTask(TaskRun):
             self._parts, flow=inner, node_limiters=child.graph.node_limiters()
         )
 
-    async def _inner_view(self, parts: RunParts) -> ThreadView:
+    async def _inner_view(self, parts: RunComponents) -> ThreadView:
         """Return the inner graph where it had come to; a new one begins."""
         if not self.journal.steps:
             await write_step(parts, self.journal, self._first_step(parts))
@@ -150,7 +150,7 @@ class GraphTask(TaskRun):
             prefix=f"{self.journal.task_id}/",
         )
 
-    def _first_step(self, parts: RunParts) -> bytes:
+    def _first_step(self, parts: RunComponents) -> bytes:
         graph = parts.flow.graph
         inputs = NodeInputs(
             state=self._state.view(),
