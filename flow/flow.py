@@ -53,7 +53,7 @@ from .state.state import State, Update
 from .stores.base import Lease
 from .stores.checkpointer import Checkpointer
 from .stores.memory import MemoryCheckpointer
-from .stores.records import Answered
+from .stores.records import AnswerRecord
 from .threads import Threads
 from .values.command import Command
 from .values.events import Tell
@@ -270,7 +270,7 @@ class Flow(Threads[S]):
 
     async def _resumed(
         self,
-        new_answers: list[Answered],
+        new_answers: list[AnswerRecord],
         options: RunOptions,
         lease: Lease,
         view: ThreadView,

@@ -25,7 +25,7 @@ from ..execution.thread import ThreadView
 from ..graph.graph import Graph
 from ..state.state import State, Update
 from ..stores.checkpointer import Checkpointer
-from ..stores.records import Answered, ThreadHead
+from ..stores.records import AnswerRecord, ThreadHead
 from ..values.command import Command
 from ..values.interrupt import InterruptValue
 
@@ -68,7 +68,7 @@ def given_answers(
     *,
     by: str,
     at: datetime,
-) -> list[Answered]:
+) -> list[AnswerRecord]:
     """Return answers, each checked against its question.
 
     Raises:
@@ -142,7 +142,7 @@ def forked(
     return state, plan
 
 
-def expired_answers(view: ThreadView, now: datetime) -> list[Answered]:
+def expired_answers(view: ThreadView, now: datetime) -> list[AnswerRecord]:
     """Return a refusal for each open question whose time is over."""
     return [
         denied(question, "expired", by="expiry", how="expiry", at=now)
@@ -151,7 +151,7 @@ def expired_answers(view: ThreadView, now: datetime) -> list[Answered]:
 
 
 async def add_answers(
-    checkpointer: Checkpointer, view: ThreadView, answers: Sequence[Answered]
+    checkpointer: Checkpointer, view: ThreadView, answers: Sequence[AnswerRecord]
 ) -> None:
     """Store answers, and add them to the thread.
 

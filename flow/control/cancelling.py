@@ -17,7 +17,7 @@ from toolcell.core import (
 from ..execution.answers import CANCEL
 from ..stores.base import Lease
 from ..stores.checkpointer import Checkpointer
-from ..stores.records import Answered
+from ..stores.records import AnswerRecord
 
 _BETWEEN_CLAIMS = 0.1
 
@@ -44,7 +44,7 @@ async def cancel_thread(
         ThreadBusyError: Its owner has not let go of it in time; it still will.
         StoreUnavailableError: The store does not answer.
     """
-    request = Answered(id=CANCEL, denied="denied", by=by, how="cancel", at=clock())
+    request = AnswerRecord(id=CANCEL, denied="denied", by=by, how="cancel", at=clock())
     give_up_at = anyio.current_time() + wait_seconds
     while True:
         try:

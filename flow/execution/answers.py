@@ -12,7 +12,7 @@ from toolcell.core import InvalidInputError
 
 from ..stores.checkpointer import Checkpointer
 from ..stores.reading import read_answer
-from ..stores.records import Answered
+from ..stores.records import AnswerRecord
 from ..values.interrupt import InterruptValue
 from ..values.json_values import jsonable
 
@@ -58,9 +58,9 @@ def answered(
     how: str,
     at: datetime,
     update: Mapping[str, JsonValue] | None = None,
-) -> Answered:
+) -> AnswerRecord:
     """Return the record of an answer."""
-    return Answered(
+    return AnswerRecord(
         id=question.interrupt_id,
         value=value,
         by=by,
@@ -78,15 +78,15 @@ def denied(
     how: str,
     at: datetime,
     reason: str = "",
-) -> Answered:
+) -> AnswerRecord:
     """Return the record of a question that gets no answer."""
-    return Answered(
+    return AnswerRecord(
         id=question.interrupt_id, denied=why, reason=reason, by=by, how=how, at=at
     )
 
 
 async def store_answer(
-    checkpointer: Checkpointer, thread_id: str, answer: Answered, *, at: str
+    checkpointer: Checkpointer, thread_id: str, answer: AnswerRecord, *, at: str
 ) -> None:
     """Store an answer; the first one to a question counts.
 
@@ -107,7 +107,7 @@ async def store_answer(
 
 
 def answered_before(
-    interrupt_id: str, answers: Mapping[str, Answered]
+    interrupt_id: str, answers: Mapping[str, AnswerRecord]
 ) -> InvalidInputError:
     """Return the refusal of a second answer; it says who gave the first, and when."""
     first = answers.get(interrupt_id)

@@ -20,7 +20,7 @@ from toolcell.core import (
 from toolcell.guard import Redactor
 from toolcell.tools import RunContext, ToolExecutor
 
-from ..stores.records import Answered, Asked, Begin, Finish, Redo
+from ..stores.records import AnswerRecord, Begin, Finish, QuestionRecord, Redo
 from ..values.events import CallEnded, Interrupted
 from ..values.interrupt import current, inside_tool
 from ..values.json_values import digest, json_bytes, jsonable
@@ -179,7 +179,7 @@ class Calls:
     async def _park(self, call: ToolCall, op: str, result: ToolResult) -> None:
         """Record that a call was not made, since a person has to approve it."""
         asked = self.questions.of_approval(op, call, result)
-        record = Asked(task=self._journal.task_id, op=op, interrupt=asked)
+        record = QuestionRecord(task=self._journal.task_id, op=op, interrupt=asked)
         await self._parts.write(self._journal, record)
         await self._parts.announce(Interrupted(asked))
 
@@ -260,7 +260,9 @@ class Calls:
         call_id = self._call_id(op)
         return ToolResult(call_id=call_id, name=name, status="error", error=info)
 
-    def _as_reported(self, answer: Answered, name: str, op: str) -> ToolResult | None:
+    def _as_reported(
+        self, answer: AnswerRecord, name: str, op: str
+    ) -> ToolResult | None:
         """Return the result that a person reported; None: make the call again."""
         report = answer.value if isinstance(answer.value, dict) else {}
         outcome = "failed" if answer.denied is not None else report.get("outcome")

@@ -8,15 +8,15 @@ from typing import Literal
 from toolcell.core import ReplayError
 
 from ..stores.records import (
-    Answered,
-    Asked,
+    AnswerRecord,
     Begin,
     Checkpoint,
     ChildStep,
-    Ended,
     Finish,
     JournalRecord,
+    QuestionRecord,
     Redo,
+    TaskRecord,
 )
 
 Kind = Literal["call", "model", "once", "interrupt"]
@@ -36,21 +36,21 @@ class TaskJournal:
         answers: The answers to the questions of the thread, by the question's id.
     """
 
-    def __init__(self, task_id: str, answers: Mapping[str, Answered]) -> None:
+    def __init__(self, task_id: str, answers: Mapping[str, AnswerRecord]) -> None:
         self.task_id = task_id
         self.answers = answers
         self.begun: dict[str, Begin] = {}
         self.finished: dict[str, Finish] = {}
         """In the order of their ends."""
 
-        self.asked: dict[str, Asked] = {}
+        self.asked: dict[str, QuestionRecord] = {}
         self.parked: dict[str, Begin] = {}
         """Calls that were not made because a person has to approve them."""
 
         self.repeats: dict[str, int] = {}
         """The number of times that a `Redo` removed an operation, by its place."""
 
-        self.ended: Ended | None = None
+        self.ended: TaskRecord | None = None
         self.steps: list[Checkpoint] = []
         """The steps of the graph that the node is, since the last whole one."""
 
@@ -61,7 +61,7 @@ class TaskJournal:
                 self.begun[record.op] = record
             case Finish():
                 self.finished[record.op] = record
-            case Asked():
+            case QuestionRecord():
                 self.asked[record.op] = record
                 if record.interrupt.kind == "approval":
                     self.parked[record.op] = self.begun.pop(record.op)
@@ -73,7 +73,7 @@ class TaskJournal:
                     self.parked.pop(op, None)
                     self.repeats[op] = self.repeats.get(op, 0) + 1
                 self.ended = None
-            case Ended():
+            case TaskRecord():
                 self.ended = record
             case ChildStep():
                 if record.checkpoint.of is None:
@@ -81,7 +81,7 @@ class TaskJournal:
                 self.steps.append(record.checkpoint)
 
     @property
-    def open(self) -> list[Asked]:
+    def open(self) -> list[QuestionRecord]:
         """The questions that have no answer yet."""
         return [
             question
@@ -140,7 +140,7 @@ class TaskJournal:
 
 
 def journals(
-    records: Iterable[JournalRecord], answers: Mapping[str, Answered]
+    records: Iterable[JournalRecord], answers: Mapping[str, AnswerRecord]
 ) -> dict[str, TaskJournal]:
     """Return the journals of all tasks that have one."""
     found: dict[str, TaskJournal] = {}

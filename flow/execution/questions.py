@@ -17,7 +17,7 @@ from toolcell.core import (
 )
 from toolcell.guard import Redactor
 
-from ..stores.records import Answered
+from ..stores.records import AnswerRecord
 from ..values.interrupt import (
     InterruptException,
     InterruptKind,
@@ -133,7 +133,7 @@ class Questions:
             answer_schema=schema,
         )
 
-    def answer(self, op: str, value: InterruptValue) -> Answered | None:
+    def answer(self, op: str, value: InterruptValue) -> AnswerRecord | None:
         """Return the answer to a question; None: there is none, and it is asked."""
         known = self._journal.asked.get(op)
         same = known is not None and known.interrupt.kind == value.kind

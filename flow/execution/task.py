@@ -23,7 +23,7 @@ from toolcell.core import (
 
 from ..graph.nodes import Node
 from ..graph.signature import NodeInputs
-from ..stores.records import Asked, Ended, Output, Redo, TaskSpec
+from ..stores.records import Output, QuestionRecord, Redo, TaskRecord, TaskSpec
 from ..values.context import NodeContext
 from ..values.events import Interrupted, TaskEnded, TaskStarted
 from ..values.interrupt import InterruptException, Question, current
@@ -100,7 +100,7 @@ class TaskRun:
         self._began = view.checkpoint.at
         self._alone = alone
         self._milliseconds: float | None = None
-        self._end: Ended | None = None
+        self._end: TaskRecord | None = None
         self._own_task: int | None = None
         self._questions: Questions | None = None
         self._operations: TaskOperations | None = None
@@ -294,7 +294,7 @@ class TaskRun:
         if self._parts.tell is not None:
             await self._announce_end("asking")
 
-    def _new_questions(self) -> list[Asked]:
+    def _new_questions(self) -> list[QuestionRecord]:
         """Return the questions of the attempt that are not stored yet."""
         questions, task = self._questions, self.journal.task_id
         if questions is None:
@@ -304,7 +304,7 @@ class TaskRun:
             question.interrupt.interrupt_id for question in self.journal.asked.values()
         }
         return [
-            Asked(
+            QuestionRecord(
                 task=task,
                 op=questions.places[question.interrupt_id],
                 interrupt=question,
@@ -328,18 +328,18 @@ class TaskRun:
         self._parts.writer.write_later(self.journal, self.end)
 
     @property
-    def end(self) -> Ended | None:
+    def end(self) -> TaskRecord | None:
         """The record of its end; None: it has not ended."""
         if self._end is None and self._milliseconds is not None:
             self._end = self._new_end(self._milliseconds)
         return self._end or self.journal.ended
 
-    def _new_end(self, took: float) -> Ended:
+    def _new_end(self, took: float) -> TaskRecord:
         task = self.journal.task_id
         if self.error is not None:
             info = ErrorInfo.of(self.error)
-            return Ended(task=task, status="failed", error=info, ms=took)
-        return Ended(task=task, status="done", output=self.record, ms=took)
+            return TaskRecord(task=task, status="failed", error=info, ms=took)
+        return TaskRecord(task=task, status="done", output=self.record, ms=took)
 
     def keep_end(self) -> None:
         """Have its end written, if that was left to a commit."""

@@ -15,7 +15,7 @@ from ..state.patch import Pieces, apply, split, value_of
 from ..state.state import State
 from ..stores.base import Stored
 from ..stores.reading import read_answer, read_checkpoint, read_journal
-from ..stores.records import Answered, Checkpoint, ThreadHead
+from ..stores.records import AnswerRecord, Checkpoint, ThreadHead
 from ..values.interrupt import InterruptState, InterruptValue
 from .journal import TaskJournal, journals
 
@@ -28,7 +28,7 @@ class ThreadView:
     checkpoint: Checkpoint
     state: State
     journals: dict[str, TaskJournal]
-    answers: dict[str, Answered]
+    answers: dict[str, AnswerRecord]
     patches: int = 0
     """The number of checkpoints since the last one that holds the whole state."""
 

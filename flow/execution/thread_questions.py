@@ -12,7 +12,7 @@ from toolcell.guard import ActionGuard, CallFacts
 from toolcell.guard.spi import ApprovalOutcome
 
 from ..stores.reading import read_answer
-from ..stores.records import Answered
+from ..stores.records import AnswerRecord
 from ..values.interrupt import InterruptValue
 from .answers import answered, checked, denied
 from .components import FlowComponents
@@ -104,7 +104,7 @@ class ThreadQuestions:
 
     def _answer(
         self, question: InterruptValue, outcome: ApprovalOutcome
-    ) -> Answered | None:
+    ) -> AnswerRecord | None:
         """Return the answer; None: it does not fit, and has to be given anew."""
         by, now, how = outcome.approver or "", self._flow.clock(), "approvals"
         if not outcome.approved:
@@ -122,7 +122,7 @@ class ThreadQuestions:
             return None
         return answered(question, value, by=by, how=how, at=now)
 
-    async def _store(self, answer: Answered) -> None:
+    async def _store(self, answer: AnswerRecord) -> None:
         """Store an answer, or take the one that another process stored before."""
         store, thread = self._flow.checkpointer, self._view.head.thread_id
         at = self._view.head.checkpoint

@@ -13,7 +13,7 @@ from ..execution.components import RunComponents
 from ..execution.thread import ThreadView
 from ..execution.thread_questions import ThreadQuestions
 from ..stores.reading import read_answer
-from ..stores.records import Answered
+from ..stores.records import AnswerRecord
 from ..values import events
 from ..values.interrupt import InterruptValue
 
@@ -51,7 +51,7 @@ class Answering:
         if handler is None or not new:
             return False
         self._handed_over.update(question.interrupt_id for question in new)
-        answers: list[Answered] = []
+        answers: list[AnswerRecord] = []
         async with anyio.create_task_group() as group:
             for question in new:
                 group.start_soon(self._hand_over, question, answers)
@@ -66,7 +66,7 @@ class Answering:
         return bool(answers)
 
     async def _hand_over(
-        self, question: InterruptValue, answers: list[Answered]
+        self, question: InterruptValue, answers: list[AnswerRecord]
     ) -> None:
         flow = self._parts.flow
         handler = flow.handler
@@ -111,7 +111,7 @@ class Answering:
             await self._add(answer)
         return bool(new)
 
-    async def _add(self, answer: Answered) -> None:
+    async def _add(self, answer: AnswerRecord) -> None:
         self._view.answers[answer.id] = answer
         await self._parts.announce(events.Answered(answer.id, answer.by))
 

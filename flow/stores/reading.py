@@ -11,7 +11,14 @@ from pydantic import Discriminator, TypeAdapter, ValidationError
 from toolcell.core import CheckpointSerializationError, InvalidInputError
 
 from ..values.json_values import read_json_bytes
-from .records import VERSION, Answered, Checkpoint, JournalRecord, Record, ThreadHead
+from .records import (
+    VERSION,
+    AnswerRecord,
+    Checkpoint,
+    JournalRecord,
+    Record,
+    ThreadHead,
+)
 
 _R = TypeVar("_R")
 _log = logging.getLogger("toolcell.flow")
@@ -55,9 +62,9 @@ class HeadReader:
             return None
 
 
-def read_answer(text: bytes) -> Answered:
+def read_answer(text: bytes) -> AnswerRecord:
     """Return an answer. Raises CheckpointSerializationError."""
-    return _read(Answered.model_validate, text)
+    return _read(AnswerRecord.model_validate, text)
 
 
 def _read(validate: Callable[[Any], _R], text: bytes) -> _R:

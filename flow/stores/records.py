@@ -276,7 +276,7 @@ class Redo(Record):
     ops: list[str]
 
 
-class Asked(Record):
+class QuestionRecord(Record):
     """A question of a task."""
 
     type: Literal["asked"] = "asked"
@@ -320,7 +320,7 @@ class Output(FrozenModel):
         return construct_unchecked(cls, fields, set(fields))
 
 
-class Ended(Record):
+class TaskRecord(Record):
     """A task of the step is over."""
 
     type: Literal["task"] = "task"
@@ -339,7 +339,7 @@ class ChildStep(Record):
     checkpoint: Checkpoint
 
 
-class Answered(Record):
+class AnswerRecord(Record):
     """An answer, or a refusal to give one."""
 
     type: Literal["answered"] = "answered"
@@ -354,7 +354,7 @@ class Answered(Record):
     """An update of the state, merged when the step commits."""
 
 
-JournalRecord = Begin | Finish | Redo | Asked | Ended | ChildStep
+JournalRecord = Begin | Finish | Redo | QuestionRecord | TaskRecord | ChildStep
 
 
 def chained(before: bytes, text: bytes) -> bytes:
