@@ -15,7 +15,7 @@ from opentelemetry.metrics import Observation
 from toolcell.core.gauges import SECONDS, Gauges
 
 
-class WatchedDriver(Protocol):
+class MeasuredDriver(Protocol):
     """The nodes of one open driver."""
 
     @property
@@ -30,13 +30,13 @@ class WatchedDriver(Protocol):
 _STATES = ("ready", "draining", "sick")
 
 
-def _by_state(drivers: Sequence[WatchedDriver]) -> Iterator[Observation]:
+def _by_state(drivers: Sequence[MeasuredDriver]) -> Iterator[Observation]:
     found = Counter(state for driver in drivers for state in driver.states)
     for state in _STATES:
         yield Observation(found[state], {"toolcell.node.state": state})
 
 
-drivers = Gauges[WatchedDriver]("toolcell.cluster")
+drivers = Gauges[MeasuredDriver]("toolcell.cluster")
 drivers.add_sum(
     "toolcell.cluster.queue",
     lambda driver: driver.waiting,

@@ -14,7 +14,7 @@ from toolcell.sandbox import ExecutionResult
 
 from ..wire.codec import read_result
 from ..wire.link import Link
-from ..wire.message import Message
+from ..wire.message import WireMessage
 from .protocol_errors import closing_link_on_error
 from .runs import Caller, ask, next_message, stream_of
 
@@ -82,7 +82,7 @@ class ClusterProcess:
         """Return when it has ended, or its cell is gone; as `Process.ended`."""
         await self._ended.wait()
 
-    async def follow(self, early: list[Message], stack: AsyncExitStack) -> None:
+    async def follow(self, early: list[WireMessage], stack: AsyncExitStack) -> None:
         """Answer its calls, and note its end.
 
         Args:

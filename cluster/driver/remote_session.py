@@ -12,7 +12,7 @@ from toolcell.core import CellLostError
 
 from ..wire.file_chunks import MAX_HEADERS_BYTES, receive_file, send_file
 from ..wire.link import Exchange, Link
-from ..wire.message import Message
+from ..wire.message import WireMessage
 from .protocol_errors import closing_link_on_error
 from .runs import last_message, next_part
 
@@ -60,14 +60,14 @@ class RemoteSession:
             self.alive = False
             raise
 
-    async def ask(self, operation: str, *blobs: bytes, **fields: Any) -> Message:
+    async def ask(self, operation: str, *blobs: bytes, **fields: Any) -> WireMessage:
         """Return the node's answer to a request."""
         async with self.exchange(operation, *blobs, **fields) as exchange:
             return await self._end(exchange)
 
     async def value(
         self,
-        read: Callable[[Message], Value],
+        read: Callable[[WireMessage], Value],
         operation: str,
         *blobs: bytes,
         **fields: Any,
@@ -75,12 +75,12 @@ class RemoteSession:
         """Return what is to be read in the node's answer to a request."""
         return self.read(read, await self.ask(operation, *blobs, **fields))
 
-    def read(self, read: Callable[[Message], Value], message: Message) -> Value:
+    def read(self, read: Callable[[WireMessage], Value], message: WireMessage) -> Value:
         """Return what a message holds; one that breaks the protocol ends the link."""
         with closing_link_on_error(self._link):
             return read(message)
 
-    async def send(self, archive: Path, operation: str, **fields: Any) -> Message:
+    async def send(self, archive: Path, operation: str, **fields: Any) -> WireMessage:
         """Send an archive to the node; return what came of it."""
         async with self.exchange(operation, **fields) as exchange:
             await send_file(exchange, partial(next_part, exchange), archive)
@@ -88,7 +88,7 @@ class RemoteSession:
 
     async def fetch(
         self, archive: Path, operation: str, *, max_bytes: int, **fields: Any
-    ) -> Message:
+    ) -> WireMessage:
         """Write an archive that the node sends; return what it says of it."""
         fields["max_bytes"] = max_bytes
         most = max_bytes + MAX_HEADERS_BYTES
@@ -96,7 +96,7 @@ class RemoteSession:
             await receive_file(exchange, partial(next_part, exchange), archive, most)
             return await self._end(exchange)
 
-    async def _end(self, exchange: Exchange) -> Message:
+    async def _end(self, exchange: Exchange) -> WireMessage:
         message = await last_message(exchange)
         self.note(message.fields)
         return message

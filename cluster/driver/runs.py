@@ -16,7 +16,7 @@ from toolcell.sandbox.spi import Connection
 
 from ..wire.codec import read_error, read_event, read_result
 from ..wire.link import Exchange, Kind, Link
-from ..wire.message import Message
+from ..wire.message import WireMessage
 from ..wire.protocol import FOLLOWED
 from ..wire.tasks import background_tasks
 from . import metrics
@@ -53,7 +53,7 @@ def is_node_lost(error: CellLostError) -> bool:
 
 async def ask(
     link: Link, fields: _Fields, *blobs: bytes, on_answer: OnAnswer = ignore
-) -> Message:
+) -> WireMessage:
     """Return a node's answer to a request.
 
     Raises:
@@ -66,7 +66,7 @@ async def ask(
     return message
 
 
-async def last_message(exchange: Exchange) -> Message:
+async def last_message(exchange: Exchange) -> WireMessage:
     """Return the last message of an exchange. Raises as `ask`."""
     while True:
         found = await next_message(exchange)
@@ -74,7 +74,7 @@ async def last_message(exchange: Exchange) -> Message:
             return found
 
 
-async def next_part(exchange: Exchange) -> Message:
+async def next_part(exchange: Exchange) -> WireMessage:
     """Return the next message, which is not the last one. Raises as `ask`."""
     message = await next_message(exchange)
     if exchange.ended:
@@ -82,7 +82,7 @@ async def next_part(exchange: Exchange) -> Message:
     return message
 
 
-async def next_message(exchange: Exchange) -> Message:
+async def next_message(exchange: Exchange) -> WireMessage:
     """Return the next message of an exchange. Raises as `ask`."""
     kind, message = await exchange.receive()
     if kind is Kind.ERROR:
@@ -118,7 +118,7 @@ async def run_on(
 
 async def _run_heard(
     link: Link, run: RemoteRun, asked: Request, on_answer: OnAnswer
-) -> Message:
+) -> WireMessage:
     """Run a program whose caller follows it; return the node's last message."""
     async with link.exchange(*asked) as exchange:
         caller = Caller(exchange, run)
@@ -172,7 +172,7 @@ class Caller:
         async with background_tasks() as self._tasks:
             yield
 
-    async def last_message(self, early: Sequence[Message] = ()) -> Message:
+    async def last_message(self, early: Sequence[WireMessage] = ()) -> WireMessage:
         """Pass on what the node says, until its last message; return that.
 
         Args:
@@ -187,7 +187,7 @@ class Caller:
             message = await next_message(self._exchange)
         return message
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: WireMessage) -> None:
         fields, run = message.fields, self._run
         run.was_heard = True
         request, calls = run.request, run.request.calls

@@ -31,7 +31,7 @@ from ..wire.codec import pack_model, read_limits, read_network
 from ..wire.exchange_stream import ExchangeStream
 from ..wire.folders import pack_folder, require_new, unpack_folder
 from ..wire.link import Link
-from ..wire.message import Message
+from ..wire.message import WireMessage
 from .process import ClusterProcess
 from .protocol_errors import closing_link_on_error
 from .remote_session import RemoteSession
@@ -247,7 +247,7 @@ class ClusterSession(SandboxSession):
     async def context(self) -> ClusterSession:
         return self._second(await self._remote.ask("context"))
 
-    def _second(self, answer: Message) -> ClusterSession:
+    def _second(self, answer: WireMessage) -> ClusterSession:
         return ClusterSession(
             self._link,
             self.node,
@@ -320,7 +320,7 @@ class ClusterSession(SandboxSession):
         return self._remote.read(_files, found)
 
 
-def _files(message: Message) -> int:
+def _files(message: WireMessage) -> int:
     return int(message.fields["files"])
 
 

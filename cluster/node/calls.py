@@ -16,7 +16,7 @@ from toolcell.sandbox.spi import NetworkAct, RequestGate, Unplaced, pause_deadli
 
 from ..wire.codec import pack_refusal, read_refusal
 from ..wire.link import Exchange
-from ..wire.message import Message
+from ..wire.message import WireMessage
 
 _Fields = dict[str, Any]
 
@@ -174,7 +174,7 @@ class _Question:
         self._sender.close()
         self._answers.close()
 
-    def take(self, message: Message) -> None:
+    def take(self, message: WireMessage) -> None:
         """Take note of what the driver says."""
         if "stop" not in message.fields:
             self._sender.send_nowait(message.fields)

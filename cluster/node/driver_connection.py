@@ -28,7 +28,7 @@ from ..wire.codec import (
     read_network,
 )
 from ..wire.link import Exchange, Kind
-from ..wire.message import Message
+from ..wire.message import WireMessage
 from ..wire.protocol import FOLLOWED, OPTIONS
 from ..wire.tasks import background_tasks
 from . import metrics
@@ -97,7 +97,7 @@ class DriverConnection:
             if self._greeted is not None:
                 self._greeted.send_soon(fields)
 
-    async def serve(self, exchange: Exchange, message: Message) -> None:
+    async def serve(self, exchange: Exchange, message: WireMessage) -> None:
         """Answer one exchange."""
         try:
             fields, blobs = await self._answer(exchange, message)
@@ -121,7 +121,7 @@ class DriverConnection:
             )
             exchange.finish(Kind.ERROR, pack_error(failed))
 
-    async def _answer(self, exchange: Exchange, message: Message) -> _Answer:
+    async def _answer(self, exchange: Exchange, message: WireMessage) -> _Answer:
         fields = message.fields
         match fields["op"]:
             case "hello":
@@ -172,7 +172,7 @@ class DriverConnection:
     async def _run(
         self,
         exchange: Exchange,
-        message: Message,
+        message: WireMessage,
         place: Sandbox | SandboxSession,
         stop: Callable[[], Awaitable[None]],
     ) -> _Answer:
@@ -224,7 +224,7 @@ class DriverConnection:
         return result
 
     async def _stream(
-        self, exchange: Exchange, message: Message, place: Sandbox | SandboxSession
+        self, exchange: Exchange, message: WireMessage, place: Sandbox | SandboxSession
     ) -> _Answer:
         options = self._options_of(message)
         networks = options.get("network"), _network_of(place)
@@ -244,7 +244,7 @@ class DriverConnection:
                 await exchange.receive()
         raise SandboxError("a stream ended without its result", hint="run it again")
 
-    def _options_of(self, message: Message) -> _Fields:
+    def _options_of(self, message: WireMessage) -> _Fields:
         options = options_of(message)
         if "agent_id" in options:
             options["agent_id"] = self._agent_of(options["agent_id"])
@@ -276,7 +276,7 @@ async def _give_up() -> None:
     raise CallerFailedError
 
 
-def options_of(message: Message) -> _Fields:
+def options_of(message: WireMessage) -> _Fields:
     """Return the arguments of `run` or `stream` that a driver sent."""
     fields, blobs = message.fields, [*message.blobs]
     options: _Fields = dict(fields["options"])

@@ -9,7 +9,7 @@ from opentelemetry import metrics
 from toolcell.core.gauges import Gauges
 
 
-class WatchedAgent(Protocol):
+class MeasuredAgent(Protocol):
     """One open agent."""
 
     @property
@@ -29,7 +29,7 @@ class WatchedAgent(Protocol):
         """True while it is neither sick nor draining."""
 
 
-agents = Gauges[WatchedAgent]("toolcell.cluster")
+agents = Gauges[MeasuredAgent]("toolcell.cluster")
 agents.add_sum(
     "toolcell.node.slots",
     lambda agent: agent.slots,

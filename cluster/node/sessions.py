@@ -16,7 +16,7 @@ from toolcell.sandbox.spi import SandboxProcess, SandboxWatch
 from ..wire.codec import pack_model, pack_result, read_network
 from ..wire.exchange_stream import ExchangeStream, relay
 from ..wire.link import Exchange
-from ..wire.message import Message
+from ..wire.message import WireMessage
 from ..wire.tasks import background_tasks
 from .calls import RunDriver
 from .transfers import TRANSFERS, files, max_archive_bytes, transfer
@@ -80,7 +80,7 @@ class Sessions:
             "network": pack_model(session.network),
         }
 
-    async def answer(self, exchange: Exchange, message: Message) -> _Answer:
+    async def answer(self, exchange: Exchange, message: WireMessage) -> _Answer:
         """Do what a driver asks of a session."""
         fields = message.fields
         session = self.find(fields["session"])
@@ -127,7 +127,7 @@ class Sessions:
             ) from None
 
     async def _exec(
-        self, session: SandboxSession, exchange: Exchange, message: Message
+        self, session: SandboxSession, exchange: Exchange, message: WireMessage
     ) -> _Answer:
         """Start a command, report it, and then its end."""
         fields = message.fields
@@ -150,7 +150,7 @@ class Sessions:
             await process.ended()
         return {}, []
 
-    async def _of_process(self, exchange: Exchange, message: Message) -> _Answer:
+    async def _of_process(self, exchange: Exchange, message: WireMessage) -> _Answer:
         fields = message.fields
         known = self._processes[fields["session"]]
         process = known.get(fields["process"])

@@ -15,7 +15,7 @@ from toolcell.sandbox.spi import folder_prefix
 from ..wire.file_chunks import MAX_HEADERS_BYTES, receive_file, send_file
 from ..wire.folders import pack_folder, unpack_folder
 from ..wire.link import Exchange
-from ..wire.message import Message
+from ..wire.message import WireMessage
 
 _Answer = tuple[dict[str, Any], list[bytes]]
 _MAX_MOUNTED_BYTES = 16 * 1024**3
@@ -70,7 +70,7 @@ async def transfer(
     return fields, []
 
 
-async def files(session: SandboxSession, name: str, message: Message) -> _Answer:
+async def files(session: SandboxSession, name: str, message: WireMessage) -> _Answer:
     """Do what a driver asks of one file, or of a list of them."""
     fields = message.fields
     path = fields["path"]
@@ -87,6 +87,6 @@ async def files(session: SandboxSession, name: str, message: Message) -> _Answer
     return {}, []
 
 
-async def _receive(exchange: Exchange) -> Message:
+async def _receive(exchange: Exchange) -> WireMessage:
     _, message = await exchange.receive()
     return message

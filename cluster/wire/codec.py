@@ -32,7 +32,7 @@ from toolcell.sandbox import (
 )
 from toolcell.sandbox.spi import ArtifactMade, Connection, OpaqueValue
 
-from .message import Message, WireError
+from .message import WireError, WireMessage
 
 _Fields = dict[str, Any]
 _ERRORS = {
@@ -109,7 +109,7 @@ def pack_result(result: ExecutionResult) -> tuple[_Fields, list[bytes]]:
     return fields, blobs
 
 
-def read_result(message: Message) -> ExecutionResult:
+def read_result(message: WireMessage) -> ExecutionResult:
     """Return the result in a message. Raises WireError."""
     fields, blobs = message.fields, message.blobs
     try:
@@ -176,7 +176,7 @@ def pack_event(event: Event) -> tuple[_Fields, list[bytes]]:
             return {"event": "finished", **fields}, blobs
 
 
-def read_event(message: Message) -> Event:
+def read_event(message: WireMessage) -> Event:
     """Return the event in a message. Raises WireError."""
     kind = message.fields.get("event")
     about = message.fields.get("about")

@@ -15,7 +15,7 @@ from anyio import to_thread
 from toolcell.core import InvalidInputError, SandboxError
 
 from .link import Exchange
-from .message import Message
+from .message import WireMessage
 
 PART_BYTES = 256 * 1024
 """Bytes of a file in one message."""
@@ -26,7 +26,7 @@ MAX_HEADERS_BYTES = 160 * 1024 * 1024
 MAX_AHEAD = 16
 """Parts under way. When it is reached the sender waits until one is written."""
 
-Receive = Callable[[], Awaitable[Message]]
+Receive = Callable[[], Awaitable[WireMessage]]
 
 
 async def send_file(exchange: Exchange, receive: Receive, source: Path) -> None:

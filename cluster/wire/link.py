@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 
 from toolcell.core import CellLostError
 
-from .message import MAX_MESSAGE_BYTES, Message, WireError, decode_message
+from .message import MAX_MESSAGE_BYTES, WireError, WireMessage, decode_message
 from .message import encode_message as encode
 from .outbox import MORE, PIECE_BYTES, PREFIX, Outbox
 from .tls import TLSSocket
@@ -72,7 +72,7 @@ class Exchange:
 
     def __init__(self, link: Link, number: int) -> None:
         self._link = link
-        self._inbox: deque[tuple[Kind, Message]] = deque()
+        self._inbox: deque[tuple[Kind, WireMessage]] = deque()
         self._heard: anyio.Event | None = None
         self.number = number
         """Its number on the link."""
@@ -127,7 +127,7 @@ class Exchange:
         self.ended = True
         self._link.put(kind, self.number, data)
 
-    async def receive(self) -> tuple[Kind, Message]:
+    async def receive(self) -> tuple[Kind, WireMessage]:
         """Return the next message. Raises CellLostError if the link is gone."""
         while not self._inbox:
             if self._link.lost:
@@ -168,7 +168,7 @@ class Exchange:
         whole, self._parts = bytes(self._parts), None
         return whole
 
-    def add(self, kind: Kind, message: Message) -> None:
+    def add(self, kind: Kind, message: WireMessage) -> None:
         """Take a message from the link.
 
         Raises:
@@ -186,7 +186,7 @@ class Exchange:
             self._heard.set()
 
 
-Serve = Callable[[Exchange, Message], Awaitable[None]]
+Serve = Callable[[Exchange, WireMessage], Awaitable[None]]
 
 
 class Link:
@@ -365,7 +365,7 @@ class Link:
             exchange.scope = anyio.CancelScope()
         return exchange
 
-    async def _answer(self, exchange: Exchange, message: Message) -> None:
+    async def _answer(self, exchange: Exchange, message: WireMessage) -> None:
         assert self._serve is not None
         assert exchange.scope is not None
         try:

@@ -28,7 +28,7 @@ class WireError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class WireMessage:
     """One message of an exchange; a repr shows nothing of it, as it may hold secrets.
 
     `fields` are JSON values by name; `blobs` are the bytes that go with them.
@@ -61,7 +61,7 @@ def encode_message(fields: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes
     return b"".join((_LENGTH.pack(len(text)), text, *blobs))
 
 
-def decode_message(data: bytes) -> Message:
+def decode_message(data: bytes) -> WireMessage:
     """Return the message of its bytes. Raises WireError."""
     try:
         [size] = _LENGTH.unpack_from(data)
@@ -77,4 +77,4 @@ def decode_message(data: bytes) -> Message:
             start += length
     except (struct.error, TypeError, ValueError) as error:
         raise WireError(f"a message cannot be read: {error}") from None
-    return Message(fields, tuple(blobs), len(data) + _MESSAGE_BYTES)
+    return WireMessage(fields, tuple(blobs), len(data) + _MESSAGE_BYTES)

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from toolcell.cluster.driver.requests import RemoteRun
 from toolcell.cluster.node.driver_connection import options_of
-from toolcell.cluster.wire.message import Message
+from toolcell.cluster.wire.message import WireMessage
 from toolcell.cluster.wire.protocol import FOLLOWED
 from toolcell.sandbox import HostCalls, Job, Limits, Network, Sandbox, SandboxSession
 from toolcell.sandbox.spi import RunRequest
@@ -64,7 +64,7 @@ def test_a_request_has_what_methods_take_and_nothing_else() -> None:
 def test_each_option_reaches_a_node(name: str) -> None:
     request = RunRequest(**{"code": "1", name: GIVEN[name]})
     fields, blobs = RemoteRun(request).packed(Limits(), {"op": "run"})
-    message = Message(json.loads(json.dumps(fields)), tuple(blobs))
+    message = WireMessage(json.loads(json.dumps(fields)), tuple(blobs))
 
     if name in FOLLOWED:
         assert name in message.fields

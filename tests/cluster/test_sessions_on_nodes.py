@@ -17,7 +17,7 @@ from toolcell.cluster import ClusterSandbox
 from toolcell.cluster.wire import link, message
 from toolcell.cluster.wire.file_chunks import MAX_HEADERS_BYTES, receive_file
 from toolcell.cluster.wire.link import Exchange
-from toolcell.cluster.wire.message import Message
+from toolcell.cluster.wire.message import WireMessage
 from toolcell.core import CellLostError, InvalidInputError, SandboxError
 from toolcell.sandbox import Finished, Limits
 from toolcell.tools.spi import CodeSessions
@@ -141,11 +141,11 @@ async def test_a_file_that_came_damaged_is_refused(
             """Take what is told of the parts."""
 
     come = [
-        Message({"offset": told["offset"]}, (b"abc",)),
-        Message(told.get("then", {})),
+        WireMessage({"offset": told["offset"]}, (b"abc",)),
+        WireMessage(told.get("then", {})),
     ]
 
-    async def hear() -> Message:
+    async def hear() -> WireMessage:
         return come.pop(0)
 
     target = tmp_path / "target"

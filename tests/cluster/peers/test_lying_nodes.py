@@ -14,7 +14,7 @@ from toolcell.cluster import ClusterSandbox, FixedNodes
 from toolcell.cluster.driver.session import ClusterSession
 from toolcell.cluster.node.agent import NodeAgent
 from toolcell.cluster.wire.link import Exchange, Kind
-from toolcell.cluster.wire.message import Message
+from toolcell.cluster.wire.message import WireMessage
 from toolcell.core import CellLostError
 from toolcell.sandbox import HostCalls
 
@@ -95,7 +95,7 @@ async def test_a_result_that_cannot_be_is_none(
 
 @pytest.mark.parametrize("last", [Kind.END, Kind.DATA])
 async def test_a_stream_ends_with_its_result_alone(lying: Lying, last: Kind) -> None:
-    async def lie(exchange: Exchange, _: Message) -> None:
+    async def lie(exchange: Exchange, _: WireMessage) -> None:
         if last is Kind.END:
             exchange.finish(Kind.END, {"event": "stdout"}, b"no result")
         await exchange.send({"event": "finished", "result": OK}, *EMPTY)
@@ -151,7 +151,7 @@ async def test_what_a_run_cannot_say_ends_the_link(
             await anyio.sleep_forever()
         return {"value": 1}
 
-    async def lie(exchange: Exchange, _: Message) -> None:
+    async def lie(exchange: Exchange, _: WireMessage) -> None:
         for fields, blobs in told:
             await exchange.send(fields, *blobs)
             if "call" in fields and not fields.get("args"):
@@ -226,7 +226,7 @@ async def test_what_a_session_cannot_say_ends_the_link(
 async def test_a_session_that_cannot_be_is_not_opened(
     lying: Lying, about: dict[str, Any]
 ) -> None:
-    async def lie(exchange: Exchange, _: Message) -> None:
+    async def lie(exchange: Exchange, _: WireMessage) -> None:
         await exchange.send(about)
         await anyio.sleep_forever()
 

@@ -14,7 +14,7 @@ from toolcell.cluster.wire import outbox as outbox_module
 from toolcell.cluster.wire.file_chunks import MAX_AHEAD, PART_BYTES, send_file
 from toolcell.cluster.wire.folders import unpack_folder
 from toolcell.cluster.wire.link import Exchange, Kind, Link
-from toolcell.cluster.wire.message import Message
+from toolcell.cluster.wire.message import WireMessage
 from toolcell.cluster.wire.outbox import MORE, PIECE_BYTES, PREFIX, Outbox
 from toolcell.cluster.wire.tls import TLSSocket
 from toolcell.core import InvalidInputError
@@ -77,9 +77,9 @@ async def test_a_file_waits_for_who_writes_it(tmp_path: Path) -> None:
         async def send(self, fields: dict[str, Any], *parts: bytes) -> None:
             sent.append(fields)
 
-    async def hear() -> Message:
+    async def hear() -> WireMessage:
         when_heard.append(len(sent))
-        return Message({})
+        return WireMessage({})
 
     await send_file(cast(Exchange, Sent()), hear, source)
 

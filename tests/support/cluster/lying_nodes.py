@@ -13,11 +13,11 @@ from toolcell.cluster.node import agent as agent_module
 from toolcell.cluster.node.driver_connection import DriverConnection
 from toolcell.cluster.spi import NodeRecord
 from toolcell.cluster.wire.link import Exchange, Kind
-from toolcell.cluster.wire.message import Message
+from toolcell.cluster.wire.message import WireMessage
 
 from .null_nodes import null_node
 
-Lie = Callable[[Exchange, Message], Awaitable[None]]
+Lie = Callable[[Exchange, WireMessage], Awaitable[None]]
 OPENED = {"session": 1, "warnings": [], "limits": {}, "network": None}
 SLOTS = 4
 
@@ -29,7 +29,7 @@ async def lying_node(
     """Yield a node that greets drivers; a test answers all else."""
 
     class Liar(DriverConnection):
-        async def serve(self, exchange: Exchange, message: Message) -> None:
+        async def serve(self, exchange: Exchange, message: WireMessage) -> None:
             if message.fields["op"] == "hello":
                 await super().serve(exchange, message)
             else:
@@ -43,7 +43,7 @@ async def lying_node(
 def ends_with(fields: dict[str, Any], *blobs: bytes) -> Lie:
     """Return a lie that opens sessions, and ends all else with one message."""
 
-    async def lie(exchange: Exchange, message: Message) -> None:
+    async def lie(exchange: Exchange, message: WireMessage) -> None:
         if message.fields["op"] == "session":
             exchange.send_soon(OPENED)
             await anyio.sleep_forever()
