@@ -28,7 +28,7 @@ from ..http.bodies import Bounds
 from ..http.serving import OpenRequests
 from ..http.tokens import Token, open_tokens
 from ..runtime.host import Host
-from .operations.act import Acts
+from .operations.action import Actions
 from .protocol.access import (
     Access,
     Operation,
@@ -81,7 +81,7 @@ class SandboxAPI:
         access: Knows tokens.
         sandboxes: The open sandboxes.
         snapshots: What sandboxes can be made from.
-        acts: Leads what clients do through the guard.
+        actions: Leads what clients do through the guard.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SandboxAPI:
         access: Access,
         sandboxes: Sandboxes,
         snapshots: Snapshots,
-        acts: Acts,
+        actions: Actions,
     ) -> None:
         settings = config.sandbox_api
         self._settings = settings
@@ -103,22 +103,22 @@ class SandboxAPI:
         self._shares = AgentShares(
             server.max_connections, server.max_bytes_per_second, anyio.current_time
         )
-        self._control = Control(settings, bounds, access, sandboxes, snapshots, acts)
-        kept = SnapshotControl(bounds, sandboxes, snapshots, acts, self._control)
+        self._control = Control(settings, bounds, access, sandboxes, snapshots, actions)
+        kept = SnapshotControl(bounds, sandboxes, snapshots, actions, self._control)
         self._routes = [
             (Route(path, handler, methods=[method]), handler)
             for method, path, handler in (*self._control.routes, *kept.routes)
         ]
-        self._processes = ProcessService(bounds, acts)
-        self._files = Files(settings, acts)
-        self._code = Interpreter(bounds, acts)
-        self._ports = Ports(settings, acts)
-        self._sockets = Sockets(settings, acts)
-        watchers = Watchers(bounds, acts)
+        self._processes = ProcessService(bounds, actions)
+        self._files = Files(settings, actions)
+        self._code = Interpreter(bounds, actions)
+        self._ports = Ports(settings, actions)
+        self._sockets = Sockets(settings, actions)
+        watchers = Watchers(bounds, actions)
         services = {
             "process.Process": self._processes.unary,
             "filesystem.Filesystem": {
-                **FilesystemService(acts).unary,
+                **FilesystemService(actions).unary,
                 **watchers.unary,
             },
         }
@@ -396,5 +396,5 @@ async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
         event_bus = host.event_bus
         async with Sandboxes(config, host.environ, event_bus, shared) as sandboxes:
             settings = config.sandbox_api
-            acts = Acts(host.executor, settings, sandboxes, snapshots)
-            yield SandboxAPI(config, Access(tokens), sandboxes, snapshots, acts)
+            actions = Actions(host.executor, settings, sandboxes, snapshots)
+            yield SandboxAPI(config, Access(tokens), sandboxes, snapshots, actions)

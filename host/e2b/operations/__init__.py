@@ -1,1 +1,1 @@
-"""The acts of clients: each is a function of the arguments that were admitted."""
+"""The actions of clients: each is a function of the arguments that were admitted."""

@@ -18,7 +18,7 @@ from toolcell.sandbox.spi import Language
 
 from ..protocol.errors import APIError
 from ..state.sandbox import CodeContext, Sandbox
-from .act import Act, SandboxArguments, Scene
+from .action import Action, SandboxArguments, Scene
 from .commands import charged, program_cost
 
 LANGUAGES: Mapping[str, Language] = {
@@ -159,4 +159,4 @@ async def _in_place(context: CodeContext, code: str) -> str:
     return code
 
 
-CODE = Act("sandbox.code", CodeArguments, _code, _cost)
+CODE = Action("sandbox.code", CodeArguments, _code, _cost)

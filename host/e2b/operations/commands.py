@@ -20,7 +20,7 @@ from toolcell.tools.spi import max_cpu_ms
 
 from ..protocol.errors import APIError
 from ..state.sandbox import Sandbox, StartedCommand
-from .act import Act, SandboxArguments, Scene
+from .action import Action, SandboxArguments, Scene
 from .cell_files import resolved
 
 NOTHING: Mapping[str, int] = {"cpu_ms": 0, "wall_ms": 0, "bytes": 0}
@@ -178,4 +178,4 @@ def program_cost(sandbox: Sandbox, limits: Limits, seconds: float) -> Mapping[st
     return {"wall_ms": wall, "cpu_ms": cpu, "bytes": reach}
 
 
-COMMAND = Act("sandbox.command", CommandArguments, _command, _cost)
+COMMAND = Action("sandbox.command", CommandArguments, _command, _cost)

@@ -15,7 +15,7 @@ from toolcell.guard import ActionGuard, CallFacts
 from ..protocol.errors import APIError
 from ..state.sandbox import Lifecycle, Sandbox
 from ..state.snapshots import Snapshot
-from .act import Act, Scene
+from .action import Action, Scene
 from .commands import NOTHING
 from .networks import NetworkArguments
 
@@ -122,4 +122,4 @@ def check_template(known: tuple[str, ...], name: str) -> None:
         )
 
 
-CREATE = Act("sandbox.create", CreateArguments, _create)
+CREATE = Action("sandbox.create", CreateArguments, _create)

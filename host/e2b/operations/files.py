@@ -13,7 +13,7 @@ from toolcell.sandbox.spi import SandboxProcess
 
 from ..protocol.errors import APIError
 from ..state.sandbox import Sandbox, Watcher
-from .act import Act, SandboxArguments, Scene
+from .action import Action, SandboxArguments, Scene
 from .cell_files import CellFiles, resolved
 
 MAX_DEPTH = 64
@@ -183,11 +183,11 @@ async def entries_of(
     return {entry["path"]: entry for entry in entries}
 
 
-READ = Act("sandbox.read", ReadArguments, _read)
-STAT = Act("sandbox.read", StatArguments, _stat)
-LIST = Act("sandbox.read", ListArguments, _list)
-WATCH = Act("sandbox.read", WatchArguments, _watch)
-WRITE = Act("sandbox.write", WriteArguments, _write)
-MAKE_FOLDER = Act("sandbox.write", MakeFolderArguments, _make_folder)
-MOVE = Act("sandbox.write", MoveArguments, _move)
-REMOVE = Act("sandbox.write", RemoveArguments, _remove)
+READ = Action("sandbox.read", ReadArguments, _read)
+STAT = Action("sandbox.read", StatArguments, _stat)
+LIST = Action("sandbox.read", ListArguments, _list)
+WATCH = Action("sandbox.read", WatchArguments, _watch)
+WRITE = Action("sandbox.write", WriteArguments, _write)
+MAKE_FOLDER = Action("sandbox.write", MakeFolderArguments, _make_folder)
+MOVE = Action("sandbox.write", MoveArguments, _move)
+REMOVE = Action("sandbox.write", RemoveArguments, _remove)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from ..state.sandbox import Sandbox, StartedCommand
-from .act import Act, SandboxArguments, Scene
+from .action import Action, SandboxArguments, Scene
 from .commands import NOTHING, command_cost
 
 
@@ -71,6 +71,6 @@ def _cost(sandbox: Sandbox, arguments: TimeoutArguments) -> Mapping[str, int]:
     return {**cost, "bytes": 0}
 
 
-PAUSE = Act("sandbox.pause", PauseArguments, _pause)
-RESUME = Act("sandbox.pause", ResumeArguments, _resume)
-SET_TIMEOUT = Act("sandbox.timeout", TimeoutArguments, _set_timeout, _cost)
+PAUSE = Action("sandbox.pause", PauseArguments, _pause)
+RESUME = Action("sandbox.pause", ResumeArguments, _resume)
+SET_TIMEOUT = Action("sandbox.timeout", TimeoutArguments, _set_timeout, _cost)

@@ -9,12 +9,12 @@ from toolcell.core import ConfigError
 from toolcell.sandbox import Network
 
 from ..protocol.errors import APIError
-from .act import Act, ActArguments, SandboxArguments, Scene
+from .action import Action, ActionArguments, SandboxArguments, Scene
 
 ALL_HOSTS = {"0.0.0.0/0", "*"}
 
 
-class NetworkArguments(ActArguments):
+class NetworkArguments(ActionArguments):
     """Hosts, within those of the configuration."""
 
     allow_internet_access: bool | None = None
@@ -48,4 +48,4 @@ async def _set_network(
     yield
 
 
-SET_NETWORK = Act("sandbox.network", SetNetworkArguments, _set_network)
+SET_NETWORK = Action("sandbox.network", SetNetworkArguments, _set_network)

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from toolcell.core import InvalidInputError
 
 from ..protocol.errors import APIError
-from .act import Act, SandboxArguments, Scene
+from .action import Action, SandboxArguments, Scene
 
 METHOD = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$"
 _VISIBLE = r"^[\x21-\x7e]*$"
@@ -65,4 +65,4 @@ async def _connect(scene: Scene, arguments: PortArguments) -> AsyncIterator[Serv
         yield Server(stream, port, arguments.method, target)
 
 
-CONNECT = Act("sandbox.port", PortArguments, _connect)
+CONNECT = Action("sandbox.port", PortArguments, _connect)

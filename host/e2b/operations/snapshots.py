@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ..protocol.errors import APIError
 from ..state.snapshots import Snapshot
-from .act import Act, ActArguments, SandboxArguments, Scene
+from .action import Action, ActionArguments, SandboxArguments, Scene
 
 MAX_COPIES = 100
 SNAPSHOT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -30,7 +30,7 @@ class ForkArguments(SandboxArguments):
     count: Annotated[int, Field(ge=1, le=MAX_COPIES)] = 1
 
 
-class RemoveSnapshotArguments(ActArguments):
+class RemoveSnapshotArguments(ActionArguments):
     """A snapshot to delete."""
 
     operation: Literal["remove"] = "remove"
@@ -65,6 +65,6 @@ async def _remove(
     yield
 
 
-TAKE_SNAPSHOT = Act("sandbox.snapshot", TakeArguments, _take)
-FORK = Act("sandbox.snapshot", ForkArguments, _fork)
-REMOVE_SNAPSHOT = Act("sandbox.snapshot", RemoveSnapshotArguments, _remove)
+TAKE_SNAPSHOT = Action("sandbox.snapshot", TakeArguments, _take)
+FORK = Action("sandbox.snapshot", ForkArguments, _fork)
+REMOVE_SNAPSHOT = Action("sandbox.snapshot", RemoveSnapshotArguments, _remove)

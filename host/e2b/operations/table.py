@@ -1,10 +1,10 @@
-"""The table of acts: all that clients of sandboxes can do through the guard."""
+"""The table of actions: all that clients of sandboxes can do through the guard."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .act import Act
+from .action import Action
 from .code import CODE
 from .commands import COMMAND
 from .creation import CREATE
@@ -14,7 +14,7 @@ from .networks import SET_NETWORK
 from .ports import CONNECT
 from .snapshots import FORK, REMOVE_SNAPSHOT, TAKE_SNAPSHOT
 
-ACTS: tuple[Act[Any, Any], ...] = (
+ACTIONS: tuple[Action[Any, Any], ...] = (
     *(CREATE, PAUSE, RESUME, SET_TIMEOUT, SET_NETWORK),
     *(COMMAND, CODE, CONNECT),
     *(READ, STAT, LIST, WATCH, WRITE, MAKE_FOLDER, MOVE, REMOVE),

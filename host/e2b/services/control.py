@@ -19,7 +19,7 @@ from toolcell.core import ToolcellError
 from ...config.sandbox_api import SandboxAPIConfig
 from ...http.bodies import Bounds
 from ...http.tokens import Token
-from ..operations.act import Acts
+from ..operations.action import Actions
 from ..operations.creation import CREATE, CreateArguments, check_template
 from ..operations.lifetimes import (
     PAUSE,
@@ -52,7 +52,7 @@ class NetworkRequest(ClientMessage):
     )
 
     def shown(self) -> dict[str, Any]:
-        """Return the arguments of an act that stand for it.
+        """Return the arguments of an action that stand for it.
 
         Raises:
             APIError: It cannot be had.
@@ -118,7 +118,7 @@ class Control:
         access: Knows tokens.
         sandboxes: The open sandboxes.
         snapshots: What sandboxes can be made from, besides templates.
-        acts: Leads what clients do through the guard.
+        actions: Leads what clients do through the guard.
     """
 
     def __init__(
@@ -128,14 +128,14 @@ class Control:
         access: Access,
         sandboxes: Sandboxes,
         snapshots: Snapshots,
-        acts: Acts,
+        actions: Actions,
     ) -> None:
         self._settings = settings
         self._bounds = bounds
         self._access = access
         self._sandboxes = sandboxes
         self._snapshots = snapshots
-        self._acts = acts
+        self._actions = actions
         one = "/sandboxes/{sandbox_id}"
         self.routes: list[tuple[str, str, Handler]] = [
             ("POST", "/sandboxes", self._create),
@@ -180,7 +180,7 @@ class Control:
             metadata=wanted.metadata,
             **network.shown(),
         )
-        async with self._acts.do(CREATE, token, asked) as sandbox:
+        async with self._actions.do(CREATE, token, asked) as sandbox:
             return JSONResponse(self.with_access(sandbox), status_code=201)
 
     async def _connect(self, request: Request, token: Token) -> Response:
@@ -203,7 +203,7 @@ class Control:
 
     async def _resume(self, sandbox: Sandbox, seconds: int | None) -> None:
         wanted = ResumeArguments(sandbox_id=sandbox.id, timeout=seconds)
-        async with self._acts.do(RESUME, sandbox.token, wanted):
+        async with self._actions.do(RESUME, sandbox.token, wanted):
             pass
 
     async def _set_end(self, sandbox: Sandbox, seconds: int | None) -> None:
@@ -219,10 +219,10 @@ class Control:
         *,
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
-        """Own the act for as long as commands run that live longer by it."""
+        """Own the action for as long as commands run that live longer by it."""
         began = False
         try:
-            async with self._acts.do(SET_TIMEOUT, sandbox.token, wanted):
+            async with self._actions.do(SET_TIMEOUT, sandbox.token, wanted):
                 began = True
                 task_status.started()
         except (ToolcellError, APIError):
@@ -250,7 +250,7 @@ class Control:
         if not wanted.memory:
             raise _keeps_memory()
         asked = PauseArguments(sandbox_id=sandbox.id)
-        async with self._acts.do(PAUSE, token, asked):
+        async with self._actions.do(PAUSE, token, asked):
             pass
         return Response(status_code=204)
 
@@ -264,7 +264,7 @@ class Control:
         sandbox = self._of(request, token)
         wanted = await self._read(NetworkRequest, request)
         asked = SetNetworkArguments(sandbox_id=sandbox.id, **wanted.shown())
-        async with self._acts.do(SET_NETWORK, token, asked):
+        async with self._actions.do(SET_NETWORK, token, asked):
             pass
         return Response(status_code=204)
 

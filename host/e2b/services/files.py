@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from ...config.sandbox_api import SandboxAPIConfig
 from ...http.bodies import pieces
 from ...http.streams import Streamed
-from ..operations.act import Acts
+from ..operations.action import Actions
 from ..operations.cell_files import resolved
 from ..operations.files import READ, WRITE, ReadArguments, WriteArguments, Written
 from ..protocol.access import check_user
@@ -44,12 +44,12 @@ class Files:
 
     Args:
         settings: The limits.
-        acts: Leads each file through the guard.
+        actions: Leads each file through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
+    def __init__(self, settings: SandboxAPIConfig, actions: Actions) -> None:
         self._settings = settings
-        self._acts = acts
+        self._actions = actions
 
     async def download(self, request: Request, sandbox: Sandbox) -> Response:
         """Answer with the bytes of a file.
@@ -60,8 +60,8 @@ class Files:
         path = self._path(request, sandbox, request.query_params.get("path", ""))
         wanted = ReadArguments(sandbox_id=sandbox.id, path=path)
         async with AsyncExitStack() as opening:
-            act = self._acts.do(READ, sandbox.token, wanted)
-            data = await opening.enter_async_context(act)
+            action = self._actions.do(READ, sandbox.token, wanted)
+            data = await opening.enter_async_context(action)
             with anyio.move_on_after(_FIRST_SECONDS) as waiting:
                 first = await anext(data, b"")
             if waiting.cancelled_caught:
@@ -145,7 +145,7 @@ class Files:
             path=self._path(request, sandbox, path),
             metadata=_metadata(request),
         )
-        return self._acts.do(WRITE, sandbox.token, wanted)
+        return self._actions.do(WRITE, sandbox.token, wanted)
 
     def _path(self, request: Request, sandbox: Sandbox, path: str) -> str:
         check_user(request.query_params.get("username"), self._settings.user)

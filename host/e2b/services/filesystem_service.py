@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..operations.act import Acts
+from ..operations.action import Actions
 from ..operations.cell_files import resolved
 from ..operations.files import (
     LIST,
@@ -42,11 +42,11 @@ class FilesystemService:
     """Shows and changes the entries of sandboxes.
 
     Args:
-        acts: Leads each request through the guard.
+        actions: Leads each request through the guard.
     """
 
-    def __init__(self, acts: Acts) -> None:
-        self._acts = acts
+    def __init__(self, actions: Actions) -> None:
+        self._actions = actions
         self.unary = {
             "Stat": self._stat,
             "ListDir": self._list,
@@ -59,7 +59,7 @@ class FilesystemService:
     async def _stat(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
         path = resolved(parsed(PathRequest, data).path, sandbox.home)
         wanted = StatArguments(sandbox_id=sandbox.id, path=path)
-        async with self._acts.do(STAT, sandbox.token, wanted) as entry:
+        async with self._actions.do(STAT, sandbox.token, wanted) as entry:
             return {"entry": entry}
 
     async def _list(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
@@ -67,13 +67,13 @@ class FilesystemService:
         path = resolved(asked.path, sandbox.home)
         depth = min(max(asked.depth, 1), MAX_DEPTH)
         wanted = ListArguments(sandbox_id=sandbox.id, path=path, depth=depth)
-        async with self._acts.do(LIST, sandbox.token, wanted) as entries:
+        async with self._actions.do(LIST, sandbox.token, wanted) as entries:
             return {"entries": entries}
 
     async def _make(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
         path = resolved(parsed(PathRequest, data).path, sandbox.home)
         wanted = MakeFolderArguments(sandbox_id=sandbox.id, path=path)
-        async with self._acts.do(MAKE_FOLDER, sandbox.token, wanted) as entry:
+        async with self._actions.do(MAKE_FOLDER, sandbox.token, wanted) as entry:
             return {"entry": entry}
 
     async def _move(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
@@ -83,11 +83,11 @@ class FilesystemService:
             path=resolved(asked.destination, sandbox.home),
             source=resolved(asked.source, sandbox.home),
         )
-        async with self._acts.do(MOVE, sandbox.token, wanted) as entry:
+        async with self._actions.do(MOVE, sandbox.token, wanted) as entry:
             return {"entry": entry}
 
     async def _remove(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
         path = resolved(parsed(PathRequest, data).path, sandbox.home)
         wanted = RemoveArguments(sandbox_id=sandbox.id, path=path)
-        async with self._acts.do(REMOVE, sandbox.token, wanted):
+        async with self._actions.do(REMOVE, sandbox.token, wanted):
             return {}

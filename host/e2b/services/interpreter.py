@@ -26,7 +26,7 @@ from toolcell.sandbox.spi import OpaqueValue
 
 from ...http.bodies import Bounds
 from ...http.streams import Streamed
-from ..operations.act import Acts
+from ..operations.action import Actions
 from ..operations.cell_files import resolved
 from ..operations.code import (
     CODE,
@@ -79,12 +79,12 @@ class Interpreter:
 
     Args:
         bounds: The bounds of a message.
-        acts: Leads each program through the guard.
+        actions: Leads each program through the guard.
     """
 
-    def __init__(self, bounds: Bounds, acts: Acts) -> None:
+    def __init__(self, bounds: Bounds, actions: Actions) -> None:
         self._bounds = bounds
-        self._acts = acts
+        self._actions = actions
 
     async def execute(self, request: Request, sandbox: Sandbox) -> Response:
         """Run code, and stream what it says and shows as lines of JSON.
@@ -108,8 +108,8 @@ class Interpreter:
             env=asked.env_vars or {},
         )
         async with AsyncExitStack() as opening:
-            act = self._acts.do(CODE, sandbox.token, wanted)
-            code = await opening.enter_async_context(act)
+            action = self._actions.do(CODE, sandbox.token, wanted)
+            code = await opening.enter_async_context(action)
             release = opening.pop_all().aclose
         lines = _lines(_run(code), request.scope["state"]["abort"])
         return Streamed(lines, _MEDIA, release=release)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from ...config.sandbox_api import SandboxAPIConfig
 from ...http.bodies import pieces
 from ...http.streams import Streamed
-from ..operations.act import Acts, as_arguments
+from ..operations.action import Actions, as_arguments
 from ..operations.ports import CONNECT, PortArguments, Server
 from ..protocol.access import ACCESS_HEADERS, KEY_HEADER
 from ..protocol.errors import APIError
@@ -44,12 +44,12 @@ class Ports:
 
     Args:
         settings: The limits.
-        acts: Leads each request through the guard.
+        actions: Leads each request through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
+    def __init__(self, settings: SandboxAPIConfig, actions: Actions) -> None:
         self._settings = settings
-        self._acts = acts
+        self._actions = actions
 
     async def forward(
         self, request: Request, sandbox: Sandbox, port: int, path: str
@@ -62,8 +62,8 @@ class Ports:
         """
         wanted = port_arguments(request, sandbox, port, path, request.method)
         async with AsyncExitStack() as opening:
-            act = self._acts.do(CONNECT, sandbox.token, wanted)
-            reached = await opening.enter_async_context(act)
+            action = self._actions.do(CONNECT, sandbox.token, wanted)
+            reached = await opening.enter_async_context(action)
             server = _Server(reached.stream)
             try:
                 await server.send(_head(request, reached))

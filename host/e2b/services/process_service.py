@@ -19,7 +19,7 @@ from toolcell.core import ToolcellError
 from toolcell.sandbox import ExecutionResult
 
 from ...http.bodies import Bounds
-from ..operations.act import Acts
+from ..operations.action import Actions
 from ..operations.cell_files import resolved
 from ..operations.commands import COMMAND, CommandArguments, spelled
 from ..protocol.bodies import parsed
@@ -117,12 +117,12 @@ class ProcessService:
 
     Args:
         bounds: The bounds of a message.
-        acts: Leads each command through the guard.
+        actions: Leads each command through the guard.
     """
 
-    def __init__(self, bounds: Bounds, acts: Acts) -> None:
+    def __init__(self, bounds: Bounds, actions: Actions) -> None:
         self._bounds = bounds
-        self._acts = acts
+        self._actions = actions
         self.unary = {
             "List": self._list,
             "Update": self._update,
@@ -155,7 +155,7 @@ class ProcessService:
         """Own a command from its admission to its end, whoever reads."""
         began = False
         try:
-            async with self._acts.do(COMMAND, sandbox.token, wanted) as command:
+            async with self._actions.do(COMMAND, sandbox.token, wanted) as command:
                 began = True
                 task_status.started(command)
                 await command.attached.wait()

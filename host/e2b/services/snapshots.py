@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from ...http.bodies import Bounds
 from ...http.tokens import Token
-from ..operations.act import Acts
+from ..operations.action import Actions
 from ..operations.creation import CREATE, CreateArguments
 from ..operations.snapshots import (
     FORK,
@@ -52,7 +52,7 @@ class SnapshotControl:
         bounds: The bounds of a message.
         sandboxes: The open sandboxes.
         snapshots: The snapshots.
-        acts: Leads what clients do through the guard.
+        actions: Leads what clients do through the guard.
         control: Shows sandboxes.
     """
 
@@ -61,13 +61,13 @@ class SnapshotControl:
         bounds: Bounds,
         sandboxes: Sandboxes,
         snapshots: Snapshots,
-        acts: Acts,
+        actions: Actions,
         control: Control,
     ) -> None:
         self._bounds = bounds
         self._sandboxes = sandboxes
         self._snapshots = snapshots
-        self._acts = acts
+        self._actions = actions
         self._control = control
         one = "/sandboxes/{sandbox_id}"
         self.routes: list[tuple[str, str, Handler]] = [
@@ -84,7 +84,7 @@ class SnapshotControl:
             raise APIError(501, "snapshots keep files alone, not memory")
         sandbox = self._of(request, token)
         wanted = TakeArguments(sandbox_id=sandbox.id, name=asked.name)
-        async with self._acts.do(TAKE_SNAPSHOT, token, wanted) as snapshot:
+        async with self._actions.do(TAKE_SNAPSHOT, token, wanted) as snapshot:
             return JSONResponse(_snapshot_json(snapshot), status_code=201)
 
     async def _fork(self, request: Request, token: Token) -> Response:
@@ -92,7 +92,7 @@ class SnapshotControl:
         asked = await self._read(ForkRequest, request)
         source = self._of(request, token)
         wanted = ForkArguments(sandbox_id=source.id, count=asked.count)
-        async with self._acts.do(FORK, token, wanted) as (snapshot, count):
+        async with self._actions.do(FORK, token, wanted) as (snapshot, count):
             made = [
                 await self._copy(source, snapshot, asked.timeout) for _ in range(count)
             ]
@@ -111,7 +111,7 @@ class SnapshotControl:
             allow_out=list(network.hosts) or None,
         )
         try:
-            async with self._acts.do(CREATE, source.token, wanted) as sandbox:
+            async with self._actions.do(CREATE, source.token, wanted) as sandbox:
                 return {"sandbox": self._control.with_access(sandbox)}
         except Exception as error:  # noqa: BLE001 - each copy has its own answer
             return {"error": as_api_error(error).to_json()}
@@ -134,7 +134,7 @@ class SnapshotControl:
         if snapshot is None:
             raise APIError(404, f"snapshot {name[:64]} not found")
         wanted = RemoveSnapshotArguments(snapshot_id=snapshot.id)
-        async with self._acts.do(REMOVE_SNAPSHOT, token, wanted):
+        async with self._actions.do(REMOVE_SNAPSHOT, token, wanted):
             pass
         return Response(status_code=204)
 

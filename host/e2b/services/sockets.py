@@ -25,7 +25,7 @@ from wsproto.events import (
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from ...config.sandbox_api import SandboxAPIConfig
-from ..operations.act import Acts
+from ..operations.action import Actions
 from ..operations.ports import CONNECT, Server
 from ..protocol.errors import APIError, gone
 from ..state.sandbox import Sandbox
@@ -40,12 +40,12 @@ class Sockets:
 
     Args:
         settings: `max_body_bytes` bounds each message.
-        acts: Leads each WebSocket through the guard.
+        actions: Leads each WebSocket through the guard.
     """
 
-    def __init__(self, settings: SandboxAPIConfig, acts: Acts) -> None:
+    def __init__(self, settings: SandboxAPIConfig, actions: Actions) -> None:
         self._max_bytes = settings.max_body_bytes
-        self._acts = acts
+        self._actions = actions
 
     async def forward(
         self, socket: WebSocket, sandbox: Sandbox, port: int, path: str
@@ -59,7 +59,7 @@ class Sockets:
             GuardDeniedError: The guard refuses it.
         """
         wanted = port_arguments(socket, sandbox, port, path, "GET")
-        async with self._acts.do(CONNECT, sandbox.token, wanted) as reached:
+        async with self._actions.do(CONNECT, sandbox.token, wanted) as reached:
             if reached.method != "GET":
                 raise APIError(400, "a WebSocket is opened by GET alone")
             server = _Server(reached.stream, self._max_bytes)

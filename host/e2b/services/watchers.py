@@ -14,7 +14,7 @@ from starlette.responses import Response
 from toolcell.sandbox.spi import FileChange
 
 from ...http.bodies import Bounds
-from ..operations.act import Acts
+from ..operations.action import Actions
 from ..operations.cell_files import resolved
 from ..operations.files import WATCH, WatchArguments, entries_of
 from ..protocol.bodies import parsed
@@ -52,12 +52,12 @@ class Watchers:
 
     Args:
         bounds: The bounds of a message.
-        acts: Leads each watch through the guard.
+        actions: Leads each watch through the guard.
     """
 
-    def __init__(self, bounds: Bounds, acts: Acts) -> None:
+    def __init__(self, bounds: Bounds, actions: Actions) -> None:
         self._bounds = bounds
-        self._acts = acts
+        self._actions = actions
         self.unary = {
             "CreateWatcher": self._create,
             "GetWatcherEvents": self._events_of,
@@ -96,7 +96,7 @@ class Watchers:
             recursive=asked.recursive,
             entries=asked.include_entry,
         )
-        return self._acts.do(WATCH, sandbox.token, wanted)
+        return self._actions.do(WATCH, sandbox.token, wanted)
 
     async def _events_of(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
         watcher = _watcher(sandbox, data)

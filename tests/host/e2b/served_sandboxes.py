@@ -149,7 +149,7 @@ async def written(service: Service, count: int) -> list[ToolExecutionRecord]:
 
 
 async def approve_next(service: Service, **edited: Any) -> None:
-    """Approve the next act that asks, with these arguments changed."""
+    """Approve the next action that asks, with these arguments changed."""
     approvals = service.host.approvals
     with anyio.fail_after(60):
         while not (found := await approvals.pending()):

@@ -1,4 +1,4 @@
-"""What a person edited is what runs, and what is recorded: each act, each argument."""
+"""What a person edited is what runs and is recorded: each action, each argument."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from toolcell.guard import (
     Approve,
 )
 from toolcell.host.config.sandbox_api import SandboxAPIConfig
-from toolcell.host.e2b.operations.act import Act, Acts
+from toolcell.host.e2b.operations.action import Action, Actions
 from toolcell.host.e2b.operations.code import Code
-from toolcell.host.e2b.operations.table import ACTS
+from toolcell.host.e2b.operations.table import ACTIONS
 from toolcell.host.e2b.protocol.errors import APIError
 from toolcell.host.e2b.state.sandbox import (
     CodeContext,
@@ -102,7 +102,7 @@ EXAMPLES: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
     "ForkArguments": {**IN_BOX, "count": (2, 1)},
     "RemoveSnapshotArguments": {"snapshot_id": ("s1", "s2")},
 }
-"""Of each argument of each act the value that is asked for, and an edited one."""
+"""Of each argument of each action the value that is asked for, and an edited one."""
 
 NEEDS = {"rows": {"terminal": True}, "cols": {"terminal": True}}
 """Other arguments without which one means nothing."""
@@ -266,9 +266,9 @@ class Stream:
 
 
 async def outcome(
-    act: Act[Any, Any], asked: dict[str, Any], edited: dict[str, Any] | None
+    action: Action[Any, Any], asked: dict[str, Any], edited: dict[str, Any] | None
 ) -> tuple[list[str], ToolExecutionRecord]:
-    """Return what an act did that a person approved, and its record."""
+    """Return what an action did that a person approved, and its record."""
 
     async def approve(request: ApprovalRequest) -> Approve:
         return Approve(approver="ann", arguments=edited)
@@ -278,26 +278,30 @@ async def outcome(
     executor = SequentialExecutor(ToolRegistry([]), guard=guard)
     world: Any = World()
     settings = SandboxAPIConfig(templates=("base", "other"))
-    acts = Acts(executor, settings, world, world)
-    async with acts.do(act, TOKEN, act.arguments.model_validate(asked)) as made:
+    actions = Actions(executor, settings, world, world)
+    async with actions.do(
+        action, TOKEN, action.arguments.model_validate(asked)
+    ) as made:
         if isinstance(made, Code | AsyncGenerator):
             async for _ in made.events() if isinstance(made, Code) else made:
                 pass
         elif isinstance(made, Watcher):
             world.note(made.folder)
-        elif act.name == "sandbox.port":
+        elif action.name == "sandbox.port":
             world.note(made.port, made.method, made.target)
-        elif act.name == "sandbox.snapshot":
+        elif action.name == "sandbox.snapshot":
             world.note(made)
     return world.log, executor.records.all_records()[-1]
 
 
 def edits() -> Iterator[Any]:
-    """Yield each act with each of its arguments."""
-    for act in ACTS:
-        for name in act.arguments.model_fields:
+    """Yield each action with each of its arguments."""
+    for action in ACTIONS:
+        for name in action.arguments.model_fields:
             if name != "operation":
-                yield pytest.param(act, name, id=f"{act.arguments.__name__}-{name}")
+                yield pytest.param(
+                    action, name, id=f"{action.arguments.__name__}-{name}"
+                )
 
 
 def recorded(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -308,21 +312,21 @@ def recorded(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-@pytest.mark.parametrize(("act", "name"), [*edits()])
+@pytest.mark.parametrize(("action", "name"), [*edits()])
 async def test_what_was_edited_runs_and_is_recorded(
-    act: Act[Any, Any], name: str
+    action: Action[Any, Any], name: str
 ) -> None:
-    examples = EXAMPLES[act.arguments.__name__]
+    examples = EXAMPLES[action.arguments.__name__]
     first = {key: asked for key, (asked, _) in examples.items()}
     first |= NEEDS.get(name, {})
-    asked = act.arguments.model_validate(first).model_dump(mode="json")
+    asked = action.arguments.model_validate(first).model_dump(mode="json")
     wanted = {**asked, name: examples[name][1]}
     if name == "argv":
         wanted["command"] = "echo DANGEROUS"
 
-    edited, record = await outcome(act, asked, wanted)
-    plain, _ = await outcome(act, wanted, None)
-    original, _ = await outcome(act, asked, None)
+    edited, record = await outcome(action, asked, wanted)
+    plain, _ = await outcome(action, wanted, None)
+    original, _ = await outcome(action, asked, None)
 
     assert edited == plain
     assert edited != original
@@ -333,9 +337,9 @@ async def test_what_was_edited_runs_and_is_recorded(
 @pytest.mark.promise("boundary-4")
 @pytest.mark.parametrize("name", ["CommandArguments", "CodeArguments"])
 async def test_programs_have_a_gate_for_their_requests(name: str) -> None:
-    [act] = [each for each in ACTS if each.arguments.__name__ == name]
+    [action] = [each for each in ACTIONS if each.arguments.__name__ == name]
     asked = {key: asked for key, (asked, _) in EXAMPLES[name].items()}
-    log, _ = await outcome(act, asked, None)
+    log, _ = await outcome(action, asked, None)
 
     assert "RequestGuard" in log[0]
 
@@ -354,9 +358,9 @@ async def test_what_has_no_result_is_charged_once(
         monkeypatch.setattr(Session, "usage", lost)
     worlds: list[World] = []
     monkeypatch.setattr(World, "held", noting(World.held, worlds))
-    [act] = [each for each in ACTS if each.name == "sandbox.code"]
+    [action] = [each for each in ACTIONS if each.name == "sandbox.code"]
     asked = {key: asked for key, (asked, _) in EXAMPLES["CodeArguments"].items()}
-    _, record = await outcome(act, asked, None)
+    _, record = await outcome(action, asked, None)
 
     assert (record.usage["cpu_ms"] != 0) is is_lost
     assert worlds[0].boxes["i1"].accounted_ms == record.usage["cpu_ms"]
@@ -373,16 +377,16 @@ def noting(method: Any, worlds: list[World]) -> Any:
 
 
 async def test_a_command_of_two_minds_does_not_run() -> None:
-    [act] = [each for each in ACTS if each.name == "sandbox.command"]
+    [action] = [each for each in ACTIONS if each.name == "sandbox.command"]
     asked = {"sandbox_id": "i1", "command": "a b", "argv": ["a", "b"], "cwd": "/w"}
 
     with pytest.raises(APIError, match="command and argv differ"):
-        await outcome(act, asked, {**asked, "command": "echo harmless"})
+        await outcome(action, asked, {**asked, "command": "echo harmless"})
 
 
 async def test_what_kind_of_act_it_is_stays() -> None:
-    [act] = [each for each in ACTS if each.arguments.__name__ == "ReadArguments"]
+    [action] = [each for each in ACTIONS if each.arguments.__name__ == "ReadArguments"]
     asked = {"sandbox_id": "i1", "path": "/w/a"}
 
     with pytest.raises(APIError, match="what was approved cannot be done"):
-        await outcome(act, asked, {**asked, "operation": "list"})
+        await outcome(action, asked, {**asked, "operation": "list"})

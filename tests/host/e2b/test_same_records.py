@@ -1,4 +1,4 @@
-"""A call of a tool, an act of a client and one of a provider leave the same traces."""
+"""Calls of tools, actions of clients and calls of providers leave the same traces."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ async def test_records_spans_metrics_and_log_are_the_same(
     lines = (tmp_path / "audit.jsonl").read_text().splitlines()
     log = [json.loads(line) for line in lines]
 
-    tool, act, provider = (shape(records[name]) for name in TOOLS)
-    assert tool == act == provider
-    tool, act, provider = (attributes(found[name]) for name in TOOLS)
-    assert tool == act == provider
+    tool, action, provider = (shape(records[name]) for name in TOOLS)
+    assert tool == action == provider
+    tool, action, provider = (attributes(found[name]) for name in TOOLS)
+    assert tool == action == provider
     after = counted(metric_reader)
     metrics = [{point[:-1] for point in after[n] - before[n]} for n in TOOLS]
     assert metrics[0] and metrics == [metrics[0]] * 3

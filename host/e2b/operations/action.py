@@ -1,7 +1,7 @@
-"""Acts: what clients do, as calls of their agents through the guard.
+"""Actions: what clients do, as calls of their agents through the guard.
 
-An act is one row of the table in `table.py`: a name, the form of its arguments, and a
-body. The body is a function of the arguments that the guard admitted, which a person
+An action is one row of the table in `table.py`: a name, the form of its arguments, and
+a body. The body is a function of the arguments that the guard admitted, which a person
 may have edited. It never sees the request, so nothing else can run.
 """
 
@@ -29,21 +29,21 @@ from ..state.sandboxes import Sandboxes
 from ..state.snapshots import Snapshots
 
 
-class ActArguments(BaseModel):
-    """The arguments of an act, as policies and people see them."""
+class ActionArguments(BaseModel):
+    """The arguments of an action, as policies and people see them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class SandboxArguments(ActArguments):
-    """The arguments of an act in a sandbox."""
+class SandboxArguments(ActionArguments):
+    """The arguments of an action in a sandbox."""
 
     sandbox_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The things that an act may use besides its arguments."""
+    """The things that an action may use besides its arguments."""
 
     token: Token
     """The token of the client."""
@@ -57,11 +57,11 @@ class Scene:
     snapshots: Snapshots
 
     def sandbox(self, arguments: SandboxArguments) -> Sandbox:
-        """Return the sandbox that an act is about. Raises APIError: there is none."""
+        """Return the sandbox of an action. Raises APIError: there is none."""
         return self.sandboxes.held(self.token, arguments.sandbox_id)
 
 
-A = TypeVar("A", bound=ActArguments)
+A = TypeVar("A", bound=ActionArguments)
 R = TypeVar("R")
 Body = Callable[[Scene, A], AbstractAsyncContextManager[R]]
 """Does what the arguments say. It yields what the client reads or writes, and may wait
@@ -69,8 +69,8 @@ for its end after that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Act(Generic[A, R]):
-    """One row of the table of acts."""
+class Action(Generic[A, R]):
+    """One row of the table of actions."""
 
     name: str
     """The name that rules know."""
@@ -81,8 +81,8 @@ class Act(Generic[A, R]):
     """Returns the most that it may use; None: nothing that is counted."""
 
 
-class Acts:
-    """Leads acts through the guard.
+class Actions:
+    """Leads actions through the guard.
 
     Args:
         executor: Has the pipeline.
@@ -104,11 +104,13 @@ class Acts:
         self._snapshots = snapshots
 
     @asynccontextmanager
-    async def do(self, act: Act[A, R], token: Token, wanted: A) -> AsyncIterator[R]:
-        """Do an act, if the guard admits it; one that finds its cell lost ends it.
+    async def do(
+        self, action: Action[A, R], token: Token, wanted: A
+    ) -> AsyncIterator[R]:
+        """Do an action, if the guard admits it; one that finds its cell lost ends it.
 
         Args:
-            act: The act.
+            action: The action.
             token: The token of the client.
             wanted: What the client asks for.
 
@@ -124,8 +126,8 @@ class Acts:
         if isinstance(wanted, SandboxArguments):
             run_id = wanted.sandbox_id
             sandbox = self._sandboxes.held(token, wanted.sandbox_id)
-            if act.cost is not None:
-                cost = act.cost(sandbox, wanted)
+            if action.cost is not None:
+                cost = action.cost(sandbox, wanted)
         seconds = self._settings.approval_seconds
         arguments = wanted.model_dump(mode="json")
         if is_large(arguments):
@@ -133,7 +135,7 @@ class Acts:
         try:
             async with AsyncExitStack() as stack:
                 admission = self._operation(
-                    act.name,
+                    action.name,
                     arguments,
                     agent_id=token.agent_id,
                     run=RunContext(run_id=run_id, approval_seconds=seconds),
@@ -151,8 +153,8 @@ class Acts:
                     snapshots=self._snapshots,
                 )
                 given = operation.arguments
-                admitted = _checked(act.arguments, given, "what was approved")
-                async with act.body(scene, admitted) as made:
+                admitted = _checked(action.arguments, given, "what was approved")
+                async with action.body(scene, admitted) as made:
                     yield made
         except CellLostError:
             # A command can be lost alone.
@@ -162,7 +164,7 @@ class Acts:
 
 
 def as_arguments(model: type[A], **values: object) -> A:
-    """Return the arguments of an act. Raises APIError 400: they are none."""
+    """Return the arguments of an action. Raises APIError 400: they are none."""
     return _checked(model, values, "the request")
 
 
