@@ -13,9 +13,9 @@ A page is added in three steps:
 3. Add `Page("/NAME", NAME.show, role="viewer", link="Name")` to `routes.TABLE`. It
    declares the role that the page takes, and the link at the head of all pages.
 
-An act is a form: `{% call parts.form("/runs/7/kill", touch=True) %}`, with its fields
-and a button; `Act("/runs/{id}/kill", runs.kill, role="operator", fresh=True)` in the
-table; and an `async def kill(visit)` that reads `visit.form` and returns
+An action is a form: `{% call parts.form("/runs/7/kill", touch=True) %}`, with its
+fields and a button; `Action("/runs/{id}/kill", runs.kill, role="operator", fresh=True)`
+in the table; and an `async def kill(visit)` that reads `visit.form` and returns
 `visit.go("/runs/7")`, after `await visit.record("...")`. `fresh` takes a touch of the
 passkey within five minutes, for which `touch` of the form asks.
 

@@ -17,7 +17,7 @@ from ...operator.restored_people import (
     narrow_rights,
 )
 from ...runtime.assembly import APPROVALS_FILE, open_approval_store
-from .last_log import Act
+from .last_log import ActionRecord
 
 
 class Ended(NamedTuple):
@@ -28,7 +28,7 @@ class Ended(NamedTuple):
     """The id of a token, a request or a grant, or the name of the person."""
 
 
-def end_again(config: HostConfig, acts: Iterable[Act]) -> list[Ended]:
+def end_again(config: HostConfig, acts: Iterable[ActionRecord]) -> list[Ended]:
     """End what was ended between a backup and the end of its host.
 
     All people have to sign in again. An approval of that time that was never used does
@@ -47,7 +47,7 @@ def end_again(config: HostConfig, acts: Iterable[Act]) -> list[Ended]:
     return [*dict.fromkeys(found)]
 
 
-def _tokens(config: HostConfig, acts: list[Act]) -> Iterator[Ended]:
+def _tokens(config: HostConfig, acts: list[ActionRecord]) -> Iterator[Ended]:
     if not config.state.has(TOKENS_FILE):
         return
     with open_tokens(config) as tokens:
@@ -57,7 +57,7 @@ def _tokens(config: HostConfig, acts: list[Act]) -> Iterator[Ended]:
                 yield Ended("token", act.id)
 
 
-def _people(config: HostConfig, acts: list[Act]) -> Iterator[Ended]:
+def _people(config: HostConfig, acts: list[ActionRecord]) -> Iterator[Ended]:
     if not config.state.has(PEOPLE_FILE):
         return
     with open_people(config) as file, file.transaction():
@@ -66,7 +66,7 @@ def _people(config: HostConfig, acts: list[Act]) -> Iterator[Ended]:
             yield from _person(file, act)
 
 
-def _person(file: PeopleFile, act: Act) -> Iterator[Ended]:
+def _person(file: PeopleFile, act: ActionRecord) -> Iterator[Ended]:
     person = act.person
     match act.event:
         case "person_removed" if drop_person(file, person):
@@ -79,7 +79,7 @@ def _person(file: PeopleFile, act: Act) -> Iterator[Ended]:
             pass
 
 
-def _approvals(config: HostConfig, acts: list[Act]) -> Iterator[Ended]:
+def _approvals(config: HostConfig, acts: list[ActionRecord]) -> Iterator[Ended]:
     if not config.state.has(APPROVALS_FILE):
         return
     with open_approval_store(config) as store:
@@ -97,10 +97,10 @@ class _Approvals:
 
     def __init__(self, store: ApprovalStore) -> None:
         self._store = store
-        self._approved: dict[str, Act] = {}
+        self._approved: dict[str, ActionRecord] = {}
         """The last approvals, by their requests."""
 
-    def do(self, act: Act) -> Iterator[Ended]:
+    def do(self, act: ActionRecord) -> Iterator[Ended]:
         """Do an act again; yield what it ends."""
         match act.event:
             case "approval_answered" if act.approval_id:
@@ -119,13 +119,13 @@ class _Approvals:
             case _:
                 pass
 
-    def _answer(self, act: Act, request_id: str) -> Iterator[Ended]:
+    def _answer(self, act: ActionRecord, request_id: str) -> Iterator[Ended]:
         if act.approved:
             self._approved[request_id] = act
         elif self._put(act, request_id, "rejected"):
             yield Ended("approval", request_id)
 
-    def _use(self, act: Act, request_id: str) -> Iterator[Ended]:
+    def _use(self, act: ActionRecord, request_id: str) -> Iterator[Ended]:
         approved = self._approved.get(request_id)
         if approved is not None:
             self._put(approved, request_id, "approved")
@@ -133,7 +133,10 @@ class _Approvals:
             yield Ended("approval", request_id)
 
     def _put(
-        self, act: Act, request_id: str, status: Literal["approved", "rejected"]
+        self,
+        act: ActionRecord,
+        request_id: str,
+        status: Literal["approved", "rejected"],
     ) -> bool:
         arguments = act.arguments if isinstance(act.arguments, dict) else None
         return self._store.answer(
@@ -147,7 +150,7 @@ class _Approvals:
         )
 
 
-def _at(act: Act) -> float:
+def _at(act: ActionRecord) -> float:
     return act.time.timestamp()
 
 

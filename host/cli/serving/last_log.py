@@ -33,8 +33,8 @@ change the file, or while its transaction is open, so that a backup may have the
 of before. An act that is done twice only takes away."""
 
 
-class Act(BaseModel):
-    """A record of an act. Fields that its event has not are at their defaults."""
+class ActionRecord(BaseModel):
+    """The record of an action. Fields that its event has not are at their defaults."""
 
     event: str
     """One of `_SUBJECTS`."""
@@ -65,10 +65,10 @@ class _Record(NamedTuple):
 
     seq: int
     time: datetime
-    act: Act | None
+    act: ActionRecord | None
 
 
-def last_acts(log: Path, made_at: datetime) -> list[Act]:
+def last_acts(log: Path, made_at: datetime) -> list[ActionRecord]:
     """Return the acts that a log says were done, the oldest first.
 
     Tokens that were revoked are of the whole log, the others of the time since
@@ -83,7 +83,7 @@ def last_acts(log: Path, made_at: datetime) -> list[Act]:
         ConfigError: It cannot be read, one of its lines but the last cannot, or
             records are missing.
     """
-    found: list[Act] = []
+    found: list[ActionRecord] = []
     last, since = 0, made_at - BEFORE_A_BACKUP
     for where, record in _records(log):
         is_begin = not last and record.time < since
@@ -125,13 +125,13 @@ def _record(line: bytes, where: str) -> _Record:
         ) from None
 
 
-def _act(record: dict[str, Any]) -> Act | None:
+def _act(record: dict[str, Any]) -> ActionRecord | None:
     subject = _SUBJECTS.get(record["event"])
     if subject is None:
         return None
     if subject not in record:
         raise KeyError(subject)
-    return Act.model_validate(record)
+    return ActionRecord.model_validate(record)
 
 
 def _missing(why: str, log: Path) -> ConfigError:

@@ -1,4 +1,4 @@
-"""Requests that passed the gate, and the pages and acts that answer them."""
+"""Requests that passed the gate, and the pages and actions that answer them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MAX_ARGUMENT_VALUES = 50_000
 
 
 class ActionRefusedError(ToolcellError):
-    """An act that was not done, or a page that is not shown, and why.
+    """An action that was not done, or a page that is not shown, and why.
 
     Args:
         status: The HTTP status of the answer.
@@ -148,7 +148,7 @@ class Visit:
 
     @property
     def fresh_seconds(self) -> float:
-        """The seconds left in which acts that need a fresh passkey are accepted."""
+        """The seconds left in which actions that need a fresh passkey are accepted."""
         session = self.session
         return 0.0 if session is None else self.console.sessions.fresh_seconds(session)
 
@@ -194,10 +194,10 @@ class Visit:
             )
 
     async def record(self, event: str, **facts: Any) -> None:
-        """Record an act of the person in the audit log, if there is one.
+        """Record an action of the person in the audit log, if there is one.
 
         Raises:
-            AuditError: It cannot be recorded; the act must not be done.
+            AuditError: It cannot be recorded; the action must not be done.
         """
         await self._append(event, by=self.person.id, **facts)
 
@@ -233,15 +233,15 @@ class Visit:
         return await beside_loop(owner, partial(self.render, template, **values))
 
     def go(self, path: str) -> Response:
-        """Return the answer to an act that was done: the page to see next."""
+        """Return the answer to an action that was done: the page to see next."""
         return RedirectResponse(path, status_code=303)
 
     def stopped(self, path: str, *, recorded: bool) -> Response:
-        """Return the answer to an act that stopped something.
+        """Return the answer to an action that stopped something.
 
         Args:
             path: The page to see next.
-            recorded: False shows a notice first: the audit log does not have the act.
+            recorded: False shows a notice first: the audit log lacks the action.
         """
         if recorded:
             return self.go(path)
@@ -321,8 +321,8 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """An act: a POST of a form, which goes on to a page with `visit.go`."""
+class Action:
+    """An action: a POST of a form, which goes on to a page with `visit.go`."""
 
     path: str
     do: Handler
@@ -333,8 +333,8 @@ class Act:
     """True if it takes a touch of the passkey within the last five minutes."""
 
 
-def route_of(item: Page | Act, console: Console) -> Route:
-    """Return the route of a page or an act."""
+def route_of(item: Page | Action, console: Console) -> Route:
+    """Return the route of a page or an action."""
 
     async def answer(request: Request) -> Response:
         visit = Visit(console, request)

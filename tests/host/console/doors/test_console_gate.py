@@ -19,7 +19,7 @@ from starlette.types import Message
 from toolcell.core.event_loop import LARGE, beside_loop
 from toolcell.host.console.routes import TABLE
 from toolcell.host.console.web.gate import Gate, cookie_name
-from toolcell.host.console.web.visit import Act, Page
+from toolcell.host.console.web.visit import Action, Page
 
 from ....support.console.served import Service, served
 from ....support.polling import PATIENCE, until
@@ -51,7 +51,7 @@ def test_every_page_and_act_declares_a_role() -> None:
 
 @pytest.mark.parametrize("item", TABLE, ids=lambda each: f"{type(each)}{each.path}")
 def test_nothing_is_shown_or_done_without_a_session(
-    service: Service, http: httpx2.Client, item: Page | Act
+    service: Service, http: httpx2.Client, item: Page | Action
 ) -> None:
     path = item.path.replace("{", "").replace("}", "")
     if item.role is None:
