@@ -76,7 +76,7 @@ class GitServer(BaseHTTPRequestHandler):
             return
         url = urlsplit(self.path)
         size = int(self.headers["Content-Length"] or 0)
-        told = {
+        variables = {
             "GIT_PROJECT_ROOT": str(self.root),
             "GIT_HTTP_EXPORT_ALL": "1",
             "GIT_PROTOCOL": self.headers["Git-Protocol"] or "",
@@ -92,7 +92,7 @@ class GitServer(BaseHTTPRequestHandler):
             ["git", "http-backend"],
             input=self.rfile.read(size),
             stdout=subprocess.PIPE,
-            env={**os.environ, **told},
+            env={**os.environ, **variables},
             check=True,
         )
         head, _, body = done.stdout.partition(b"\r\n\r\n")

@@ -59,9 +59,9 @@ async def _answer(request: ApprovalRequest) -> Approve | None:
 
 @contextmanager
 def _call_of(
-    name: str, ctx: RunContext[Any], *told: type[ToolcellError]
+    name: str, ctx: RunContext[Any], *reported: type[ToolcellError]
 ) -> Iterator[None]:
-    """Make a call of the agent; what is `told` becomes what its model reads."""
+    """Make a call of the agent; what is `reported` becomes what its model reads."""
     token = _approved.set(name if ctx.tool_call_approved else None)
     try:
         yield
@@ -69,7 +69,7 @@ def _call_of(
         if error.details.get("reason") in _OPEN and not ctx.tool_call_approved:
             raise ApprovalRequired(metadata=error.details) from error
         raise ToolFailed(str(error)) from error
-    except told as error:
+    except reported as error:
         raise ToolFailed(str(error)) from error
     finally:
         _approved.reset(token)

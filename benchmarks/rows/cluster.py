@@ -82,8 +82,8 @@ class _Nodes:
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
-        told = json.loads(self.process.stdout.readline())
-        self.records = [NodeRecord(**record) for record in told]
+        records = json.loads(self.process.stdout.readline())
+        self.records = [NodeRecord(**record) for record in records]
 
     def end(self) -> None:
         self.process.kill()
@@ -397,7 +397,7 @@ async def file(options: Options) -> list[Row]:
 
 async def lost(options: Options) -> list[Row]:
     """From the death of a node to its error, and to the end of its cells."""
-    told = Sample(name="CellLostError")
+    reported = Sample(name="CellLostError")
     gone = Sample(name="no process is left")
     for _ in range(3):
         token = new_token()
@@ -409,7 +409,7 @@ async def lost(options: Options) -> list[Row]:
                     begun = await _kill(nodes)
                     with suppress(CellLostError):
                         await there.run("import time; time.sleep(30)")
-                    told.values.append((time.perf_counter() - begun[0]) * 1000)
+                    reported.values.append((time.perf_counter() - begun[0]) * 1000)
                 with anyio.fail_after(30):
                     while any(Path(f"/proc/{pid}").exists() for pid in begun[1]):
                         await anyio.sleep(0.002)
@@ -417,7 +417,12 @@ async def lost(options: Options) -> list[Row]:
         finally:
             nodes.end()
     return [
-        Row(work="a dead node is reported", ours=told, compare="absolute", gate=1000.0),
+        Row(
+            work="a dead node is reported",
+            ours=reported,
+            compare="absolute",
+            gate=1000.0,
+        ),
         Row(work="its cells are gone", ours=gone, compare="absolute", gate=2000.0),
     ]
 

@@ -358,7 +358,7 @@ async def command_line(options: Options) -> list[Row]:
             ),
             programs.command("python3 hello.py", [sys.executable, str(hello)]),
         ]
-        plain, run, run_here, *told, same = await take_turns(contenders, options.runs)
+        plain, run, run_here, *others, same = await take_turns(contenders, options.runs)
     first = run.by_own_clock()
     return [
         *against("toolcell run, whole process", [run, plain], [15.5], "share"),
@@ -368,7 +368,7 @@ async def command_line(options: Options) -> list[Row]:
         ),
         *(
             row
-            for each in told
+            for each in others
             for row in against(each.name, [each, plain], [10.9], "share")
         ),
     ]

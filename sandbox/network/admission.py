@@ -157,19 +157,21 @@ def _refusal(error: ToolcellError, act: NetworkAct) -> EgressError:
         wanted += str(facts["path"])[:200]
     reason = str(error.details.get("reason") or error.kind)
     if reason == "tool.cancelled":
-        told = f"a person stopped {act.name} {wanted}"
-        return EgressError(told, headers={REFUSAL: "cancelled"})
+        message = f"a person stopped {act.name} {wanted}"
+        return EgressError(message, headers={REFUSAL: "cancelled"})
     rule = error.details.get("rule")
     headers = {REFUSAL: reason}
     retry_after = error.details.get("retry_after")
     why = f" ({rule})" if rule else ""
-    told = (
+    message = (
         f"the policy of this sandbox does not allow {act.name} {wanted}: "
         f"{error.message}{why}. "
     )
     if isinstance(retry_after, int | float):
         headers["Retry-After"] = str(math.ceil(retry_after))
-        told += f"Try again in {math.ceil(retry_after)} s."
+        message += f"Try again in {math.ceil(retry_after)} s."
     else:
-        told += "There is no other way to send it: say so, or ask for what is allowed."
-    return EgressError(told, headers=headers)
+        message += (
+            "There is no other way to send it: say so, or ask for what is allowed."
+        )
+    return EgressError(message, headers=headers)

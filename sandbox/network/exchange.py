@@ -48,16 +48,16 @@ class Exchange:
 
     def outcome(self) -> dict[str, JsonValue]:
         """Return what became of it, for the gate that admitted it."""
-        told = self._attempt.outcome()
-        told.pop("status", None)
+        outcome = self._attempt.outcome()
+        outcome.pop("status", None)
         if self.status is not None:
-            told["status"] = self.status
+            outcome["status"] = self.status
         if self._request.used and self.is_reached:
-            told["used"] = list(self._request.used)
+            outcome["used"] = list(self._request.used)
         came, went = self._began
-        told["bytes_in"] = self._attempt.bytes_in - came
-        told["bytes_out"] = self._attempt.bytes_out - went
-        return told
+        outcome["bytes_in"] = self._attempt.bytes_in - came
+        outcome["bytes_out"] = self._attempt.bytes_out - went
+        return outcome
 
     def written(self, event: object) -> bytes:
         """Return the bytes for the program that an event of the server makes.
@@ -75,7 +75,7 @@ class Exchange:
             )
             return writer.send(interim) or b""
         if isinstance(event, h11.Response):
-            data = writer.send(self._shown(event)) or b""
+            data = writer.send(self._passed_head(event)) or b""
             self.status = event.status_code
             return data
         if isinstance(event, h11.Data):
@@ -86,7 +86,7 @@ class Exchange:
             return b"".join(filter(None, end))
         raise h11.RemoteProtocolError("it ended too early")
 
-    def _shown(self, answer: h11.Response) -> h11.Response:
+    def _passed_head(self, answer: h11.Response) -> h11.Response:
         """Return the head of an answer as the program may see it."""
         self.mask.refresh()
         headers, reason = passed_on(answer), answer.reason

@@ -126,8 +126,8 @@ class HeldBody:
             # Secrets are searched for in it: a letter before one would hide it.
             text = _NOT_ASCII.sub(b".", first).decode()
             way = "in ASCII, others as dots"
-        told = f"{self._size:,} bytes, of which {len(first):,} are shown {way}"
-        return f"Body, as the program wrote it: {told}:\n{text}"
+        length = f"{self._size:,} bytes, of which {len(first):,} are shown {way}"
+        return f"Body, as the program wrote it: {length}:\n{text}"
 
 
 def _readable(data: bytes) -> str | None:

@@ -341,8 +341,8 @@ def _headers(
 ) -> list[tuple[bytes, bytes]]:
     """Return the headers for the server, without those meant for the proxy."""
     named = {name for name, _ in request.headers}
-    told = [value for name, value in request.headers if name == b"connection"]
-    nominated = b",".join(told).lower().split(b",")
+    connection = [value for name, value in request.headers if name == b"connection"]
+    nominated = b",".join(connection).lower().split(b",")
     dropped = {name.strip().decode("latin-1") for name in nominated} | _HOP_BY_HOP
     # These were judged, and say what the body is and where it ends.
     dropped -= {"content-length", "content-type", "transfer-encoding"}

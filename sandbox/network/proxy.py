@@ -153,13 +153,13 @@ def http_answer(
 ) -> bytes:
     """Return an HTTP response of the proxy's own, which ends the connection."""
     body = f"toolcell: {reason}\n".encode("ascii", "backslashreplace")
-    told = {
+    fields = {
         "Content-Type": "text/plain",
         "Connection": "close",
         **headers,
         "Content-Length": str(len(body)),
     }
-    lines = [f"HTTP/1.1 {status}", *(f"{name}: {told[name]}" for name in told)]
+    lines = [f"HTTP/1.1 {status}", *(f"{name}: {fields[name]}" for name in fields)]
     return "\r\n".join([*lines, "", ""]).encode("ascii", "replace") + body
 
 

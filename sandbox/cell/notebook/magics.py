@@ -90,15 +90,15 @@ def _pip(shell: Shell, line: str) -> None:
     if not line.startswith("install "):
         shell.run_script((sys.executable, "-m", "pip", *shlex.split(line)))
         return
-    told = shell.installed.get(line)
+    problem = shell.installed.get(line)
     names = [each for each in shlex.split(line)[1:] if each[:1] != "-"]
-    if told is None:
-        told = "write it as a separate line, with names of packages"
-    if told and names and all(map(_is_there, names)):
-        told = ""
-    shell.user_ns["_exit_code"] = 1 if told else 0
-    if told:
-        print("ERROR: %s" % told, file=sys.stderr)
+    if problem is None:
+        problem = "write it as a separate line, with names of packages"
+    if problem and names and all(map(_is_there, names)):
+        problem = ""
+    shell.user_ns["_exit_code"] = 1 if problem else 0
+    if problem:
+        print("ERROR: %s" % problem, file=sys.stderr)
     else:
         print("Requirement already satisfied: %s" % ", ".join(names))
 
@@ -179,27 +179,27 @@ def _timeit(shell: Shell, line: str, body: str = "") -> Any:
     timer = timeit.Timer(timed, setup, globals=shell.user_ns)
     loops = int(given["-n"]) if "-n" in given else timer.autorange()[0]
     each = [t / loops for t in timer.repeat(int(given.get("-r", _RUNS)), loops)]
-    told = "%s ± %s per loop (mean ± std. dev. of %d runs, %d loops each)" % (
+    summary = "%s ± %s per loop (mean ± std. dev. of %d runs, %d loops each)" % (
         _duration_text(statistics.mean(each)),
         _duration_text(statistics.pstdev(each)),
         len(each),
         loops,
     )
     if "-q" not in given:
-        print(told)
-    return Timing(each, told) if "-o" in given else None
+        print(summary)
+    return Timing(each, summary) if "-o" in given else None
 
 
 class Timing:
     """The times of `%timeit -o`, in seconds a loop."""
 
-    def __init__(self, timings: list[float], told: str) -> None:
-        self.timings, self._told = timings, told
+    def __init__(self, timings: list[float], summary: str) -> None:
+        self.timings, self._summary = timings, summary
         self.average = sum(timings) / len(timings)
         self.best, self.worst = min(timings), max(timings)
 
     def __repr__(self) -> str:
-        return "<TimeitResult : %s>" % self._told
+        return "<TimeitResult : %s>" % self._summary
 
 
 def _duration_text(seconds: float) -> str:
@@ -242,8 +242,8 @@ def _write_file(shell: Shell, line: str, body: str) -> None:
     adds = words[:1] in (["-a"], ["--append"])
     [name] = words[1:] if adds else words
     path = os.path.expanduser(name)
-    told = "Appending to" if adds else "Overwriting"
-    print(told if os.path.exists(path) else "Writing", name)
+    word = "Appending to" if adds else "Overwriting"
+    print(word if os.path.exists(path) else "Writing", name)
     with open(path, "a" if adds else "w", encoding="utf-8") as file:
         file.write(body if body.endswith("\n") or not body else body + "\n")
 

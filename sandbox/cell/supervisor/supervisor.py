@@ -271,8 +271,8 @@ class Supervisor:
 
     def _tell_usage(self, number: int) -> None:
         used = self._disk.used() if self._disk else disk.used(self._workdir)
-        told = {**self._accounting.totals(), "disk_bytes": used}
-        self._channel.send(encode({"type": "usage_told", "id": number, **told}))
+        usage = {**self._accounting.totals(), "disk_bytes": used}
+        self._channel.send(encode({"type": "usage_told", "id": number, **usage}))
 
     def _handle_frame(self, frame: Frame) -> None:
         """Serve a request; frames that came too late for their run are dropped."""

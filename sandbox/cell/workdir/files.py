@@ -71,12 +71,12 @@ def refuse(frame: Frame) -> tuple[bytes, bytes]:
 
 
 def _framed(
-    asked: dict[str, Any], told: dict[str, Any], data: bytes
+    asked: dict[str, Any], answer: dict[str, Any], data: bytes
 ) -> tuple[bytes, bytes]:
     kind: dict[str, Any] = {"type": "file"}
     if asked["type"] == "file_ask":
         kind = {"type": "file_told", "id": asked["id"]}
-    return frame_prefix(encode_header({**told, **kind}), len(data)), data
+    return frame_prefix(encode_header({**answer, **kind}), len(data)), data
 
 
 def serve(
