@@ -361,7 +361,7 @@ async def command_line(options: Options) -> list[Row]:
         plain, run, run_here, *others, same = await take_turns(contenders, options.runs)
     first = run.by_own_clock()
     return [
-        *against("toolcell run, whole process", [run, plain], [15.5], "share"),
+        *against("toolcell run, whole process", [run, plain], [None], "share"),
         *against("toolcell run, first output", [first, plain], [None], "share"),
         *against(
             "toolcell run, this Python", [run_here, plain, same], [None, None], "share"
