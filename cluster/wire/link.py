@@ -192,6 +192,12 @@ Serve = Callable[[Exchange, WireMessage], Awaitable[None]]
 class Link:
     """Carries exchanges over an authenticated connection.
 
+    Either end has one, and `run` is its life: it sends, reads and watches until the
+    other end closes, is silent or breaks the protocol. What goes wrong in an exchange
+    ends that exchange; what breaks the protocol ends the link, and every exchange then
+    raises the one `CellLostError` with the reason in `lost`. A driver opens exchanges
+    and leaves them; a node answers each in a task, which a cancellation ends.
+
     Args:
         connection: The connection, which is closed at the end.
         name: The other end, for errors.

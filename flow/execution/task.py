@@ -64,7 +64,14 @@ _log = logging.getLogger("toolcell.flow")
 
 
 class TaskRun:
-    """One task of the step that runs.
+    """One task of the step that runs: its node, called until it ends or asks.
+
+    A task is resumed by running its node again from the beginning. Operations that its
+    journal holds return what they returned before, so calls are not made twice, and
+    only what the node does besides is repeated. It ends in one of three ways: the node
+    returned, it failed and may not be tried again, or it asks and its questions are
+    stored. Asking is an exception in the node (`InterruptException`); a node that
+    catches it asks all the same.
 
     Args:
         parts: The parts that the tasks of the thread share.
