@@ -66,6 +66,7 @@ for name in sys.argv[2:]:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.promise("QD3")
 @pytest.mark.anyio
 @pytest.mark.parametrize("version", PYTHONS)
 async def test_a_program_runs_under_every_python(version: str) -> None:
