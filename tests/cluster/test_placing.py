@@ -212,7 +212,7 @@ async def test_a_node_that_is_not_there_cannot_be_drained() -> None:
         assert (here.state, here.problem, here.slots) == ("ready", "", 2)
 
 
-@pytest.mark.promise("cluster-42")
+@pytest.mark.promise("cluster-42", "QL3")
 async def test_another_protocol_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -62,6 +63,29 @@ def test_no_page_asks_another_server_for_anything(site: Path) -> None:
         text = page.read_text()
         for start in ('<script src="http', '<link rel="stylesheet" href="http'):
             assert start not in text, page.name
+
+
+@pytest.mark.promise("D15")
+@pytest.mark.timeout(900)
+def test_the_search_finds_macos(site: Path) -> None:
+    index = json.loads((site / "search/search_index.json").read_text())
+
+    assert "macos.html" in {page["location"] for page in index["docs"]}
+
+
+@pytest.mark.promise("D16")
+@pytest.mark.timeout(900)
+def test_the_site_looks_like_the_console_and_begins_with_run(site: Path) -> None:
+    static = ROOT / "host/console/static"
+    colour = re.search(
+        r"--accent: light-dark\((#\w+)", (static / "console.css").read_text()
+    )
+    reference = (site / "reference/sandbox.html").read_text()
+
+    assert (site / "images/icon.svg").read_bytes() == (static / "icon.svg").read_bytes()
+    assert colour is not None
+    assert colour[1] in (site / "site.css").read_text()
+    assert re.findall(r'id="(toolcell\.sandbox\.\w+)"', reference)[0].endswith(".run")
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -255,3 +256,22 @@ async def test_a_fork_interrupts_no_run_but_its_own() -> None:
             await session.write_file("go", b"")
 
     assert results == ["ok"]
+
+
+@pytest.mark.promise("QX9")
+async def test_clocks_that_are_set_during_a_run_cost_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The times of day of the host and of its cell jump at each look."""
+    last_import = "from .branches import Branches\n"
+    jumps = "import itertools\ntime.time = itertools.cycle([0.0, 2e9]).__next__\n"
+    code = changed_bundle([("supervisor.supervisor", last_import, last_import + jumps)])
+    for name in ("bundle", "compiled_bundle"):
+        monkeypatch.setattr(launcher_start, name, lambda: code)
+    monkeypatch.setattr(time, "time", itertools.cycle([0.0, 2e9]).__next__)
+
+    async with SandboxManager(SUBPROCESS.config()) as manager:
+        result = await manager.run("import time\ntime.sleep(0.2)\n6 * 7")
+
+    assert (result.status, result.value) == ("ok", 42), result.stderr
+    assert 200 <= result.usage.wall_ms < 60_000

@@ -203,7 +203,7 @@ async def test_a_name_is_looked_up_once_for_each_connection(
     assert next(answers) == ["127.0.0.1"]
 
 
-@pytest.mark.promise("E-68")
+@pytest.mark.promise("E-68", "QN6")
 async def test_redirects_start_from_the_beginning(cell: Session, world: World) -> None:
     port = world.forbidden.port
     targets = [f"http://127.0.0.1:{port}/", f"http://{NAME}:{port}/"]

@@ -48,7 +48,7 @@ def every_file(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.promise("E-16")
+@pytest.mark.promise("E-16", "QP9")
 async def test_a_layer_cannot_be_written_from_a_cell(packed: SandboxManager) -> None:
     place = await packed.install(["kind"])
     here = layer_store.LayerStore(packed.config.package_rules.folder).layers

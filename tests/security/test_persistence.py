@@ -203,7 +203,7 @@ async def test_a_killed_host_leaves_nothing(backend: BackendRow) -> None:
         assert groups_of(name) == []
 
 
-@pytest.mark.promise("E-82")
+@pytest.mark.promise("E-82", "QD9")
 @pytest.mark.docker
 async def test_the_sweep_takes_only_what_is_ours_and_dead() -> None:
     if why := why_no_docker(None):

@@ -140,6 +140,7 @@ async def test_a_driver_tries_each_address_of_a_node(
         assert await answers_at(agent.record, NAME)
 
 
+@pytest.mark.promise("QL4")
 async def test_a_driver_says_what_was_wrong_at_each_address(name_of: Resolve) -> None:
     name_of("127.0.0.2", "::1")
     async with node("127.0.0.1") as agent:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -22,6 +24,7 @@ from toolcell.cluster.directory.records import read_signed, sign
 from toolcell.cluster.node import agent as agent_module
 from toolcell.cluster.node.agent import MAX_STRANGERS
 from toolcell.cluster.spi import NodeRecord
+from toolcell.cluster.wire import handshake
 from toolcell.cluster.wire import link as link_module
 from toolcell.cluster.wire.handshake import driver_context, meet_node, new_identity
 from toolcell.cluster.wire.link import MAX_UNREAD_BYTES, Kind
@@ -85,6 +88,23 @@ async def test_a_node_without_the_token_is_refused() -> None:
         NodeAgent(sandbox, token=new_token(), name="false") as false,
     ):
         assert "refused this token" in await why_not(false.record, TOKEN)
+
+
+@pytest.mark.promise("QL2")
+@pytest.mark.parametrize("days", [-400, 2])
+async def test_a_node_whose_clock_is_wrong_is_used(
+    monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """It signs its certificate with the date that it believes in."""
+    wrong = SimpleNamespace(**vars(datetime))
+    off = datetime.timedelta(days=days)
+    wrong.datetime = SimpleNamespace(now=lambda zone: datetime.datetime.now(zone) + off)
+    monkeypatch.setattr(handshake, "datetime", wrong)
+    async with (
+        SandboxManager(SUBPROCESS.config()) as sandbox,
+        NodeAgent(sandbox, token=TOKEN, name="late", check_seconds=3600.0) as late,
+    ):
+        assert await works(late.record)
 
 
 @pytest.mark.promise("cluster-33")

@@ -113,6 +113,7 @@ BAD = {
 }
 
 
+@pytest.mark.promise("QP3")
 def test_a_line_that_cannot_be_run_ends_nothing(
     command: Command, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_file_of_another_kind_is_refused_as_a_whole(
     assert (done.code, why in done.err) == (2, True), done.err
 
 
+@pytest.mark.promise("QP3")
 def test_a_line_that_is_too_long_is_not_run(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,7 +338,7 @@ def test_ctrl_c_ends_the_cells_and_the_next_start_goes_on(tmp_path: Path) -> Non
     assert out == "3 results (2 from before): 2 ok, 1 not_run\n"
 
 
-@pytest.mark.promise("cluster-40")
+@pytest.mark.promise("cluster-40", "QP4")
 @pytest.mark.parametrize(
     ("count", "kills"), [(40, 3), pytest.param(MANY, 10, marks=FULL, id="whole")]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from toolcell.host.console.web.templating import amount, size
 from toolcell.host.console.web.visit import MAX_ARGUMENT_VALUES
 
 from ...support.console.client import Client, signed_in
-from ...support.console.served import Service
+from ...support.console.served import Service, served
 
 
 @pytest.mark.promise("D8")
@@ -115,3 +116,13 @@ def test_changes_are_shown_with_their_line(service: Service) -> None:
     service.deny(request)
 
     assert shown.count('<p class="faint">Line 1</p>') == shown.count(">Line ") == 1
+
+
+@pytest.mark.promise("D10")
+def test_an_empty_page_says_what_would_fill_it(tmp_path: Path) -> None:
+    with served(tmp_path) as fresh, signed_in(fresh, "viewer") as viewer:
+        pages = {path: viewer.page(path) for path in ("/", "/runs", "/sessions")}
+
+    assert "toolcell policy check" in pages["/"]
+    assert "toolcell call" in pages["/runs"]
+    assert "calls a tool of the group code opens one" in pages["/sessions"]

@@ -73,6 +73,7 @@ async def require_this_python(sandbox: Sandbox) -> None:
         pytest.skip(f"cells have Python {found.value}")
 
 
+@pytest.mark.promise("QD8")
 @pytest.mark.one_backend
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_run_is_as_plain(

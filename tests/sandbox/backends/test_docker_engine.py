@@ -73,6 +73,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         target.shutdown(socket.SHUT_WR)
 
 
+@pytest.mark.promise("QD6")
 async def test_a_remote_engine_works() -> None:
     relay = Relay()
     try:
@@ -103,6 +104,7 @@ async def test_programs_of_a_remote_engine_reach_out_from_here() -> None:
     assert [connection.verdict for connection in result.connections] == ["allowed"]
 
 
+@pytest.mark.promise("QD10")
 async def test_an_engine_that_goes_away_loses_the_cell(engine: Any) -> None:
     relay = Relay()
     before = containers(engine)
@@ -151,6 +153,7 @@ async def test_a_missing_runtime_lists_what_there_is() -> None:
             pass
 
 
+@pytest.mark.promise("QD2")
 async def test_an_image_without_python3_is_said(engine: Any) -> None:
     image = _image_of(engine, {"bin/sh": b"#!"})
     before = containers(engine)
@@ -229,6 +232,27 @@ async def test_commands_are_found_by_the_path_of_the_image(engine: Any) -> None:
 
     path = "/python/bin:/work/.local/bin:/opt/own/bin:/usr/local/bin:/usr/bin:/bin"
     assert shell.stdout == f"own\n{path}:/node/bin\n", shell.stderr
+
+
+@pytest.mark.promise("QD2")
+async def test_what_an_image_says_of_its_start_counts_for_nothing(engine: Any) -> None:
+    dockerfile = (
+        f"FROM {IMAGE}\nENV LD_PRELOAD=/none.so PYTHONHOME=/none PYTHONPATH=/none "
+        "TZ=Asia/Tokyo HTTP_PROXY=http://127.0.0.1:1\n"
+        'HEALTHCHECK CMD exit 1\nSTOPSIGNAL SIGUSR1\nENTRYPOINT ["/none"]\n'
+        "WORKDIR /none\nUSER 4242"
+    )
+    tag = "toolcell-test/own-start:latest"
+    engine.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=tag, rm=True)
+    code = "import os\n[n for n in os.environ if n in names] + [os.getcwd()]"
+    names = ["LD_PRELOAD", "PYTHONHOME", "PYTHONPATH", "TZ", "HTTP_PROXY"]
+    try:
+        async with SandboxManager(DOCKER.config(image=tag)) as sandbox:
+            result = await sandbox.run(code, inputs={"names": names})
+    finally:
+        engine.images.remove(tag, force=True)
+
+    assert result.value == ["/work"], result.stderr
 
 
 @pytest.mark.promise("S15")

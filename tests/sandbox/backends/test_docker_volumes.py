@@ -61,7 +61,7 @@ def volumes_of_engine() -> set[str]:
     return {volume["Name"] for volume in volumes if not volume["Options"]}
 
 
-@pytest.mark.promise("A26")
+@pytest.mark.promise("A26", "QD1")
 @pytest.mark.anyio
 async def test_volumes_of_an_image_are_no_place_to_write(
     backend: BackendRow, tmp_path: Path

@@ -77,7 +77,7 @@ async def test_paths_that_mean_something_else_there_are_no_mounts(
     assert str(tmp_path) not in asked[-1]
 
 
-@pytest.mark.promise("JE6", "QD5")
+@pytest.mark.promise("JE6", "QD5", "QD6")
 async def test_packages_are_copied_to_an_engine_that_does_not_see_them(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,11 +42,12 @@ SOFTWARE = {
         "ran",
     ),
     "file": ("echo '#!/bin/sh' > a && file -b --mime-type a", "text/x-shellscript"),
+    "awk": ("test -h /usr/bin/awk && echo 1 2 | awk '{ print $2 }'", "2"),
     "git": ("git init -q a && ls a/.git/info", "exclude"),
 }
 
 
-@pytest.mark.promise("QX2", "QX6", "QX11", "QX13", "QX14")
+@pytest.mark.promise("QX2", "QX6", "QX11", "QX13", "QX14", "QX7")
 @pytest.mark.parametrize("name", SOFTWARE)
 @pytest.mark.parametrize("row", [SUBPROCESS, CONFINED], ids=lambda row: row.name)
 @pytest.mark.namespaces

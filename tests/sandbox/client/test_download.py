@@ -39,7 +39,7 @@ def taken(folder: Path) -> int:
     return sum(each.st_blocks * 512 for each in found.values())
 
 
-@pytest.mark.promise("A12", "E-52")
+@pytest.mark.promise("A12", "E-52", "QF5")
 async def test_holes_in_files_stay_holes(session: Session, tmp_path: Path) -> None:
     code = f"""
 with open("sparse", "wb") as file:

@@ -61,7 +61,7 @@ async def test_ten_thousand_files_with_long_names_are_listed(
     assert after == ()
 
 
-@pytest.mark.promise("E-96", "P-16")
+@pytest.mark.promise("E-96", "P-16", "QF4")
 async def test_names_that_are_not_utf_8_are_left_out(sandbox: SandboxManager) -> None:
     code = (
         "import os\nos.makedirs(b'd/\\xff')\nopen(b'\\xff', 'w').close()\n"
@@ -183,7 +183,7 @@ def test_a_folder_that_moves_while_it_is_emptied_leads_nowhere(
     assert sorted(each.name for each in kept.iterdir()) == ["e", "it"]
 
 
-@pytest.mark.promise("E-96", "P-19")
+@pytest.mark.promise("E-96", "P-19", "QF4", "QF7")
 @pytest.mark.parametrize(
     ("left", "named"),
     [
@@ -261,7 +261,7 @@ async def test_a_link_is_named_once(sandbox: SandboxManager) -> None:
         assert (await session.run("1")).warnings == ()
 
 
-@pytest.mark.promise("E-28", "P-19")
+@pytest.mark.promise("E-28", "P-19", "QF7")
 async def test_files_that_come_and_go_cost_no_result(sandbox: SandboxManager) -> None:
     code = (
         "import os, threading\nos.makedirs('artifacts/d')\n"

@@ -165,7 +165,7 @@ async def test_process_isolation_takes_no_absolute_paths(
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.promise("P-16")
+@pytest.mark.promise("P-16", "QF3")
 async def test_executable_files_and_empty_folders_travel(
     sandbox: SandboxManager, tmp_path: Path
 ) -> None:

@@ -114,6 +114,16 @@ async def test_files_go_in_and_out(sandbox: SandboxManager) -> None:
         assert [file.path for file in await session.list_files()] == ["made", "note"]
 
 
+@pytest.mark.promise("QF6")
+async def test_many_files_go_in_one_by_one(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        for number in range(150):
+            await session.write_file(f"in/{number}", "x")
+        seen = await session.run("import os\nlen(os.listdir('in'))")
+
+    assert seen.value == 150
+
+
 @pytest.mark.promise("P-16")
 async def test_large_files_keep_every_byte(sandbox: SandboxManager) -> None:
     data = bytes(range(256)) * 40_000

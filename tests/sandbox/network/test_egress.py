@@ -365,6 +365,7 @@ async def test_what_the_callback_raises_reaches_the_caller(
     assert (await reaching.run("1")).ok
 
 
+@pytest.mark.promise("QN5")
 async def test_bodies_go_out_whole_and_ends_are_heard(
     cell: Session, outside: Outside
 ) -> None:

@@ -178,6 +178,7 @@ async def bash(
     return result
 
 
+@pytest.mark.promise("QN12")
 async def test_curl(sandbox: SandboxManager, shop: Shop) -> None:
     curl = '"$CLIENTS/curl" -sS'
     socks = '--proxy "socks5h://${http_proxy#http://}"'
@@ -186,6 +187,7 @@ async def test_curl(sandbox: SandboxManager, shop: Shop) -> None:
     assert (await bash(sandbox, shop, code)).stdout == "hellohello"
 
 
+@pytest.mark.promise("QP17")
 async def test_git_over_https(sandbox: SandboxManager, shop: Shop) -> None:
     clone = '"$CLIENTS/git" clone -q "$url/repository.git" copy 2>&1'
     said = await bash(sandbox, shop, f"{clone} && cat copy/file")
@@ -193,6 +195,7 @@ async def test_git_over_https(sandbox: SandboxManager, shop: Shop) -> None:
     assert said.stdout.endswith("from git")
 
 
+@pytest.mark.promise("QP17", "QN12")
 async def test_pip(sandbox: SandboxManager, shop: Shop) -> None:
     code = (
         "python3 -m pip install -q --disable-pip-version-check --target here "
@@ -204,6 +207,7 @@ async def test_pip(sandbox: SandboxManager, shop: Shop) -> None:
     assert said.stdout == "from pip\n"
 
 
+@pytest.mark.promise("QN4", "QN8")
 @pytest.mark.parametrize("library", ["requests", "httpx", "urllib.request"])
 async def test_python_libraries(
     sandbox: SandboxManager, shop: Shop, library: str

@@ -81,6 +81,7 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+@pytest.mark.promise("QN5")
 async def test_50_mb_pass_without_growing(reaching: SandboxManager, site: Site) -> None:
     await fetch(reaching, site, 4, 1_000_000)
     before = peak_mib()

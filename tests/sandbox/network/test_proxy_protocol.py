@@ -306,7 +306,7 @@ async def test_http_in_a_tunnel_is_made_anew() -> None:
         )
 
 
-@pytest.mark.promise("E-68")
+@pytest.mark.promise("E-68", "QN11")
 @pytest.mark.parametrize(
     "text",
     [

@@ -209,6 +209,16 @@ async def test_what_follows_a_whole_response_is_not_kept(
     assert response._out.trailing_data == (b"more", False)
 
 
+@pytest.mark.promise("QN7")
+@pytest.mark.parametrize("begin", [OK + b"\r\n", CHUNKED])
+async def test_events_pass_on_as_they_come(begin: bytes) -> None:
+    response = ResponseHead()
+    event = b"9\r\ndata: 1\n\n\r\n" if begin == CHUNKED else b"data: 1\n\n"
+    await response.pass_on(begin)
+
+    assert [bytes(await response.pass_on(event)) for _ in range(3)] == [event] * 3
+
+
 @pytest.mark.promise("boundary-5")
 async def test_a_response_in_tiny_chunks_leaves_the_loop_to_others(
     agent: AgentCredentials,
@@ -235,7 +245,7 @@ urllib.request.urlopen(address).status
 """
 
 
-@pytest.mark.promise("QN13")
+@pytest.mark.promise("QN13", "QN9")
 async def test_a_programs_own_server_is_reached_past_the_proxy(
     backend: BackendRow,
 ) -> None:

@@ -119,6 +119,7 @@ def written(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in files)
 
 
+@pytest.mark.promise("QP14")
 async def test_an_index_gets_its_password_and_nothing_else_has_it(
     tmp_path: Path, servers: Servers
 ) -> None:

@@ -72,6 +72,7 @@ async def test_programs_import_what_was_asked_for(packed: SandboxManager) -> Non
     assert "module 'kind' is missing" in none.warnings[0]
 
 
+@pytest.mark.promise("QP10")
 async def test_what_a_package_needs_comes_along(packed: SandboxManager) -> None:
     result = await packed.run("import stem\nstem.leaf.name", packages=["stem"])
 
@@ -87,6 +88,7 @@ async def test_interpreters_that_a_program_starts_have_them(
     assert (result.status, result.stdout) == ("ok", "42\n"), result.stderr
 
 
+@pytest.mark.promise("QP10")
 async def test_the_standard_library_is_not_shadowed(packed: SandboxManager) -> None:
     code = "import json\njson.dumps([1])"
     result = await packed.run(code, packages=["shadow"])
@@ -211,6 +213,7 @@ async def test_a_package_is_a_name_and_versions(
         SandboxConfig(packages=(written,))  # type: ignore[arg-type]
 
 
+@pytest.mark.promise("QP10")
 @pytest.mark.parametrize(
     ("package", "reason"),
     [("absent", "not_found"), ("kind==7", "not_found"), ("unbuilt", "no_wheel")],

@@ -60,7 +60,7 @@ async def unheld(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
             yield manager
 
 
-@pytest.mark.promise("FP3")
+@pytest.mark.promise("FP3", "QP11")
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_libraries_run_within_the_default_memory(
     unheld: Sandbox, name: str

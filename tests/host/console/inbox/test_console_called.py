@@ -100,6 +100,7 @@ def test_a_card_that_opens_shows_its_head(service: Service, anna: Browser) -> No
         anna.until(lambda: anna.find("h1").text == "Inbox")
 
 
+@pytest.mark.promise("D6")
 def test_the_answers_come_before_what_they_are_about(
     service: Service, anna: Browser, five: Asked
 ) -> None:
@@ -111,6 +112,7 @@ def test_the_answers_come_before_what_they_are_about(
     assert not anna.find(f"#reason-{five[0][0].id}").is_displayed()
 
 
+@pytest.mark.promise("D6")
 def test_keys_lead_through_the_inbox(
     service: Service, anna: Browser, five: Asked
 ) -> None:
