@@ -35,7 +35,6 @@ open(path, "w").write("canary")
 server = socket.create_server(("127.0.0.1", 0))
 {"neighbour": path, "other": os.getpid(), "server": list(server.getsockname())}
 """
-DOCKER_MARKS = {"docker": pytest.mark.docker}
 
 
 def documented(column: str) -> dict[str, str]:
