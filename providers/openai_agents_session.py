@@ -123,8 +123,8 @@ class ToolcellSandboxSession(BaseSandboxSession):
     async def persist_workspace(self) -> io.IOBase:
         """Return the workspace as an archive that tar makes in the cell."""
         archive = f"/tmp/{uuid.uuid4().hex}.tar"  # noqa: S108 - the cell's own
-        left_out = shell_tar_exclude_args(self._persist_workspace_skip_relpaths())
-        await self._run_tar("-c", archive, " ".join(left_out))
+        excluded = shell_tar_exclude_args(self._persist_workspace_skip_relpaths())
+        await self._run_tar("-c", archive, " ".join(excluded))
         data = await self._read(Path(archive))
         await self._exec_checked_nonzero("rm", archive)
         return io.BytesIO(data)

@@ -183,17 +183,17 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return text with secrets hidden, at most `TEXT_CHARACTERS` of it."""
-        read, left_out = text, 0
+        read, omitted = text, 0
         if _ESCAPE in text:
-            read, left_out = self._coloured_part(text)
+            read, omitted = self._coloured_part(text)
         if len(read) > TEXT_CHARACTERS:
             end = self._end_of_part(read)
-            left_out += len(read) - end
+            omitted += len(read) - end
             read = read[:end]
         if self._known is not None:
             read = self._known.sub(HIDDEN, read)
-        if left_out or len(read) > TEXT_CHARACTERS:
-            return _shortened(read, left_out)
+        if omitted or len(read) > TEXT_CHARACTERS:
+            return _shortened(read, omitted)
         return _without_forms(read)
 
     def secrets_in(self, text: str) -> list[tuple[int, int]]:
@@ -399,15 +399,15 @@ def _without_forms(text: str) -> str:
     return text
 
 
-def _shortened(text: str, left_out: int) -> str:
+def _shortened(text: str, omitted: int) -> str:
     """Return the begin of a text behind which so many characters are left out."""
     # A cut through a secret would leave a part that has no known form, so the
     # word at the cut is left out as a whole.
     kept = text[:TEXT_CHARACTERS]
     words = kept.rsplit(None, 1)
     kept = words[0] if len(words) == 2 else ""
-    left_out += len(text) - len(kept)
-    return f"{_without_forms(kept)} [{left_out} characters left out]"
+    omitted += len(text) - len(kept)
+    return f"{_without_forms(kept)} [{omitted} characters left out]"
 
 
 def _hidden(match: re.Match[str]) -> str:

@@ -120,9 +120,9 @@ def _parameters(each: Operation) -> list[dict[str, Any]]:
 
 def _value_schema(field: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a value that is given: a query has no null."""
-    left_out = {"anyOf", "title", "description"}
+    dropped = {"anyOf", "title", "description"}
     if field.get("default") is None:
-        left_out.add("default")
-    kept = {key: value for key, value in field.items() if key not in left_out}
+        dropped.add("default")
+    kept = {key: value for key, value in field.items() if key not in dropped}
     kinds = [kind for kind in field.get("anyOf", ()) if kind != {"type": "null"}]
     return kept | (kinds[0] if kinds else {})

@@ -48,7 +48,7 @@ async def save(work: WorkDir, target: Path, max_bytes: int) -> tuple[str, ...]:
         raise host_error(f"cannot write {target}", error) from None
     try:
         with os.fdopen(fd, "wb") as file:
-            left_out = await _write(work, entries, file)
+            omitted = await _write(work, entries, file)
             await anyio.to_thread.run_sync(_finish, file)
     except BaseException as error:
         with suppress(OSError):
@@ -56,7 +56,7 @@ async def save(work: WorkDir, target: Path, max_bytes: int) -> tuple[str, ...]:
         if isinstance(error, OSError):
             raise host_error(f"cannot write {target}", error) from None
         raise
-    return left_out
+    return omitted
 
 
 def _finish(file: IO[bytes]) -> None:
@@ -68,7 +68,7 @@ def _finish(file: IO[bytes]) -> None:
 async def _write(
     work: WorkDir, entries: tuple[FileInfo, ...], file: IO[bytes]
 ) -> tuple[str, ...]:
-    left_out = []
+    omitted = []
     for entry in entries:
         header = tarfile.TarInfo(entry.path)
         if entry.kind == "file":
@@ -79,10 +79,10 @@ async def _write(
         elif entry.kind == "link" and (to := await _target_of(work, entry.path)):
             header.type, header.linkname = tarfile.SYMTYPE, to
         else:
-            left_out.append(entry.path)
+            omitted.append(entry.path)
             continue
         await anyio.to_thread.run_sync(file.write, _packed(header))
-    return tuple(left_out)
+    return tuple(omitted)
 
 
 async def _target_of(work: WorkDir, path: str) -> str:

@@ -29,9 +29,9 @@ from .sqlite_search import (
     SEARCH_SCHEMA,
     TAKEN_AT_ONCE,
     forget,
-    left_out,
     newest,
     take_in,
+    unindexed,
 )
 
 _log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class SQLiteRecords(Records):
             target=self._take_in_rest, name="toolcell records index", daemon=True
         )
         with self._reading.transaction("DEFERRED") as database:
-            rest = left_out(database)
+            rest = unindexed(database)
         if rest > TAKEN_AT_ONCE:
             _log.info("%s: %s records are taken into the index of searches", path, rest)
             self._indexing.start()
@@ -221,7 +221,7 @@ class SQLiteRecords(Records):
             try:
                 with self._file.transaction() as database:
                     take_in(database, _INDEXED_AT_ONCE)
-                    if left_out(database) <= TAKEN_AT_ONCE:
+                    if unindexed(database) <= TAKEN_AT_ONCE:
                         _log.info("the index of searches has all records")
                         return
             except StoreUnavailableError:

@@ -63,7 +63,7 @@ class Span(NamedTuple):
     last: int
 
 
-def left_out(database: sqlite3.Connection) -> int:
+def unindexed(database: sqlite3.Connection) -> int:
     """Return how many records the index has not taken in, at most."""
     inside = _indexed(database)
     oldest, newest = database.execute(

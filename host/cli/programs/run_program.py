@@ -149,6 +149,6 @@ def summary(result: "ExecutionResult") -> str:
     if result.isolation is not None:
         parts.append(f"{result.backend} backend, {result.isolation.level} isolation")
     if result.truncated:
-        left_out = result.truncated.stdout + result.truncated.stderr
-        parts.append(f"{left_out} bytes of output left out")
+        omitted = result.truncated.stdout + result.truncated.stderr
+        parts.append(f"{omitted} bytes of output left out")
     return ", ".join(parts)

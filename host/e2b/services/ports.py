@@ -85,13 +85,13 @@ class Ports:
 
 def _passed_on(head: h11.Response, *, by_path: bool) -> list[tuple[bytes, bytes]]:
     """Return the headers of an answer that are for the client."""
-    left_out = {name.encode() for name in _OF_ONE_CONNECTION}
+    dropped = {name.encode() for name in _OF_ONE_CONNECTION}
     for name, value in head.headers:
         if name == b"connection":
-            left_out |= {each.strip().lower() for each in value.split(b",")}
+            dropped |= {each.strip().lower() for each in value.split(b",")}
     if by_path:
-        left_out |= _OF_THE_ORIGIN
-    passed = [(name, value) for name, value in head.headers if name not in left_out]
+        dropped |= _OF_THE_ORIGIN
+    passed = [(name, value) for name, value in head.headers if name not in dropped]
     if by_path:
         # Its pages are of another origin than this server's.
         passed.append((b"content-security-policy", b"sandbox allow-scripts"))

@@ -61,14 +61,14 @@ async def test_a_work_dir_outlives_its_manager(
     archive = tmp_path / "saved.tar"
     async with SandboxManager(backend.config()) as manager, manager.session() as first:
         await first.run(MAKE)
-        left_out = await first.save(archive)
+        omitted = await first.save(archive)
         await first.run("for each in ('pipe', 'absolute', 'deep/out'): os.remove(each)")
         before = await first.run(LOOK)
     async with SandboxManager(backend.config()) as manager, manager.session() as second:
         loaded = await second.load(archive)
         after = await second.run(LOOK)
 
-    assert sorted(left_out) == ["absolute", "deep/out", "pipe"]
+    assert sorted(omitted) == ["absolute", "deep/out", "pipe"]
     assert before.value == after.value != None  # noqa: E711 - all three are told apart
     assert loaded == 10
     assert stat.S_IMODE(archive.stat().st_mode) == 0o600

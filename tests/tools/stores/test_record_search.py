@@ -18,8 +18,8 @@ from toolcell.tools.stores.record_filter import MAX_SEARCHED
 from toolcell.tools.stores.sqlite_search import (
     BYTES_AT_ONCE,
     TAKEN_AT_ONCE,
-    left_out,
     take_in,
+    unindexed,
 )
 
 from . import plain_records
@@ -161,10 +161,10 @@ def test_a_file_of_before_is_open_at_once_and_read_into_the_index(
         # Nothing can be written to the index, and all is found.
         assert [each.call_id for each in store.query(text="needle")] == ["0"]
         with store._reading.transaction("DEFERRED") as database:
-            assert left_out(database) == 1_000
+            assert unindexed(database) == 1_000
     store._indexing.join(60)
     with store._reading.transaction("DEFERRED") as database:
-        assert left_out(database) <= TAKEN_AT_ONCE
+        assert unindexed(database) <= TAKEN_AT_ONCE
     assert [each.call_id for each in store.query(text="needle")] == ["0"]
     store.close()
 
@@ -187,7 +187,7 @@ def test_a_record_that_cannot_be_read_costs_no_other_one(tmp_path: Path) -> None
     for number in range(TAKEN_AT_ONCE):
         store.add(record(str(number), arguments={"text": "needle"}))
     with store._reading.transaction("DEFERRED") as database:
-        assert left_out(database) < TAKEN_AT_ONCE
+        assert unindexed(database) < TAKEN_AT_ONCE
     found = store.query(text="needle", limit=1_000)
     store.close()
 
@@ -201,7 +201,7 @@ def test_an_old_file_of_large_records_is_taken_in_by_parts(tmp_path: Path) -> No
     with store._file.transaction() as database:
         database.execute("DELETE FROM tool_search")
         take_in(database, TAKEN_AT_ONCE)
-        rest = left_out(database)
+        rest = unindexed(database)
     store.close()
 
     assert (TAKEN_AT_ONCE - rest - 1) * 20_000 <= BYTES_AT_ONCE
@@ -212,5 +212,5 @@ def test_the_index_takes_in_a_bounded_part_of_large_records(tmp_path: Path) -> N
     for number in range(TAKEN_AT_ONCE):
         store.add(record(str(number), result="x" * 20_000))
         with store._reading.transaction("DEFERRED") as database:
-            assert left_out(database) * 20_000 <= BYTES_AT_ONCE
+            assert unindexed(database) * 20_000 <= BYTES_AT_ONCE
     store.close()
