@@ -12,14 +12,19 @@ import pytest
 
 from toolcell.sandbox import Limits, PackageRules, SandboxManager
 
-from ...conftest import SUBPROCESS
+from ...conftest import BackendRow
 from ...support.cells.client_programs import install
 from ...support.cells.gates import Gate
 from ...support.cells.mirror import credential_of, inspected
 from ...support.cells.package_index import open_to_cells
 from ...support.cells.web_server import NAME, resolve_here
 
-pytestmark = [pytest.mark.anyio, pytest.mark.promise("boundary-6")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.promise("boundary-6"),
+    # The programs are the same on all.
+    pytest.mark.one_backend,
+]
 
 PACKAGES = (
     *("aiohttp", "anthropic==2.14.0", "httpx", "openai==3.57.0"),
@@ -87,7 +92,10 @@ bearer = {"Authorization": f"Bearer {token}"}
 
 @pytest.fixture(scope="module")
 async def manager(
-    mirror: Any, certificate: Path, tmp_path_factory: pytest.TempPathFactory
+    backend: BackendRow,
+    mirror: Any,
+    certificate: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[SandboxManager]:
     folder = tmp_path_factory.mktemp("folder")
     (folder / "token").write_text(VALUE)
@@ -95,7 +103,7 @@ async def manager(
     host = f"{NAME}:{mirror.port}"
     where = ["header:Authorization", "header:X-Api-Key", "basic"]
     credential = credential_of(folder / "token", host, prefix="sk-", where=where)
-    config = SUBPROCESS.config(
+    config = backend.config(
         network=inspected(host, certificate),
         credentials=(credential,),
         limits=Limits(wall_seconds=120, memory_mib=1024),
