@@ -42,8 +42,22 @@ def read_json(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
     if "\\u" in text:
         # Half a pair decodes from its escape, but can be written nowhere.
-        _encoder.encode(value).encode()
+        _encode_texts(value)
     return value
+
+
+def _encode_texts(value: Any) -> None:
+    """Encode each text, quicker than JSON is written. Raises ValueError."""
+    found = [value]
+    # What is found grows while it is read.
+    for item in found:
+        if isinstance(item, str):
+            item.encode()
+        elif isinstance(item, dict):
+            found += item
+            found += item.values()
+        elif isinstance(item, list):
+            found += item
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -84,7 +98,6 @@ def _is_deep(text: bytes) -> bool:
 
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEPS)
-_encoder = json.JSONEncoder(ensure_ascii=False)
 _decoder = json.JSONDecoder(
     object_pairs_hook=_unique_keys,
     parse_constant=_no_constant,
