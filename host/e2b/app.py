@@ -54,6 +54,7 @@ from .state.snapshots import Snapshots, open_snapshots
 
 DAEMON_PORT = 49_983
 INTERPRETER_PORT = 49_999
+_SIGNAL = "/process.Process/SendSignal"
 
 _ID = r"[a-z0-9]{1,64}"
 _LABEL = re.compile(rf"([0-9]{{1,5}})-({_ID})")
@@ -139,13 +140,16 @@ class SandboxAPI:
 
             async def belongs_to(token: Token) -> None:
                 opened(token)
+                ends = _ends(scope)
                 try:
-                    place.enter_context(self._shares.request(token.agent_id))
+                    place.enter_context(self._shares.request(token.agent_id, ends=ends))
                 except TooManyError as error:
                     raise APIError(
                         429, str(error), reason="busy", retry_after=RETRY_SECONDS
                     ) from None
-                await self._shares.turn(token.agent_id)
+                waited = await self._shares.turn(token.agent_id, ends=ends)
+                if waited and not self._access.is_valid(token):
+                    raise APIError(401, "the token is not valid any more")
 
             # Whoever finds the token of the request tells.
             scope["belongs_to"] = belongs_to
@@ -371,6 +375,12 @@ def _is_signed_file(request: Request) -> bool:
 def _operation(request: Request) -> Operation | None:
     operations: dict[str, Operation] = {"GET": "read", "POST": "write"}
     return operations.get(request.method)
+
+
+def _ends(scope: Scope) -> bool:
+    """Return True for a request that ends what its agent has begun."""
+    path: str = scope["path"]
+    return scope.get("method") == "DELETE" or path.endswith(_SIGNAL)
 
 
 def _not_supported(request: Request) -> APIError:

@@ -22,6 +22,10 @@ class TooManyError(Exception):
     """The limit of requests at once is reached, by all agents together or by one."""
 
 
+_Kind = tuple[str, bool]
+"""An agent, and True for its requests that end what it has begun."""
+
+
 @dataclass(slots=True)
 class _Account:
     """The bytes that an agent may still send, as of a moment."""
@@ -32,6 +36,9 @@ class _Account:
 
 class AgentShares:
     """The requests in flight, and the bytes received lately, by agent.
+
+    Requests that end what their agent has begun count as those of one agent more: an
+    agent that has filled its places, and its line, can still cancel its calls.
 
     Args:
         max_requests: Requests at once. One agent has at most as many as are left to
@@ -49,9 +56,9 @@ class AgentShares:
         self._max_requests = max_requests
         self._rate = bytes_per_second
         self._clock = clock
-        self._requests: Counter[str] = Counter()
+        self._requests: Counter[_Kind] = Counter()
         self._accounts: dict[str, _Account] = {}
-        self._lines: dict[str, deque[anyio.Event]] = {}
+        self._lines: dict[_Kind, deque[anyio.Event]] = {}
 
     def seconds_to_wait(self, agent_id: str) -> float:
         """Return the seconds until an agent may send its next request; 0: now."""
@@ -79,37 +86,50 @@ class AgentShares:
         return account
 
     @contextmanager
-    def request(self, agent_id: str) -> Iterator[None]:
+    def request(self, agent_id: str, *, ends: bool = False) -> Iterator[None]:
         """Hold a place for a request, in which large values are read for its agent.
+
+        Args:
+            agent_id: The agent.
+            ends: True for a request that ends what the agent has begun; default false.
 
         Raises:
             TooManyError: No place is free.
         """
+        kind = agent_id, ends
         in_flight = self._requests.total()
         if in_flight >= self._max_requests:
             raise TooManyError(f"{self._max_requests} requests are in flight")
-        if self._requests[agent_id] >= self._max_requests - in_flight:
-            mine = self._requests[agent_id]
+        if self._requests[kind] >= self._max_requests - in_flight:
+            mine = self._requests[kind]
             raise TooManyError(f"{mine} requests of this agent are in flight")
-        self._requests[agent_id] += 1
+        self._requests[kind] += 1
         try:
             with large_values_of(agent_id):
                 yield
         finally:
-            self._requests -= Counter([agent_id])
+            self._requests -= Counter([kind])
 
-    async def turn(self, agent_id: str) -> None:
+    async def turn(self, agent_id: str, *, ends: bool = False) -> bool:
         """Wait until a request of an agent may begin; a lone one begins at once.
 
         Of each agent one begins, and then none for as many turns of the event loop as
         a small call takes. So such a call waits for a request of each other agent, not
         for the hundred that one of them has sent together.
+
+        Args:
+            agent_id: The agent.
+            ends: True for a request that ends what the agent has begun; default false.
+
+        Returns:
+            True if it waited; its token may have been revoked meanwhile.
         """
-        line = self._lines.get(agent_id)
+        kind = agent_id, ends
+        line = self._lines.get(kind)
         if line is None:
-            line = self._lines[agent_id] = deque()
-            self._count(agent_id, line, _TURNS)
-            return
+            line = self._lines[kind] = deque()
+            self._count(kind, line, _TURNS)
+            return False
         begun = anyio.Event()
         line.append(begun)
         try:
@@ -117,17 +137,18 @@ class AgentShares:
         finally:
             if not begun.is_set():
                 line.remove(begun)
+        return True
 
-    def _count(self, agent_id: str, line: deque[anyio.Event], turns: int) -> None:
-        """Let the next request of an agent begin after some turns of the loop."""
+    def _count(self, kind: _Kind, line: deque[anyio.Event], turns: int) -> None:
+        """Let the next request of a kind begin after some turns of the loop."""
         if turns == 0:
             if not line:
-                del self._lines[agent_id]
+                del self._lines[kind]
                 return
             line.popleft().set()
             turns = _TURNS
         call_soon = asyncio.get_running_loop().call_soon
-        call_soon(self._count, agent_id, line, turns - 1)
+        call_soon(self._count, kind, line, turns - 1)
 
     def __len__(self) -> int:
         return self._requests.total()

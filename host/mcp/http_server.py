@@ -106,6 +106,7 @@ class HTTPServer:
                     self._settings.max_bytes_per_second,
                     anyio.current_time,
                 ),
+                is_valid=None if verifier is None else verifier.is_valid,
             )
             async with manager.run(), plain.run():
                 yield self._app(bodies, verifier)

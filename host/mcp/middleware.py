@@ -95,6 +95,8 @@ class BodyMiddleware:
         bounds: The size of a body.
         shares: The shares of agents. When one is used up the agent's requests are
             answered 503 or 429. Answers and notifications of clients need no place.
+        is_valid: Returns False for a client, by its id, whose token has ended. None:
+            clients have no tokens.
     """
 
     def __init__(
@@ -104,11 +106,13 @@ class BodyMiddleware:
         *,
         bounds: Bounds,
         shares: AgentShares,
+        is_valid: Callable[[str], bool] | None,
     ) -> None:
         self._app = _telling_full(app)
         self._plain = JSONResponder(plain)
         self._bounds = bounds
         self._shares = shares
+        self._is_valid = is_valid
         self._idle = anyio.Event()
         self._answered = -LINGER_SECONDS
         self._reading: set[anyio.CancelScope] = set()
@@ -179,7 +183,9 @@ class BodyMiddleware:
         app = self._plain if is_plain_call(scope, message) else self._app
         try:
             with self._shares.request(agent_id):
-                await self._shares.turn(agent_id)
+                waited = await self._shares.turn(agent_id)
+                if waited and not self._has_token(scope):
+                    app = refused(401, "no_token", "the token is not valid any more")
                 await app(scope, receive, send)
         except TooManyError as error:
             refusal = _busy("busy", str(error), message["id"])
@@ -188,6 +194,12 @@ class BodyMiddleware:
             self._answered = anyio.current_time()
             if not self._shares:
                 self._idle.set()
+
+    def _has_token(self, scope: Scope) -> bool:
+        """Return False for a client whose token has ended since it was looked at."""
+        if self._is_valid is None:
+            return True
+        return self._is_valid(scope["user"].access_token.client_id)
 
     async def settle(self, seconds: float) -> None:
         """Wait until all requests are answered and none follows, at most `seconds`."""

@@ -145,12 +145,15 @@ class RestAPI:
         belongs_to(token.id)
         self._check_rate(token.agent_id)
         try:
-            place.enter_context(self._shares.request(token.agent_id))
+            place.enter_context(
+                self._shares.request(token.agent_id, ends=operation.ends)
+            )
         except TooManyError as error:
             raise RequestRefusedError(
                 503, "busy", str(error), retry_after=RETRY_SECONDS
             ) from None
-        await self._shares.turn(token.agent_id)
+        if await self._shares.turn(token.agent_id, ends=operation.ends):
+            read_token(request, self._tokens)
         answer = await self._handle(operation, name, token, request)
         if isinstance(answer, Response):
             return answer
@@ -364,7 +367,7 @@ async def open_api(host: Host, events: Events) -> AsyncIterator[RestAPI]:
     """
     with open_tokens(host.config) as tokens:
         async with anyio.create_task_group() as tasks:
-            calls = ClientCalls(host, tasks)
+            calls = ClientCalls(host, tasks, tokens.is_valid)
             try:
                 yield RestAPI(host, tokens, calls, events, version("toolcell"))
                 await host.active_calls.drain(host.config.server.drain_seconds)

@@ -17,6 +17,7 @@ from toolcell.guard import called_by
 from toolcell.tools import RunContext
 
 from ..http.agent_shares import AgentShares, TooManyError
+from ..http.serving import OpenRequests
 from ..http.tokens import Token
 from ..operator.live_calls import CallState as State
 from ..operator.live_calls import LiveCalls
@@ -86,6 +87,8 @@ class ClientCalls:
     Args:
         host: The host; open.
         tasks: Runs the calls.
+        is_valid: Returns False for a token, by its id, that has ended. Its calls end,
+            above all those that still wait for their turn or for a person.
         clock: Returns seconds since 1970 (UTC).
     """
 
@@ -93,6 +96,7 @@ class ClientCalls:
         self,
         host: Host,
         tasks: TaskGroup,
+        is_valid: Callable[[str], bool],
         *,
         clock: Callable[[], float] = time,
     ) -> None:
@@ -103,6 +107,7 @@ class ClientCalls:
         self._shares = AgentShares(
             settings.max_requests, settings.max_bytes_per_second, anyio.current_time
         )
+        self._open = OpenRequests(is_valid)
         self._by_agent: dict[str, dict[str, ClientCall]] = {}
 
     async def start(self, token: Token, asked: NewCall) -> ClientCall:
@@ -134,7 +139,7 @@ class ClientCalls:
         )
         calls[call.id] = call
         try:
-            await self._tasks.start(self._run, call)
+            await self._tasks.start(self._run, call, token.id)
         except (RequestRefusedError, BusyError):
             del calls[call.id]
             raise
@@ -162,12 +167,16 @@ class ClientCalls:
             call.scope.cancel()
         await call.ended.wait()
 
-    async def _run(self, call: ClientCall, *, task_status: TaskStatus[None]) -> None:
+    async def _run(
+        self, call: ClientCall, token_id: str, *, task_status: TaskStatus[None]
+    ) -> None:
         try:
             with (
                 self._shares.request(call.agent_id),
+                self._open.request({}) as belongs_to,
                 self._host.active_calls.enter() as scope,
             ):
+                belongs_to(token_id)
                 call.scope = scope
                 task_status.started()
                 try:

@@ -85,6 +85,9 @@ class Operation:
     streams: bool = False
     """True if the answer is a stream of such bodies, as server-sent events."""
 
+    ends: bool = False
+    """True if it ends what the agent has begun: it does not wait behind its calls."""
+
     query: type[Body] = NoQuery
     body: type[Body] | None = None
     refused: tuple[int, ...] = ()
@@ -130,6 +133,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/calls/{id}/cancel",
         summary="End a call now; one that has ended stays as it is.",
+        ends=True,
         answers={200: bodies.CallState},
         refused=(404,),
     ),
@@ -181,6 +185,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/live/{id}/cancel",
         summary="End a call of any agent now, by its number. For operators.",
+        ends=True,
         answers={200: bodies.CancelledCall},
         refused=(403, 404, 409),
     ),

@@ -56,6 +56,17 @@ async def test_pictures_are_parts_of_the_latest_results(tmp_path: Path) -> None:
     assert new["result"]["parts"] == [PICTURE.model_dump()]
 
 
+@pytest.mark.promise("R67")
+async def test_a_call_that_waits_ends_with_its_token(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        asked = await service.asked()
+        service.tokens.revoke(service.keys["a"].split("_")[1])
+        path = f"/v1/calls/{asked['call']}"
+        call = (await service.get(path, "person", wait=60)).json()
+
+    assert call["result"]["status"] == "cancelled"
+
+
 async def test_a_failed_and_a_refused_call_are_results(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         failed = await service.post("/v1/calls", {"tool": "no_such"})
@@ -74,7 +85,7 @@ async def test_a_call_runs_on_when_its_client_stops_waiting(tmp_path: Path) -> N
         path = f"/v1/calls/{made.json()['id']}"
         running = await service.get(path, wait=0)
         service.held.set()
-        ended = await service.get(path, wait=60)
+        ended = await service.get(path, wait=5)
 
     assert made.status_code == running.status_code == 202
     assert (running.json()["state"], running.json()["result"]) == ("running", None)

@@ -17,6 +17,8 @@ from toolcell.host.http.tokens import open_tokens
 from toolcell.host.serving.servers import serve_host
 from toolcell.tools import tool
 
+from ...support.mcp.by_hand import request
+
 BYTES = 4_000_000
 
 CONFIG = """
@@ -50,6 +52,12 @@ allow = ["run_python"]
 [[policies.deny]]
 tools = ["*"]
 when = { "*" = { contains = ["rm -rf", "café"] } }
+[[policies]]
+agent_id = "d"
+allow = ["sandbox.create"]
+[[policies.deny]]
+tools = ["*"]
+when = { "*" = { contains = ["rm -rf", "café"] } }
 """
 APIS: list[API] = ["mcp", "rest", "e2b"]
 
@@ -68,6 +76,22 @@ RESULTS: dict[str, Any] = {
     "numbers": list(range(RESULT // 8)),
     "rows": [{"a": 1, "b": "x", "c": None}] * (RESULT // 30),
 }
+
+
+def message(
+    door: API, value: Any, name: str = "take", argument: str = "value"
+) -> dict[str, Any]:
+    """Return a request that carries a value."""
+    if door == "mcp":
+        sent = request(name, {argument: value})
+        return {"url": "/mcp", **sent}
+    if door == "rest":
+        body: Any = {"tool": name, "arguments": {argument: value}}
+        return {"url": "/v1/calls", "json": body}
+    texts = value if isinstance(value, list) else [value]
+    metadata = {str(place): each for place, each in enumerate(texts)}
+    body = {"templateID": "base", "metadata": metadata}
+    return {"url": "/sandboxes", "json": body}
 
 
 @asynccontextmanager

@@ -11,9 +11,8 @@ import pytest
 
 from toolcell.host.config.server import API
 
-from ...support.mcp.by_hand import request
 from ...support.web.loop_steps import SECONDS, TRIES, steps
-from .served_doors import APIS, BYTES, RESULT, RESULTS, filled, served
+from .served_doors import APIS, BYTES, RESULT, RESULTS, filled, message, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("R2", "R41", "R53", "R66")]
 
@@ -53,22 +52,6 @@ WORST: dict[str, Any] = {
     "long numbers": [int("7" * 1_000)] * 90,
     "deep": [deep(60) for _ in range(VALUES // 62)],
 }
-
-
-def message(
-    door: API, value: Any, name: str = "take", argument: str = "value"
-) -> dict[str, Any]:
-    """Return a request that carries a value."""
-    if door == "mcp":
-        sent = request(name, {argument: value})
-        return {"url": "/mcp", **sent}
-    if door == "rest":
-        body: Any = {"tool": name, "arguments": {argument: value}}
-        return {"url": "/v1/calls", "json": body}
-    texts = value if isinstance(value, list) else [value]
-    metadata = {str(place): each for place, each in enumerate(texts)}
-    body = {"templateID": "base", "metadata": metadata}
-    return {"url": "/sandboxes", "json": body}
 
 
 @pytest.mark.promise("R42", "R76")
