@@ -173,7 +173,8 @@ def _rights(visit: Visit) -> tuple[Role, tuple[str, ...] | None]:
     if visit.form.get("whose") == "some":
         words = visit.form.get("agents", "").replace(",", " ").split()
         agents = tuple(dict.fromkeys(words))
-        unknown = [agent for agent in agents if agent not in _agents(visit)]
+        known = _agents(visit)
+        unknown = [agent for agent in agents if agent not in known]
         if unknown:
             raise InvalidInputError(
                 f"there is no policy of an agent {unknown[0]!r}",
