@@ -7,10 +7,12 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import ConfigError, SandboxError, ToolExecutionError
@@ -341,6 +343,8 @@ async def connect(
         ToolExecutionError: There is no connection, or it ended.
     """
     try:
+        # Two seconds of CPU the first time, which are not the event loop's.
+        await anyio.to_thread.run_sync(import_module, "mcp")
         from mcp import Client
         from mcp.types import Implementation, ToolListChangedNotification
     except ImportError:
