@@ -1,4 +1,4 @@
-"""A token that is revoked while its request waits for its turn begins nothing."""
+"""What a request may do once its turn has come, and which requests pass others by."""
 
 from __future__ import annotations
 
@@ -38,3 +38,23 @@ async def test_a_token_that_is_revoked_in_the_line_begins_nothing(
             answer = await http.post(**message(door, "x"))
 
     assert answer.status_code == 401
+
+
+async def test_what_ends_things_has_turns_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[bool] = []
+    turn = AgentShares.turn
+
+    async def noted(shares: AgentShares, agent_id: str, **kind: Any) -> bool:
+        ends.append(kind.get("ends", False))
+        return await turn(shares, agent_id, **kind)
+
+    monkeypatch.setattr(AgentShares, "turn", noted)
+    async with served(tmp_path) as http:
+        await http.get("/v1/calls/x?wait=0")
+        await http.post("/v1/calls/x/cancel")
+        await http.get("/sandboxes")
+        await http.delete("/sandboxes/x")
+
+    assert ends == [False, True] * 2
