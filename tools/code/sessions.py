@@ -177,15 +177,13 @@ class CodeSessions:
                 raise found.error
             async with found.costs.of_call(found):
                 yield found
-        except CellLostError as error:
-            _note_fault(found, error)
-            raise
         finally:
             found.users -= 1
             found.used = anyio.current_time()
             if found.closing and not found.users:
                 found.over.set()
             elif _is_gone(found):
+                await _ask_fault(found)
                 self._forget(found, self._end_of_gone(found))
 
     async def aclose(self, agent_id: str | None, key: str) -> bool:
@@ -404,18 +402,13 @@ def _loss(why: str) -> str:
 
 
 async def _ask_fault(gone: CodeSession) -> None:
-    """Ask a session whose cell has ended why; it knows of a node that was lost."""
+    """Ask a session whose cell has ended why."""
     assert gone.session is not None
-    with anyio.move_on_after(LOOK_SECONDS):
+    with anyio.move_on_after(LOOK_SECONDS, shield=True):
         try:
             await gone.session.usage()
         except CellLostError as error:
-            _note_fault(gone, error)
+            gone.fault = error.message
         except ToolcellError:
             # That it was lost is known without an answer.
             return
-
-
-def _note_fault(gone: CodeSession, error: CellLostError) -> None:
-    if error.details.get("reason") == "node_lost":
-        gone.fault = error.message

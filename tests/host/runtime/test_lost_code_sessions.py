@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
             {"session_lifetime_seconds": 3},
             "open for 3 seconds (sandbox.session_lifetime_seconds)",
         ),
-        ({}, "its cell was lost"),
+        ({}, "the cell was ended"),
     ],
 )
 async def test_the_next_result_says_once_why_a_session_ended(
@@ -64,6 +64,19 @@ async def test_the_next_result_says_once_why_a_session_ended(
     assert (lost["value"], lost["variables"]) == (False, "lost")
     assert lost["lost"].startswith("variables and files of this session are lost: ")
     assert lost["lost"].endswith(f"{why}; upload files and set variables again")
+
+
+async def test_a_session_that_its_run_ended_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolcell.sandbox.client.cell._COLLECT_SECONDS", 0)
+    leaves = "import os; os.makedirs('artifacts'); open('artifacts/a', 'w').close()"
+    async with opened() as desk:
+        await desk("run_python", code=leaves)
+        lost = await desk("run_python", code="1")
+
+    why = "the session ended: the artifacts of a run could not be collected"
+    assert f"files of this session are lost: {why}" in lost["lost"]
 
 
 async def test_a_loss_is_said_after_a_session_that_could_not_begin() -> None:
