@@ -37,6 +37,7 @@ _COLLECT_SECONDS = 30.0
 # The supervisor keeps the limit, RENEWAL_SECONDS; its report may be late.
 _RENEWAL_SECONDS = 1.0
 _LOST = (CellLostError, SandboxUnavailableError)
+_NO_MEMORY = "the cell ran out of memory"
 _OVERDUE = "the supervisor did not end a run in time; the machine may be overloaded"
 
 
@@ -73,6 +74,7 @@ class Cell:
         self._oom_kills = 0
         self._requests = RequestEncoder(traits)
         self._killing: anyio.Lock | None = None
+        self._judging = anyio.Lock(fast_acquire=True)
         self._busy = False
         # False while a run has no whole report.
         self._is_over = True
@@ -96,7 +98,7 @@ class Cell:
         """True once nothing of the cell is left."""
 
         self.why_ended = ""
-        """The reason why a run with a result ended the cell; empty if none did."""
+        """The reason why a run ended the cell; empty if none did or none is known."""
 
         self.on_gone: Callable[[], object] = lambda: None
         """Called once, when nothing of the cell is left."""
@@ -178,6 +180,9 @@ class Cell:
                 await self.wait_ready()
                 await self._interrupt(report, program.egress)
         if not self.settled:
+            self.why_ended = (
+                f"a run was cancelled and did not end in {INTERRUPT_SECONDS:g} seconds"
+            )
             await self.kill()
         elif report.state == "lost":
             why = "a run was cancelled and did not end when it was interrupted"
@@ -316,10 +321,10 @@ class Cell:
         try:
             frame = await self._channel.receive()
         except CellLostError:
-            if not await self._process.killed_for_memory(self._oom_kills, report.began):
+            if not await self.ran_out_of_memory():
                 raise
             report.reason = "out_of_memory"
-            await self.give_up(report, "the cell ran out of memory")
+            await self.give_up(report, _NO_MEMORY)
             return True
         shown = len(report.outputs)
         try:
@@ -329,6 +334,15 @@ class Cell:
         # Outside of `try`: their exceptions do not come from the cell.
         listener.notify(frame, report.outputs[shown:])
         return finished
+
+    async def ran_out_of_memory(self) -> bool:
+        """Find out if a cell that has ended lacked memory; `why_ended` says so then."""
+        async with self._judging:
+            if self._report is not None and not self.why_ended:
+                began = self._report.began
+                if await self._process.killed_for_memory(self._oom_kills, began):
+                    self.why_ended = _NO_MEMORY
+        return self.why_ended == _NO_MEMORY
 
     def _take_in(
         self,

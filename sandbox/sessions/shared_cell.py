@@ -284,14 +284,13 @@ class SharedCell:
             if isinstance(error, _LOST):
                 await self._lose(error)
             elif self.cell.why_ended:
-                self._note_loss()
-                self.over = self.over or f"the session ended: {self.cell.why_ended}"
+                self._note_reason()
             elif error is not None and not self.cell.settled:
                 # A half-done run leaves no usable state.
                 self._ends = True
                 self.over = self.over or (
-                    "a run was cancelled and did not end in "
-                    f"{INTERRUPT_SECONDS:g} seconds: the session ended"
+                    "the session ended: a call was cancelled and not answered in "
+                    f"{INTERRUPT_SECONDS:g} seconds"
                 )
                 await self.cell.kill()
         finally:
@@ -300,7 +299,13 @@ class SharedCell:
             self.turn.release()
 
     async def _lose(self, error: SandboxError) -> None:
-        """Kill a cell that is lost; raise CellLostError if it was ended on purpose."""
+        """Kill a cell that is lost; raise CellLostError if it is known why.
+
+        Whoever finds it gone first asks, so that all callers are told one reason.
+        """
+        if isinstance(error, CellLostError) and not self.over:
+            await self.cell.ran_out_of_memory()
+            self._note_reason()
         if known := self.over:
             await self.cell.kill()
             raise CellLostError(known, hint=_OPEN_ANOTHER) from None
@@ -308,6 +313,11 @@ class SharedCell:
             self._note_loss()
         self.over = error.message
         await self.cell.kill()
+
+    def _note_reason(self) -> None:
+        if self.cell.why_ended and not self.over:
+            self._note_loss()
+            self.over = f"the session ended: {self.cell.why_ended}"
 
     def close(self) -> None:
         """Take note that the session is over: its cell then ends on purpose."""

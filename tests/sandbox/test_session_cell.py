@@ -14,6 +14,7 @@ from toolcell.sandbox import Limits, SandboxManager, Session
 
 from ..conftest import SUBPROCESS, BackendRow
 from ..support.cells.stopped_cell import signal_cell
+from ..support.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -206,3 +207,38 @@ async def test_a_lost_cell_stays_lost_for_the_same_reason() -> None:
             for call in (session.run("1"), session.list_files(), session.run("1")):
                 with pytest.raises(CellLostError, match="the cell ended"):
                     await call
+
+
+async def test_all_calls_of_a_lost_session_are_told_one_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also the one that finds the cell gone while its run is still asked about."""
+    judged = anyio.Event()
+
+    async def killed_for_memory(*_: object) -> bool:
+        judged.set()
+        await anyio.sleep(0)
+        return True
+
+    results: list[Any] = []
+
+    async def run(session: Session) -> None:
+        results.append(await session.run("import time; time.sleep(600)"))
+
+    async with SandboxManager(SUBPROCESS.config()) as manager:
+        async with manager.session() as session, anyio.create_task_group() as tasks:
+            await session.run("1")
+            await session.list_files()
+            process = session._shared.cell._process
+            monkeypatch.setattr(process, "killed_for_memory", killed_for_memory)
+            tasks.start_soon(run, session)
+            await until(lambda: session._shared.cell._busy)
+            signal_cell(session, signal.SIGKILL)
+            for call in (session.list_files(), session.fork(), session.usage()):
+                with pytest.raises(CellLostError, match="the cell ran out of memory"):
+                    await call
+
+    [result] = results
+    assert judged.is_set()
+    assert result.status == "out_of_memory"
+    assert "the session ended: the cell ran out of memory" in result.warnings
