@@ -12,7 +12,13 @@ import pytest
 from toolcell.sandbox import Limits, Sandbox, SandboxManager, Stdout
 from toolcell.sandbox.cell.supervisor import run
 from toolcell.sandbox.cell.supervisor.page_reader import PageReader
-from toolcell.sandbox.cell.wire.output_page import FLUSHED, START, TAKING, OutputPage
+from toolcell.sandbox.cell.wire.output_page import (
+    FLUSHED,
+    SIZE,
+    START,
+    TAKING,
+    OutputPage,
+)
 
 from ..conftest import BackendRow
 
@@ -229,6 +235,16 @@ async def test_a_fork_that_no_hook_sees_prints_lines_of_its_own(
             result = await run(code)
             wanted = [f"{who} {n}" for who in ("child", "parent") for n in range(2000)]
             assert sorted(result.stdout.splitlines()) == sorted([*wanted, "both"])
+
+
+@pytest.mark.parametrize("at", [START, START + 1, SIZE - 100, SIZE - 1, SIZE])
+@pytest.mark.parametrize("zeros", [0, 1, 63, 64, 65, 4097, SIZE])
+def test_what_is_written_ends_before_the_zeros_behind_it(at: int, zeros: int) -> None:
+    page = OutputPage()
+    text = (b"a\0" * SIZE)[: max(SIZE - at - zeros, 0)]
+    page.memory[at : at + len(text)] = text
+
+    assert page.written(at) == text.rstrip(b"\0")
 
 
 def test_the_pipe_is_read_before_lines_that_follow_are_in_it() -> None:

@@ -164,7 +164,7 @@ class Lines:
             if clears:
                 # Threads that print now wait for the lock.
                 memory.seek(SIZE)
-                end += len(memory[end:SIZE].rstrip(b"\0"))
+                end += len(page.written(end))
             while words[TAKING]:
                 time.sleep(_YIELD_SECONDS)
             base = words[BASE] - START

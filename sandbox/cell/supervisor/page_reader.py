@@ -112,11 +112,11 @@ class PageReader:
 
     def _unsent(self) -> tuple[int, bytes]:
         """Return the number of the first byte that nobody moved, and those from it."""
-        words, memory = self._page.words, self._page.memory
+        words = self._page.words
         start = max(words[SENT], self._taken)
         at = START + start - words[BASE]
         # Only one that prints zeros has a line that begins with some.
         is_empty = self._patience == _PATIENCE
-        if not START <= at < SIZE or (is_empty and not memory[at]):
+        if not START <= at < SIZE or (is_empty and not self._page.memory[at]):
             return start, b""
-        return start, memory[at:SIZE].rstrip(b"\0")
+        return start, self._page.written(at)

@@ -39,6 +39,7 @@ FLUSHED = 6
 START = 64
 SIZE = 64 * 1024
 _ZEROS = bytes(SIZE)
+_RUNS = tuple(_ZEROS[: 1 << power] for power in range(15, 5, -1))
 
 
 class OutputPage:
@@ -50,6 +51,18 @@ class OutputPage:
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, SIZE)
         self.words = memoryview(self.memory)[:START].cast("Q")
+
+    def written(self, at: int) -> bytes:
+        """Return the bytes from a place on, without the zeros behind them.
+
+        `rstrip` alone looks for each zero by a call of C, which takes 0.2 ms in all.
+        """
+        data = self.memory[at:SIZE]
+        end = len(data)
+        for run in _RUNS:
+            if data.endswith(run, 0, end):
+                end -= len(run)
+        return data[:end].rstrip(b"\0")
 
     def clear(self) -> None:
         """Begin anew; no process prints into it now."""
