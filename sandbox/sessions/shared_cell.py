@@ -301,7 +301,7 @@ class SharedCell:
     async def _lose(self, error: SandboxError) -> None:
         """Kill a cell that is lost; raise CellLostError if it is known why.
 
-        Whoever finds it gone first asks, so that all callers are told one reason.
+        Whoever finds it gone first asks, so that all callers get one reason.
         """
         if isinstance(error, CellLostError) and not self.over:
             await self.cell.ran_out_of_memory()

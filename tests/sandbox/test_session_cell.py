@@ -209,6 +209,7 @@ async def test_a_lost_cell_stays_lost_for_the_same_reason() -> None:
                     await call
 
 
+@pytest.mark.promise("P-07")
 async def test_all_calls_of_a_lost_session_are_told_one_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
