@@ -10,21 +10,36 @@ import anyio
 import anyio.abc
 from pydantic import JsonValue
 
-from toolcell.core import ToolcellError
+from toolcell.core import GuardDeniedError, ToolcellError
 from toolcell.sandbox.spi import ActName, NetworkAct, RequestGate, Unplaced
 
 from ..wire.codec import pack_refusal, read_refusal
 from ..wire.link import Exchange
+from ..wire.message import WireMessage
 from .remote_clock import RemoteClock
 
 _Fields = dict[str, Any]
 
-ACT_FIELDS = ("act", "held", "ended")
-"""One of them is in each message about an act."""
-
 MAX_OPEN = 1_000
-"""Acts of one run at once. When a node sends more it is given up; a run there has 128
-connections at once, with one act each."""
+"""Acts of one run at once. When it is reached further ones are refused."""
+
+MAX_BYTES = 256 * 1024
+"""Bytes of a message about an act. When a node sends more its link ends; an honest one
+has the target of a request, at most 8 KiB, or the 4 KiB of a body that people see."""
+
+_BUSY = GuardDeniedError(
+    f"{MAX_OPEN} requests of this run wait or are under way",
+    hint="send fewer at once",
+    details={"reason": "busy"},
+)
+_FAULT = GuardDeniedError(
+    "the guard failed", hint="see the log of the driver", details={"reason": "fault"}
+)
+
+
+def is_about_act(message: WireMessage) -> bool:
+    """Return True for a message that begins an act, or goes on with one."""
+    return not message.fields.keys().isdisjoint(("act", "held", "ended"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,25 +70,40 @@ class Acts:
         self._fail = fail
         self._open: dict[int, _Act] = {}
 
-    def take(self, fields: _Fields, tasks: anyio.abc.TaskGroup) -> None:
+    def take(self, message: WireMessage, tasks: anyio.abc.TaskGroup) -> None:
         """Begin an act, or go on with one. Raises KeyError, TypeError, ValueError."""
+        fields = message.fields
+        if message.size > MAX_BYTES:
+            raise ValueError("too much about an act")
         if "act" in fields:
             act = _Act(self._exchange, fields)
-            if act.number in self._open or len(self._open) == MAX_OPEN:
-                raise ValueError("more acts than allowed")
+            if act.number in self._open:
+                raise ValueError("an act twice")
+            if len(self._open) >= MAX_OPEN:
+                act.settle(_BUSY)
+                return
             self._open[act.number] = act
             tasks.start_soon(self._answer, act)
-        # One that was refused meanwhile is gone.
-        elif known := self._open.get(fields["held" if "held" in fields else "ended"]):
-            known.go_on(fields)
+            return
+        number = int(fields["held" if "held" in fields else "ended"])
+        if number in self._open:
+            self._open[number].go_on(fields)
+        elif "ended" in fields:
+            # It was refused meanwhile, or its request was never sent.
+            self._exchange.send_soon({"number": number, "settled": True})
 
     async def _answer(self, act: _Act) -> None:
+        refusal: ToolcellError | None = None
         try:
             await act.answer(self._gate)
+        except ToolcellError as error:
+            refusal = error
         except Exception as error:  # noqa: BLE001 - raised by the run
+            refusal = _FAULT
             self._fail(error)
         finally:
             del self._open[act.number]
+            act.settle(refusal)
 
 
 class _Act:
@@ -116,8 +146,12 @@ class _Act:
         if "error" in fields:
             self._body = read_refusal(fields["error"])
         else:
-            facts, shown = dict(fields["facts"]), str(fields["shown"])
-            self._body = _Body(facts=facts, shown=shown)
+            told: _Fields = fields["facts"]
+            facts: dict[str, JsonValue] = {
+                "content_length": int(told["content_length"]),
+                "body_sha256": str(told["body_sha256"]),
+            }
+            self._body = _Body(facts=facts, shown=str(fields["shown"]))
         self._held.set()
 
     def _tell(self, **fields: Any) -> None:
@@ -134,12 +168,12 @@ class _Act:
     async def answer(self, gate: RequestGate) -> None:
         """Have it judged, and settled once it has ended."""
         RemoteClock(self._exchange, self.number)
-        refused: _Fields = {}
-        try:
-            with self._scope:
-                await self._judged(gate)
-        except ToolcellError as error:
-            refused = {"refused": pack_refusal(error)}
+        with self._scope:
+            await self._judged(gate)
+
+    def settle(self, refusal: ToolcellError | None) -> None:
+        """Say the last word about it."""
+        refused = {} if refusal is None else {"refused": pack_refusal(refusal)}
         self._tell(settled=True, **refused)
 
     async def _judged(self, gate: RequestGate) -> None:

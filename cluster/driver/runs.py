@@ -20,7 +20,7 @@ from ..wire.message import WireMessage
 from ..wire.protocol import FOLLOWED
 from ..wire.tasks import background_tasks
 from . import metrics
-from .acts import ACT_FIELDS, Acts
+from .acts import Acts, is_about_act
 from .places import Place
 from .protocol_errors import closing_link_on_error
 from .remote_clock import RemoteClock
@@ -182,7 +182,8 @@ class Caller:
             self._take(earlier)
         message = await next_message(self._exchange)
         while not self._exchange.ended:
-            if self._failure is None:
+            # Acts are settled in a run that has failed, too.
+            if self._failure is None or is_about_act(message):
                 self._take(message)
             message = await next_message(self._exchange)
         return message
@@ -194,9 +195,9 @@ class Caller:
         if "call" in fields and calls is not None and self._tasks is not None:
             self._begin(self._tasks, calls, fields)
             return
-        if not fields.keys().isdisjoint(ACT_FIELDS) and self._acts and self._tasks:
+        if is_about_act(message) and self._acts and self._tasks:
             with closing_link_on_error(self._exchange):
-                self._acts.take(fields, self._tasks)
+                self._acts.take(message, self._tasks)
             return
         with closing_link_on_error(self._exchange):
             output = stream_of(fields["output"]) if "output" in fields else None

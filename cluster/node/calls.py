@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, Self
 
 import anyio
@@ -43,7 +43,7 @@ class RunDriver:
         self._stop = stop
         self._numbers = itertools.count(1)
         self._asked: dict[int, _Question] = {}
-        self._is_heard = True
+        self._is_heard = self._has_ended = False
         self.calls: HostCalls | None = None
         """The calls that the program may make."""
 
@@ -65,6 +65,7 @@ class RunDriver:
 
     async def listen(self) -> None:
         """Hand answers to what waits for them; end the run, or an act, if asked to."""
+        self._is_heard = True
         try:
             while True:
                 _, message = await self._exchange.receive()
@@ -74,7 +75,7 @@ class RunDriver:
                     question.take(message)
         finally:
             # The end of an act waits for the driver, even in a run that is cancelled.
-            self._is_heard = False
+            self._is_heard, self._has_ended = False, True
             for question in self._asked.values():
                 question.give_up()
 
@@ -88,18 +89,18 @@ class RunDriver:
         return dict(answer["value"])
 
     async def _ask(self, asked: _Fields) -> _Fields:
-        async with self._asking("call", asked) as question:
+        with self._question() as question:
+            await self._exchange.send({"call": question.number, **asked})
             return dict((await question.answer())["answer"])
 
-    @asynccontextmanager
-    async def _asking(
-        self, kind: str, asked: _Fields, act: NetworkAct | None = None
-    ) -> AsyncIterator[_Question]:
+    @contextmanager
+    def _question(self, act: NetworkAct | None = None) -> Iterator[_Question]:
+        if self._has_ended:
+            raise self._exchange.lost_error()
         number = next(self._numbers)
         with _Question(number, act, self._exchange.lost_error) as question:
             self._asked[number] = question
             try:
-                await self._exchange.send({kind: number, **asked})
                 yield question
             finally:
                 del self._asked[number]
@@ -111,8 +112,9 @@ class RunDriver:
         Raises:
             ToolcellError: On entering: the guard refuses it.
         """
-        async with self._asking("act", _asked(act), act) as question:
+        with self._question(act) as question:
             try:
+                await self._exchange.send({"act": question.number, **_asked(act)})
                 await self._admission(act, question)
                 yield
             finally:
@@ -141,8 +143,9 @@ class RunDriver:
 
     async def unplaced(self, act: NetworkAct, reason: Unplaced, message: str) -> None:
         """Have the driver's guard note an act; see `RequestGate`."""
-        asked = {**_asked(act), "unplaced": [reason, message]}
-        async with self._asking("act", asked) as question:
+        with self._question(act) as question:
+            asked = {**_asked(act), "unplaced": [reason, message]}
+            await self._exchange.send({"act": question.number, **asked})
             await question.answer()
 
 

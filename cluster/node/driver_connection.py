@@ -227,8 +227,9 @@ class DriverConnection:
         self, exchange: Exchange, message: WireMessage, place: Sandbox | SandboxSession
     ) -> _Answer:
         options = self._options_of(message)
-        networks = options.get("network"), _network_of(place)
-        if any(each is not None and each.mode == "guarded" for each in networks):
+        network = options.get("network") or _network_of(place)
+        modes = network.mode, _network_of(place).mode
+        if "guarded" in modes and network.mode != "none":
             raise InvalidInputError(
                 "a streamed program on a node can ask no guard about its requests",
                 hint="use `run` with on_output, or Network.allow([...])",

@@ -1,4 +1,4 @@
-"""Calls of programs on nodes while the store of the driver's guard is away."""
+"""Calls and requests of programs on nodes, which the guard of their driver judges."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from toolcell.cluster.driver import runs
 from toolcell.guard import ActionGuard, AgentPolicy, RedisStore
-from toolcell.sandbox import Limits
+from toolcell.sandbox import Limits, Network
+from toolcell.sandbox.spi import NetworkAct
 from toolcell.tools import CodeExecutor, ToolRegistry, tool
 from toolcell.tools.spi import CodeResult
 
 from ..conftest import SUBPROCESS
+from ..support.cells.gates import Gate
+from ..support.cells.web_server import resolve_here, serving
 from ..support.cluster.local import local_cluster
 from ..support.guard.redis_server import RedisServer
 
@@ -97,3 +101,25 @@ async def test_calls_are_refused_while_the_store_of_the_guard_is_away(
     assert result.value == [42, "guard.store_unavailable", 42]
     refused = [call.result for call in result.calls if call.result.status != "ok"]
     assert {each.status for each in refused} == {"denied"}
+
+
+@pytest.mark.promise("boundary-1")
+async def test_a_gate_with_a_fault_ends_its_run_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Else the driver gives the node up, and that hides an act without an answer.
+    monkeypatch.setattr(runs, "_END_SECONDS", 3600.0)
+
+    def fail(_: NetworkAct) -> bool:
+        raise RuntimeError("a fault")
+
+    with serving() as site, anyio.fail_after(60):
+        config = SUBPROCESS.config(network=Network.guarded(site.rules))
+        async with local_cluster(config, resolve_here) as sandbox:
+            async with sandbox.session() as session:
+                code = f"import urllib.request as r; r.urlopen('{site.url}/a')"
+                with pytest.raises(RuntimeError, match="a fault"):
+                    await session.run(code, gate=Gate(fail))
+                result = await session.run(code, gate=Gate())
+
+    assert (result.status, len(site.hits)) == ("ok", 1)
