@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from toolcell.core import StoreUnavailableError
 from toolcell.core.event_loop import give_way, is_large, large_values_of
 
 from ..http.agent_shares import AgentShares, TooManyError
@@ -199,7 +200,10 @@ class BodyMiddleware:
         """Return False for a client whose token has ended since it was looked at."""
         if self._is_valid is None:
             return True
-        return self._is_valid(scope["user"].access_token.client_id)
+        try:
+            return self._is_valid(scope["user"].access_token.client_id)
+        except StoreUnavailableError:
+            return False
 
     async def settle(self, seconds: float) -> None:
         """Wait until all requests are answered and none follows, at most `seconds`."""

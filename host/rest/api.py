@@ -251,7 +251,12 @@ class RestAPI:
         return 200 if state.state == "ended" else 202, state
 
     async def _cancel_call(self, asked: ApiRequest) -> _Answer:
-        call = self.calls.find(asked.agent_id, asked.id)
+        try:
+            call = self.calls.find(asked.agent_id, asked.id)
+        except RequestRefusedError:
+            # The request that makes it may still be in line.
+            await self._shares.turn(asked.agent_id)
+            call = self.calls.find(asked.agent_id, asked.id)
         await self.calls.cancel(call)
         return 200, call.view(self._host.live_calls)
 

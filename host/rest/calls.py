@@ -6,13 +6,19 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from time import time
 from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from toolcell.core import ToolcellError, ToolExecutionError, ToolResult
+from toolcell.core import (
+    StoreUnavailableError,
+    ToolcellError,
+    ToolExecutionError,
+    ToolResult,
+)
 from toolcell.guard import called_by
 from toolcell.tools import RunContext
 
@@ -57,6 +63,7 @@ class ClientCall:
     ended_at: float | None = None
     result: ToolResult | None = None
     scope: anyio.CancelScope | None = None
+    is_cancelled: bool = False
     ended: anyio.Event = field(default_factory=anyio.Event)
 
     def view(self, live: LiveCalls) -> CallState:
@@ -79,6 +86,14 @@ class ClientCall:
             if (call.agent_id, call.run_id, call.id, call.parent_id) == mine:
                 return call.state
         return "queued"
+
+
+def _may_go_on(is_valid: Callable[[str], bool], token_id: str) -> bool:
+    """Return False for a call of a token that has ended; a failed look ends no call."""
+    try:
+        return is_valid(token_id)
+    except StoreUnavailableError:
+        return True
 
 
 class ClientCalls:
@@ -107,7 +122,7 @@ class ClientCalls:
         self._shares = AgentShares(
             settings.max_requests, settings.max_bytes_per_second, anyio.current_time
         )
-        self._open = OpenRequests(is_valid)
+        self._open = OpenRequests(partial(_may_go_on, is_valid))
         self._by_agent: dict[str, dict[str, ClientCall]] = {}
 
     async def start(self, token: Token, asked: NewCall) -> ClientCall:
@@ -142,6 +157,7 @@ class ClientCalls:
             await self._tasks.start(self._run, call, token.id)
         except (RequestRefusedError, BusyError):
             del calls[call.id]
+            call.ended.set()
             raise
         return call
 
@@ -163,6 +179,7 @@ class ClientCalls:
 
     async def cancel(self, call: ClientCall) -> None:
         """Cancel a call and wait for its end; an ended one stays as it is."""
+        call.is_cancelled = True
         if call.scope is not None:
             call.scope.cancel()
         await call.ended.wait()
@@ -178,6 +195,8 @@ class ClientCalls:
             ):
                 belongs_to(token_id)
                 call.scope = scope
+                if call.is_cancelled:
+                    scope.cancel()
                 task_status.started()
                 try:
                     await self._make(call)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
+import httpx2
 import pytest
 
 from toolcell.host import Host
@@ -104,6 +107,55 @@ async def test_a_call_is_cancelled(tmp_path: Path) -> None:
     assert ended.json()["result"]["status"] == "cancelled"
     assert again.json() == ended.json()
     assert other.json()["result"]["content"] == 42
+
+
+async def test_a_cancel_waits_for_the_request_that_makes_its_call(
+    tmp_path: Path,
+) -> None:
+    config = configured(tmp_path)
+    with open_tokens(config) as tokens, anyio.fail_after(60):
+        headers = {"Authorization": f"Bearer {tokens.create('a')[1]}"}
+        async with Host(config) as host, anyio.create_task_group() as tasks:
+            host.registry.register_many(own_tools(anyio.Event()))
+            async with (
+                open_events(host.event_bus, host.approvals) as events,
+                open_api(host, events) as api,
+                httpx2.AsyncClient(
+                    transport=httpx2.ASGITransport(app=api),
+                    base_url="http://127.0.0.1",
+                    headers=headers,
+                ) as http,
+            ):
+                bodies = [SUM, {"tool": "hold", "id": "x"}]
+                for body in bodies:
+                    send = partial(http.post, "/v1/calls?wait=0", json=body)
+                    tasks.start_soon(send)
+                await anyio.lowlevel.checkpoint()
+                cancelled = await http.post("/v1/calls/x/cancel")
+
+    assert cancelled.status_code == 200, cancelled.text
+    assert cancelled.json()["result"]["status"] == "cancelled"
+
+
+async def test_a_call_that_has_not_begun_is_cancelled(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    with open_tokens(config) as tokens, anyio.fail_after(60):
+        token, _ = tokens.create("a")
+        async with Host(config) as host, anyio.create_task_group() as tasks:
+            host.registry.register_many(own_tools(anyio.Event()))
+            async with (
+                open_events(host.event_bus, host.approvals) as events,
+                open_api(host, events) as api,
+            ):
+                asked = NewCall(tool="hold", id="x")
+                tasks.start_soon(api.calls.start, token, asked)
+                await anyio.lowlevel.checkpoint()
+                call = api.calls.find("a", "x")
+                assert call.scope is None
+                await api.calls.cancel(call)
+
+    assert call.result is not None
+    assert call.result.status == "cancelled"
 
 
 @pytest.mark.promise("R70")
