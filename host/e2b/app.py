@@ -140,7 +140,7 @@ class SandboxAPI:
 
             async def belongs_to(token: Token) -> None:
                 opened(token)
-                ends = _ends(scope)
+                ends = self._ends(HTTPConnection(scope))
                 try:
                     place.enter_context(self._shares.request(token.agent_id, ends=ends))
                 except TooManyError as error:
@@ -207,6 +207,13 @@ class SandboxAPI:
         self._check_port(request, target)
         sandbox = await self._owned(request, target)
         return await self._ports.forward(request, sandbox, target.port, target.path)
+
+    def _ends(self, request: HTTPConnection) -> bool:
+        """Return True for a request that ends what its agent has begun."""
+        target, deletes = self._target(request), request.scope.get("method") == "DELETE"
+        if target is None or target.port == INTERPRETER_PORT:
+            return deletes
+        return target.port == DAEMON_PORT and target.path == _SIGNAL
 
     def _target(self, request: HTTPConnection) -> Target | None:
         """Return the sandbox that a request names.
@@ -375,12 +382,6 @@ def _is_signed_file(request: Request) -> bool:
 def _operation(request: Request) -> Operation | None:
     operations: dict[str, Operation] = {"GET": "read", "POST": "write"}
     return operations.get(request.method)
-
-
-def _ends(scope: Scope) -> bool:
-    """Return True for a request that ends what its agent has begun."""
-    path: str = scope["path"]
-    return scope.get("method") == "DELETE" or path.endswith(_SIGNAL)
 
 
 def _not_supported(request: Request) -> APIError:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx2
 import pytest
+
+from toolcell.host.http.agent_shares import AgentShares
 
 from .served_sandboxes import Sandbox, approve_next, served
 
@@ -41,6 +44,29 @@ async def start_server(sandbox: Sandbox) -> None:
     await sandbox.start("python3", "server.py")
     ready = "while ! (: < /dev/tcp/127.0.0.1/8000); do sleep 0.05; done"
     await sandbox.command(f"{ready} 2>/dev/null")
+
+
+async def test_what_a_program_answers_has_no_place_of_what_ends_things(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[bool] = []
+    turn = AgentShares.turn
+
+    async def noted(shares: AgentShares, agent_id: str, **kind: Any) -> bool:
+        ends.append(kind["ends"])
+        return await turn(shares, agent_id, **kind)
+
+    monkeypatch.setattr(AgentShares, "turn", noted)
+    signal = "process.Process/SendSignal"
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        await sandbox.unary(signal)
+        token = {"e2b-traffic-access-token": sandbox.access}
+        path = f"/sandboxes/{sandbox.id}/ports/8000/{signal}"
+        await service.http.delete(path, headers=token)
+        await service.http.delete(f"/sandboxes/{sandbox.id}", headers=service.key())
+
+    assert ends == [False, True, False, True]
 
 
 @pytest.mark.promise("S12")
