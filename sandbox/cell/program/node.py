@@ -220,6 +220,8 @@ function offerLast() {
 // As at node's prompt: what may be an object or a block is an object.
 function asObject(source) {
   if (!/^\s*\{/.test(source) || /;\s*$/.test(source)) return source;
+  // `{ if (done) { end(); } }` would be an object with a method of that name.
+  if (/^\s*\{\s*(if|while|with|switch|for)\s*\(/.test(source)) return source;
   const object = `(${source}\n)`;
   return awaits(object) ? object : source;
 }
@@ -243,9 +245,11 @@ function withImports(source) {
   });
   return found.replace(/(?<![\w$.'"`])import\s*\(/g, LOAD + '(');
 }
-function withoutExport(error) {
+function withoutExport(error, source) {
   const exports = "Unexpected token 'export'";
   if (!(error instanceof SyntaxError) || error.message !== exports) return error;
+  // A file that it loaded may have the word.
+  if (awaits(withImports(withoutTypes(source)))) return error;
   return new SyntaxError('Cannot use export in a session, which keeps all variables:' +
     ' leave the word out');
 }
@@ -294,7 +298,7 @@ async function serve(request) {
       last._ = value;
       outcome = {outcome: 'ok', value: described(), exit_code: 0};
     } catch (thrown) {
-      const error = last._error = withoutExport(thrown);
+      const error = last._error = withoutExport(thrown, request.code);
       trim(error);
       process.stderr.write(`Uncaught ${error?.stack ?? inspect(error)}\n`);
       outcome = {outcome: 'error', exception: exceptionOf(error), exit_code: 1};

@@ -375,6 +375,7 @@ CELLS: tuple[tuple[str, object], ...] = (
     ("_.b", 2),
     ("{ let x = 1; x }", 1),
     ("{ a: 1 };", 1),
+    ("{\n  if (x) {\n    globalThis.ran = 'ran';\n  }\n}\n", "ran"),
     ("require.main === module", True),
     ("const _ = 5; 6", 6),
     ("_", 5),
@@ -387,11 +388,14 @@ async def test_a_session_of_javascript_says_what_it_does_not_take(
     async with here.session() as session:
         refused = await session.run("export const a = 1", language="node")
         known = await session.run("_error.message", language="node")
+        of_another = await session.run("new Function('export')", language="node")
 
     assert refused.exception is not None
     assert "Cannot use export in a session" in refused.exception.message
     assert "Cannot use export in a session" in refused.stderr
     assert known.value == refused.exception.message
+    assert of_another.exception is not None
+    assert of_another.exception.message == "Unexpected token 'export'"
 
 
 @pytest.mark.promise("S6")
