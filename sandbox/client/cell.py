@@ -180,7 +180,7 @@ class Cell:
                 await self.wait_ready()
                 await self._interrupt(report, program.egress)
         if not self.settled:
-            self.why_ended = (
+            self.why_ended = self.why_ended or (
                 f"a run was cancelled and did not end in {INTERRUPT_SECONDS:g} seconds"
             )
             await self.kill()
