@@ -40,4 +40,4 @@ def test_every_attack_is_tried_for_each_change() -> None:
 def is_slow(test: str) -> bool:
     path = test.partition("::")[0]
     parents = {path.rsplit("/", n)[0] for n in range(path.count("/") + 1)}
-    return bool({test, *parents} & listed("slow"))
+    return bool({test, *parents} & (listed("slow") | listed("full")))
