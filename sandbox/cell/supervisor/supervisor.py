@@ -14,7 +14,7 @@ import time
 from ..accounting import disk
 from ..accounting.processes import ProcessWatch
 from ..accounting.usage import ResourceAccounting
-from ..kernel import confine
+from ..kernel import confine, process_tree
 from ..kernel.descriptors import put_aside
 from ..processes.pause import Pause
 from ..processes.relay import ProcessRelay
@@ -240,12 +240,18 @@ class Supervisor:
         if self._watches_memory:
             self._accounting.keep_memory()
             due.append(self._accounting.memory_check_in() * 1000)
-        if self._disk is not None and self._processes.pid and not self._pause.seconds:
+        if self._disk is not None and self._has_commands and not self._pause.seconds:
             if self._disk.exceeded():
                 self._exec(Frame({"type": "exec_full"}, b"", b""))
                 self._disk.begin()
             due.append(self._disk.due_in() * 1000)
         return min(due, default=None)
+
+    @property
+    def _has_commands(self) -> bool:
+        """True while a command runs, or what one has left behind."""
+        server = self._processes.pid
+        return bool(server and process_tree.children(server))
 
     @property
     def _watches_memory(self) -> bool:
