@@ -40,6 +40,7 @@ async def test_a_token_that_is_revoked_in_the_line_begins_nothing(
     assert answer.status_code == 401
 
 
+@pytest.mark.namespaces
 async def test_what_ends_things_has_turns_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
