@@ -210,7 +210,10 @@ class SandboxAPI:
 
     def _ends(self, request: HTTPConnection) -> bool:
         """Return True for a request that ends what its agent has begun."""
-        target, deletes = self._target(request), request.scope.get("method") == "DELETE"
+        deletes = request.scope.get("method") == "DELETE"
+        if not deletes and not raw_path(request).endswith(_SIGNAL):
+            return False
+        target = self._target(request)
         if target is None or target.port == INTERPRETER_PORT:
             return deletes
         return target.port == DAEMON_PORT and target.path == _SIGNAL
