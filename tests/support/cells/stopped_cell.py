@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,4 +18,6 @@ def signal_cell(session: Any, number: signal.Signals) -> None:
     facts = Path(f"/proc/self/fdinfo/{handle}").read_text()
     [first] = map(int, re.findall(r"^Pid:\s+(\d+)$", facts, re.M))
     for pid in (first, *below(first)):
-        os.kill(pid, number)
+        # Those below end with the first one.
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
