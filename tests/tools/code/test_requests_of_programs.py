@@ -114,6 +114,7 @@ def world(
     **rules: Any,
 ) -> World:
     site.hits.clear()
+    site.go_on.clear()
     guard = ActionGuard([AgentPolicy(agent_id="a", **rules)], approvals=approvals)
     registry = ToolRegistry([fetch])
     executor = ConcurrentExecutor(registry, guard=guard, sandbox=manager)
