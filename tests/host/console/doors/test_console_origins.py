@@ -83,6 +83,14 @@ def page(service: Service) -> Iterator[Browser]:
         yield started
 
 
+@pytest.fixture(autouse=True)
+def windows(page: Browser) -> Iterator[None]:
+    """Close what a test has opened, also where it fails."""
+    own = page.driver.current_window_handle
+    yield
+    page.close_others(own)
+
+
 @pytest.fixture(scope="module", params=["localhost", "evil.localhost", "127.0.0.1"])
 def elsewhere(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of hostile pages: of the same site as the console, or of others."""
@@ -125,13 +133,11 @@ def test_a_form_elsewhere_does_nothing(
 ) -> None:
     page.open(elsewhere)
     monkeypatch.setattr(Pages, "page", FORM.format(**known, more=more))
-    [own] = page.driver.window_handles
     page.open(elsewhere)
     if "_blank" in more:
         page.until(lambda: len(page.driver.window_handles) == 2)
         page.driver.switch_to.window(page.driver.window_handles[1])
     page.reads("asked from another origin")
-    page.close_others(own)
 
     assert known["id"] in {each.id for each in service.waiting()}
 
@@ -153,10 +159,8 @@ def test_no_page_elsewhere_frames_or_holds_ours(
     service: Service, page: Browser, elsewhere: str
 ) -> None:
     page.open(elsewhere)
-    [own] = page.driver.window_handles
     framed = page.driver.execute_async_script(FRAME, service.url)
     held = page.driver.execute_async_script(WINDOW, service.url)
-    page.close_others(own)
 
     # Our window has left the group of its opener, to whom it looks closed.
     assert (framed, held) == ("nothing", "nothing")
