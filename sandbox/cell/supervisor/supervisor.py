@@ -14,7 +14,7 @@ import time
 from ..accounting import disk
 from ..accounting.processes import ProcessWatch
 from ..accounting.usage import ResourceAccounting
-from ..kernel import confine, process_tree
+from ..kernel import confine
 from ..kernel.descriptors import put_aside
 from ..processes.pause import Pause
 from ..processes.relay import ProcessRelay
@@ -39,6 +39,7 @@ from ..workdir import artifacts, files
 from ..workdir.path_steps import acting_as
 from .branches import Branches
 from .child import Child, open_pipes
+from .idle_limits import IdleLimits
 from .reaper import Reaper
 from .run import Run
 from .warm_up import warm_up
@@ -86,6 +87,7 @@ class Supervisor:
 
     _branches: Branches
     _disk: disk.DiskWatch | None
+    _idle: IdleLimits
     _channel: SupervisorChannel
     _processes: ProcessRelay
 
@@ -205,6 +207,9 @@ class Supervisor:
             raise FrameError(f"host speaks protocol {hello.get('protocol')}")
         if self._child is None:
             self.prepare(hello["settings"])
+        self._idle = IdleLimits(
+            self._accounting, self._disk, self._branches, self._processes, self._pause
+        )
         if not channel.has_more():
             self._warm_up()
         ready["python"] = sys.version.split()[0]
@@ -215,49 +220,20 @@ class Supervisor:
             self._handle_frame(self._next_frame())
 
     def _next_frame(self) -> Frame:
-        """Wait for a frame of the host; meanwhile pass on what commands say.
-
-        What commands and interpreters of the session take of memory is limited here,
-        where no cgroup does, and what commands write, where no file system does.
-        """
-        while self._processes.pid or self._watches_memory:
+        """Wait for a frame of the host; meanwhile pass on what commands say."""
+        while self._processes.pid or self._idle.watches:
             frame = self._channel.take()
             if frame is not None:
                 return frame
             poller = select.poll()
             poller.register(self._channel.read_fd, select.POLLIN)
             self._processes.watch(poller)
-            for fd, _ in poller.poll(self._keep_limits()):
+            for fd, _ in poller.poll(self._idle.keep()):
                 if self._processes.owns(fd):
                     self._processes.pump(poller)
                 else:
                     self._channel.read_more()
         return self._channel.receive()
-
-    def _keep_limits(self) -> float | None:
-        """End what takes too much; return the milliseconds to the next look, if any."""
-        due = []
-        if self._watches_memory:
-            self._accounting.keep_memory()
-            due.append(self._accounting.memory_check_in() * 1000)
-        if self._disk is not None and self._has_commands and not self._pause.seconds:
-            if self._disk.exceeded():
-                self._exec(Frame({"type": "exec_full"}, b"", b""))
-                self._disk.begin()
-            due.append(self._disk.due_in() * 1000)
-        return min(due, default=None)
-
-    @property
-    def _has_commands(self) -> bool:
-        """True while a command runs, or what one has left behind."""
-        server = self._processes.pid
-        return bool(server and process_tree.children(server))
-
-    @property
-    def _watches_memory(self) -> bool:
-        if not self._accounting.watches_memory or self._pause.seconds:
-            return False
-        return bool(self._processes.pid or self._branches.living())
 
     def _exec(self, frame: Frame) -> None:
         """Hand a frame about a command, a port or a watch to the process server.
