@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _LEAST_BYTES = 4096
 # What may lie beside a file that is as large as one can be, reported by itself.
 _BESIDE_BYTES = 1 << 20
+# Interpreters of a session that nobody uses are looked at seldom: it costs CPU time.
+_LATER_AT_REST = 1.0
 _MAX_DEPTH = 100
 _SHARED_MEMORY = "/dev/shm"
 _BLOCK = 512
@@ -58,28 +60,47 @@ class DiskWatch:
         self._folders = folders
         self._uid = uid
         self._limit = self._allowed = disk_mib << 20
-        self._was_full = False
+        self._most = sys.maxsize
+        self.is_full = False
+        """True if the last look found too much, and none has begun anew."""
+
         self._pace = Pace()
         self._told, self._pace_of_told = 0, Pace(least_seconds=0.0)
 
     def begin(self) -> None:
-        """Begin anew. What filled a folder before may stay, and cannot grow."""
-        filled = self._was_full or self._allowed > self._limit
-        self._allowed = max(self._used(), self._limit) if filled else self._limit
-        self._was_full = False
+        """Begin anew. What filled a folder before may stay, and cannot grow.
 
-    def due_in(self) -> float:
-        """Return the seconds until the next look."""
-        return self._pace.due_in()
+        It takes a look to see that it does, so each time it may grow a little: by as
+        much as the limit in all.
+        """
+        filled = self.is_full or self._allowed > self._limit
+        used = self._used() if filled else 0
+        self._allowed = max(used, self._limit)
+        grown = min(self._most, used + self._limit)
+        self._most = grown if used > self._limit else sys.maxsize
+        self.is_full = False
 
-    def exceeded(self) -> bool:
+    @property
+    def is_lost(self) -> bool:
+        """True if a folder was full, and has grown all the same by too much."""
+        return self._allowed > self._most
+
+    def due_in(self, *, at_rest: bool = False) -> float:
+        """Return the seconds until the next look.
+
+        Args:
+            at_rest: True while there are no programs but interpreters between runs.
+        """
+        return self._pace.due_in(_LATER_AT_REST if at_rest else 0.0)
+
+    def exceeded(self, *, at_rest: bool = False) -> bool:
         """Look, if it is time for that; True if a folder holds too much."""
-        if self._pace.due_in() > 0:
+        if self.due_in(at_rest=at_rest) > 0:
             return False
         began = time.monotonic()
-        self._was_full = self._used() > self._allowed + _BESIDE_BYTES
+        self.is_full = self._used() > min(self._allowed + _BESIDE_BYTES, self._most)
         self._pace.looked(began)
-        return self._was_full
+        return self.is_full
 
     def has_room(self, size: int) -> bool:
         """Return True if a file of so many bytes may be written."""

@@ -23,9 +23,9 @@ class Pace:
         """Put the next look off by the least time."""
         self._due = time.monotonic() + self._least
 
-    def due_in(self) -> float:
-        """Return the seconds until the next look."""
-        return max(self._due - time.monotonic(), 0.0)
+    def due_in(self, later: float = 0.0) -> float:
+        """Return the seconds until the next look, if it is put off by `later` ones."""
+        return max(self._due + later - time.monotonic(), 0.0)
 
     def looked(self, began: float) -> None:
         """Plan the next look after one that began at a time of the monotonic clock."""

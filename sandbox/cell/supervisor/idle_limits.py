@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+
 from ..kernel import process_tree
+from ..wire.channel import HostGone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,21 +46,39 @@ class IdleLimits:
     @property
     def watches(self) -> bool:
         """True if `keep` has to be called again and again."""
-        if not self._accounting.watches_memory or self._pause.seconds:
+        if self._pause.seconds:
             return False
-        return bool(self._processes.pid or self._branches.living())
+        watched = self._accounting.watches_memory or self._disk is not None
+        return watched and bool(self._processes.pid or self._branches.living())
+
+    def begin(self) -> None:
+        """Begin after a run. If the disk was full beside it, end the commands, too.
+
+        Raises:
+            HostGone: As for `keep`.
+        """
+        if self._disk is not None and self._disk.is_full:
+            self._end_commands(self._disk)
 
     def keep(self) -> float | None:
-        """End what takes too much; return the milliseconds to the next look, if any."""
+        """End what takes too much; return the milliseconds to the next look, if any.
+
+        Raises:
+            HostGone: The disk was full, and filled all the same: all of the cell ends.
+        """
+        if not self.watches:
+            return None
         due = []
-        if self.watches:
+        if self._accounting.watches_memory:
             self._accounting.keep_memory()
             due.append(self._accounting.memory_check_in() * 1000)
-        if self._disk is not None and self._has_commands and not self._pause.seconds:
-            if self._disk.exceeded():
-                self._processes.forward({"type": "exec_full"}, b"", {}, -1)
-                self._disk.begin()
-            due.append(self._disk.due_in() * 1000)
+        at_rest = not self._has_commands
+        if self._disk is not None and (self._branches.living() or not at_rest):
+            if self._disk.exceeded(at_rest=at_rest):
+                if at_rest:
+                    self._end_interpreters()
+                self._end_commands(self._disk)
+            due.append(self._disk.due_in(at_rest=at_rest) * 1000)
         return min(due, default=None)
 
     @property
@@ -63,3 +86,18 @@ class IdleLimits:
         """True while a command runs, or what one has left behind."""
         server = self._processes.pid
         return bool(server and process_tree.children(server))
+
+    def _end_interpreters(self) -> None:
+        """End the interpreters of a session whose disk is full, and what they left."""
+        # The number of one that was collected may be a stranger's by now.
+        for child in self._branches.living().intersection(self._accounting.children()):
+            for pid in (child, *process_tree.descendants(child)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _end_commands(self, disk: DiskWatch) -> None:
+        """End the commands of a cell whose disk is full; what is there may stay."""
+        self._processes.forward({"type": "exec_full"}, b"", {}, -1)
+        disk.begin()
+        if disk.is_lost:
+            raise HostGone

@@ -423,6 +423,7 @@ class Supervisor:
         if left_some:
             artifacts.send(folder, uid, self._channel, self._artifacts)
         self._accounting.mark_baseline()
+        self._idle.begin()
         if run.clean and self._slate is not None:
             self._renew(self._slate)
 

@@ -1,4 +1,4 @@
-"""Files of a cell are counted as often as that costs a tenth of a CPU."""
+"""Files of a `confined` cell are counted: often, but not at any cost, and to an end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
+import anyio
 import pytest
 
+from toolcell.core import CellLostError
+from toolcell.sandbox import Limits, SandboxManager
 from toolcell.sandbox.cell.accounting import disk, looks
+
+from ...conftest import CONFINED
+from ...support.polling import until
+from ...support.process_tree import look
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.promise("R25")
@@ -32,7 +41,7 @@ def test_a_folder_that_takes_long_to_count_is_counted_seldom(
 def test_what_filled_a_folder_stays_and_cannot_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks.Pace, "due_in", lambda _: 0.0)
+    monkeypatch.setattr(looks.Pace, "due_in", lambda *_: 0.0)
     watch = disk.DiskWatch([str(tmp_path)], 1, None)
     (tmp_path / "old").write_bytes(b"x" * (3 << 20))
     assert watch.exceeded()
@@ -42,3 +51,106 @@ def test_what_filled_a_folder_stays_and_cannot_grow(
         assert not watch.exceeded()
     (tmp_path / "new").write_bytes(b"x" * (2 << 20))
     assert watch.exceeded()
+
+
+@pytest.mark.promise("R25")
+def test_what_grows_again_and_again_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks.Pace, "due_in", lambda *_: 0.0)
+    watch = disk.DiskWatch([str(tmp_path)], 4, None)
+    (tmp_path / "old").write_bytes(b"x" * (6 << 20))
+    assert watch.exceeded()
+
+    rounds = 0
+    while not watch.is_lost:
+        watch.begin()
+        # As much as passes each look.
+        (tmp_path / f"{rounds}").write_bytes(b"x" * 1_000_000)
+        watch.exceeded()
+        rounds += 1
+    assert rounds == 6
+
+
+@pytest.mark.promise("R25")
+def test_interpreters_at_rest_are_looked_at_each_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    still = SimpleNamespace(monotonic=lambda: now[0])
+    for module in (disk, looks):
+        monkeypatch.setattr(module, "time", still)
+    watch = disk.DiskWatch([str(tmp_path)], 1, None)
+    assert not watch.exceeded(at_rest=True)
+    (tmp_path / "new").write_bytes(b"x" * (3 << 20))
+
+    now[0] += 1.0
+    assert not watch.exceeded(at_rest=True)
+    now[0] += 0.1
+    assert watch.exceeded(at_rest=True)
+
+
+SMALL = CONFINED.config(limits=Limits(disk_mib=1))
+FILL = "while :; do n=$((n+1)); head -c 500000 /dev/zero > $n; done"
+THREAD = """
+import itertools, os, threading
+begin = threading.Event()
+def fill():
+    begin.wait()
+    for each in itertools.count():
+        with open(f"{each}", "wb") as file:
+            file.write(bytes(500_000))
+threading.Thread(target=fill, daemon=True).start()
+os.getpid()
+"""
+DEEP = """
+import os, time
+for _ in range(101):
+    os.mkdir("d")
+    os.chdir("d")
+time.sleep(600)
+"""
+
+
+def states_of(tasks: Path) -> list[str]:
+    """Return the states of a process's threads."""
+    states = (look(int(each.name)) for each in tasks.iterdir())
+    return [each.state for each in states if each is not None]
+
+
+@pytest.mark.full
+@pytest.mark.promise("R25")
+async def test_a_command_that_fills_the_disk_beside_a_run_ends() -> None:
+    async with SandboxManager(SMALL) as manager, manager.session() as session:
+        process = await session.exec(["bash", "-c", f"read; {FILL}"], stdin="pipe")
+        async with anyio.create_task_group() as group:
+            group.start_soon(process.write, b"\n")
+            beside = await session.run("import time; time.sleep(600)")
+        ended = await process.wait()
+        after = await session.run("'alive'")
+
+    assert (beside.status, ended.status) == ("disk_limit", "disk_limit")
+    assert after.value == "alive"
+
+
+@pytest.mark.full
+@pytest.mark.promise("R25")
+async def test_a_thread_that_fills_the_disk_between_runs_ends() -> None:
+    async with SandboxManager(SMALL) as manager, manager.session() as session:
+        tasks = Path(f"/proc/{(await session.run(THREAD)).value}/task")
+        await session.run("begin.set()")
+        await until(lambda: states_of(tasks) == ["Z"])
+        after = await session.run("'alive'")
+
+    assert after.value == "alive"
+
+
+@pytest.mark.full
+@pytest.mark.promise("R25")
+async def test_folders_too_deep_to_measure_cost_the_cell() -> None:
+    async with SandboxManager(SMALL) as manager, manager.session() as session:
+        deep = await session.run(DEEP)
+        with pytest.raises(CellLostError):
+            await session.run("'alive'")
+
+    assert deep.status == "disk_limit"
