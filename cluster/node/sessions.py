@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -145,9 +145,13 @@ class Sessions:
         processes[number] = process
         about = {"process": number, "pid": process.pid, "argv": process.argv}
         exchange.send_soon(about)
-        async with background_tasks() as tasks:
-            tasks.start_soon(driver.listen)
-            await process.ended()
+        try:
+            async with background_tasks() as tasks:
+                tasks.start_soon(driver.listen)
+                await process.ended()
+        finally:
+            # A driver that has left may never have learned its number.
+            await _end(process)
         return {}, []
 
     async def _of_process(self, exchange: Exchange, message: WireMessage) -> _Answer:
@@ -176,6 +180,13 @@ class Sessions:
             case "kill":
                 await process.kill()
         return {}, []
+
+
+async def _end(process: SandboxProcess) -> None:
+    """Kill a command that has not ended."""
+    if process.running:
+        with suppress(CellLostError), anyio.move_on_after(1.0, shield=True):
+            await process.kill()
 
 
 async def _open(

@@ -14,7 +14,9 @@ import pytest
 from pydantic import SecretStr
 
 from toolcell.cluster import ClusterSandbox
+from toolcell.cluster.driver.runs import ask, next_part
 from toolcell.cluster.wire import link, message
+from toolcell.cluster.wire.codec import read_result
 from toolcell.cluster.wire.file_chunks import MAX_HEADERS_BYTES, receive_file
 from toolcell.cluster.wire.link import Exchange
 from toolcell.cluster.wire.message import WireMessage
@@ -49,6 +51,20 @@ async def test_the_end_of_a_command_is_known_unasked(sandbox: ClusterSandbox) ->
     with anyio.fail_after(60):
         await slow.ended()
     assert not slow.running
+
+
+async def test_a_command_ends_whose_start_nobody_waits_for(
+    sandbox: ClusterSandbox,
+) -> None:
+    async with sandbox.session() as session:
+        wanted = {"options": {"command": ["sleep", "600"]}, "has_stdin": False}
+        async with session._remote.exchange("exec", **wanted) as exchange:
+            number = (await next_part(exchange)).fields["process"]
+        about = session._remote.fields("process", process=number, do="wait")
+        with anyio.fail_after(60):
+            ended = read_result(await ask(session._link, about))
+
+    assert ended.status == "cancelled"
 
 
 async def test_a_context_has_the_files_alone(sandbox: ClusterSandbox) -> None:
