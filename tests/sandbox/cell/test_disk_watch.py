@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from toolcell.sandbox.cell.accounting import disk, looks
 
 from ...conftest import CONFINED
 from ...support.polling import until
-from ...support.process_tree import look
+from ...support.process_tree import arguments, look
 
 pytestmark = pytest.mark.anyio
 
@@ -92,6 +94,16 @@ def test_interpreters_at_rest_are_looked_at_each_second(
 
 SMALL = CONFINED.config(limits=Limits(disk_mib=1))
 FILL = "while :; do n=$((n+1)); head -c 500000 /dev/zero > $n; done"
+TREE = """
+import os
+while True:
+    try:
+        if os.fork() == 0:
+            os.setsid()
+            open(str(os.getpid()), "wb").write(bytes(500_000))
+    except OSError:
+        pass
+"""
 THREAD = """
 import itertools, os, threading
 begin = threading.Event()
@@ -131,6 +143,23 @@ async def test_a_command_that_fills_the_disk_beside_a_run_ends() -> None:
 
     assert (beside.status, ended.status) == ("disk_limit", "disk_limit")
     assert after.value == "alive"
+
+
+@pytest.mark.full
+@pytest.mark.promise("R25")
+async def test_a_command_that_forks_and_fills_the_disk_ends() -> None:
+    code = f"{TREE}# {os.getpid()}"
+    async with SandboxManager(SMALL) as manager, manager.session() as session:
+        process = await session.exec(["python3", "-c", code])
+        with suppress(CellLostError):
+            assert (await process.wait()).status == "disk_limit"
+        await until(lambda: not living(code.encode()))
+
+
+def living(code: bytes) -> list[int]:
+    """Return the processes that run a program."""
+    pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+    return [pid for pid in pids if code in arguments(pid)]
 
 
 @pytest.mark.full
