@@ -91,7 +91,7 @@ class ApprovalStore(ForkAware):
 
     def _open(self) -> None:
         try:
-            self._db = self._connect()
+            self._db = _connected(self._path)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
                 f"the approvals in {self._path} cannot be opened: {error}",
@@ -100,23 +100,6 @@ class ApprovalStore(ForkAware):
         if self._path is None:
             # A store in memory has no owner that closes it.
             weakref.finalize(self, self._db.close)
-
-    def _connect(self) -> SharedDatabase:
-        if self._path is None:
-            memory = sqlite3.connect(
-                ":memory:",
-                isolation_level=None,
-                check_same_thread=False,
-                factory=SharedDatabase,
-            )
-            memory.executescript(_SCHEMA)
-            return memory
-        return open_sqlite(
-            self._path,
-            lambda db: db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;"),
-            synchronous="FULL",
-            busy_seconds=BUSY_SECONDS,
-        )
 
     def __enter__(self) -> Self:
         return self
@@ -415,6 +398,24 @@ class ApprovalStore(ForkAware):
             if withdrawn != Withdrawn():
                 record(withdrawn)
             return withdrawn
+
+
+def _connected(path: str | None) -> SharedDatabase:
+    if path is None:
+        memory = sqlite3.connect(
+            ":memory:",
+            isolation_level=None,
+            check_same_thread=False,
+            factory=SharedDatabase,
+        )
+        memory.executescript(_SCHEMA)
+        return memory
+    return open_sqlite(
+        path,
+        lambda db: db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;"),
+        synchronous="FULL",
+        busy_seconds=BUSY_SECONDS,
+    )
 
 
 def _waited_for_again(
