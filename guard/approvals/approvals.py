@@ -235,6 +235,23 @@ class Approvals:
         )
         return as_it_stands(call, opened)
 
+    async def end(self, request_id: str, *, reason: str) -> bool:
+        """Let a request expire now, since nobody needs its answer any more.
+
+        Args:
+            request_id: The request.
+            reason: The reason, for the record `approval_ended`.
+
+        Returns:
+            True if it was still waiting. What has been answered stays.
+
+        Raises:
+            InvalidInputError: There is no such request.
+            AuditError: The end cannot be recorded; the request still waits.
+            StoreUnavailableError: The store did not answer.
+        """
+        return await self._lookups.in_thread(self._workflow.end, request_id, reason)
+
     async def answered(self, request_id: str) -> ApprovalOutcome | None:
         """Return the answer to a request, used up or not; None: it waits.
 

@@ -17,8 +17,8 @@ ApprovalStatus = Literal["pending", "approved", "rejected", "used"]
 
 ApprovalState = Literal["waiting", "approved", "rejected", "used", "expired"]
 """The state of a request at a moment: it waits for an answer, it was approved and may
-be used, it was rejected, its approval was used, or nobody answered or used it in
-time."""
+be used, it was rejected, its approval was used, or nobody answered or used it before
+its time was over or it was ended."""
 
 VOTES_SCHEMA = """
 CREATE TABLE IF NOT EXISTS approval_votes (

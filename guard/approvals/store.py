@@ -191,6 +191,20 @@ class ApprovalStore(ForkAware):
             if stored is not None and stored.waits_until == request.waits_until:
                 _rewrite(db, replace(stored, waits_until=now))
 
+    def end(self, request_id: str, now: float, record: Callable[[], object]) -> bool:
+        """Let a request expire now; return whether it was still waiting."""
+        with self._transaction() as db:
+            done = db.execute(
+                "UPDATE approvals SET expires_at = ?1,"
+                " request = json_set(request, '$.expires_at', ?1)"
+                " WHERE id = ?2 AND status = 'pending' AND expires_at > ?1",
+                (now, request_id),
+            )
+            if done.rowcount != 1:
+                return False
+            record()
+            return True
+
     def current_record(self, digest: str, now: float) -> ApprovalRecord | None:
         """Return the last request for a call that has not expired."""
         with self._reading() as db:

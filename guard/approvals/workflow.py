@@ -148,6 +148,14 @@ class ApprovalWorkflow:
         """Note that the call of a request gave up before its time."""
         self.store.leave(request, self.clock())
 
+    def end(self, request_id: str, reason: str) -> bool:
+        """Let a request expire now; return whether it was still waiting."""
+        request = self._request_record(request_id).request
+        record = partial(
+            self._record, "approval_ended", **_named(request), reason=reason
+        )
+        return self.store.end(request_id, self.clock(), record)
+
     def answered(self, request_id: str) -> ApprovalOutcome | None:
         """Return the outcome of a request; None: it waits. Raises InvalidInputError."""
         found = self._request_record(request_id)

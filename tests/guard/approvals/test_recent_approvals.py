@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from toolcell.core import ToolCall
+from toolcell.core import AuditError, InvalidInputError, ToolCall
 from toolcell.guard import (
     Approvals,
     ApprovalStore,
     Approve,
+    AuditLog,
     CallFacts,
     Decision,
     Reject,
@@ -72,3 +74,44 @@ async def test_requests_are_listed_by_state_and_page(
         rest = await approvals.recent(agent_id="b", before=first[-1].number)
         assert [each.request.id for each in first] == [names[4], names[2]]
         assert [each.request.id for each in rest] == [names[0]]
+
+
+@pytest.mark.parametrize("place", ["memory", "file"])
+async def test_a_request_that_is_ended_waits_no_more(
+    tmp_path: Path, place: str
+) -> None:
+    path = tmp_path / "approvals.db" if place == "file" else None
+    log = tmp_path / "audit.jsonl"
+    with ApprovalStore(path) as store, AuditLog(log) as audit:
+        approvals = Approvals(store, answered_elsewhere=True, audit=audit)
+        over, answered, waiting = [await asked(approvals, each) for each in range(3)]
+        await approvals.answer(answered, Approve(approver="p"))
+
+        assert await approvals.end(over, reason="nobody needs it")
+        assert not await approvals.end(over, reason="twice")
+        assert not await approvals.end(answered, reason="late")
+        with pytest.raises(InvalidInputError, match="there is no request"):
+            await approvals.end("other", reason="unknown")
+        with pytest.raises(InvalidInputError, match="no longer waits"):
+            await approvals.answer(over, Approve(approver="p"))
+        assert [*await approvals.waiting()] == [waiting]
+        [expired] = await approvals.recent(state="expired")
+        assert expired.request.id == over
+        outcome = await approvals.answered(over)
+        assert outcome is not None and outcome.status == "unanswered"
+        assert await asked(approvals, 0) != over
+
+    told = map(json.loads, log.read_text().splitlines())
+    [record] = [each for each in told if each["event"] == "approval_ended"]
+    assert (record["approval_id"], record["reason"]) == (over, "nobody needs it")
+    assert (record["agent_id"], record["tool"]) == ("a", "pay")
+
+
+async def test_no_request_ends_unrecorded(tmp_path: Path) -> None:
+    with ApprovalStore() as store, AuditLog(tmp_path / "audit.jsonl") as audit:
+        approvals = Approvals(store, answered_elsewhere=True, audit=audit)
+        request = await asked(approvals, 1)
+        audit.close()
+        with pytest.raises(AuditError):
+            await approvals.end(request, reason="nobody needs it")
+        assert [*await approvals.waiting()] == [request]
