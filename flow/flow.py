@@ -126,11 +126,6 @@ class Flow(Threads[S]):
                 hint='use a handler that asks somebody, or profile="development"',
             )
         store = MemoryCheckpointer() if checkpointer is None else checkpointer
-        super().__init__(graph, store, clock)
-        self._agent_id = agent_id
-        self._passed_over: dict[str, str] = {}
-        """The reasons why `recover` could not go on with threads, by their ids."""
-
         self._parts = FlowComponents(
             graph=graph,
             shape=graph.shape,
@@ -144,6 +139,10 @@ class Flow(Threads[S]):
             limits=FlowLimits() if limits is None else limits,
             clock=clock,
         )
+        super().__init__(graph, store, self._parts.approvals, clock)
+        self._agent_id = agent_id
+        self._passed_over: dict[str, str] = {}
+        """The reasons why `recover` could not go on with threads, by their ids."""
 
     async def run(
         self,
@@ -281,9 +280,11 @@ class Flow(Threads[S]):
         if view.head.status in ("done", "cancelled"):
             return result_of(view)
         await add_answers(self._store, view, new_answers)
-        await ThreadQuestions(self._parts, view).take_answers()
+        questions = ThreadQuestions(self._parts, view)
+        await questions.take_answers()
         expired = expired_answers(view, self._clock())
         await add_answers(self._store, view, expired)
+        await questions.end_answered()
         return await drive(self._parts, lease, view, options)
 
     def stream(
@@ -346,8 +347,14 @@ class Flow(Threads[S]):
             ThreadBusyError: Its owner did not stop in time.
             StoreUnavailableError: The store does not answer.
         """
-        end = partial(cancel_thread, self._store, thread_id, by=by)
-        await end(wait_seconds=wait_seconds, clock=self._clock)
+        await cancel_thread(
+            self._store,
+            self._parts.approvals,
+            thread_id,
+            by=by,
+            wait_seconds=wait_seconds,
+            clock=self._clock,
+        )
 
     async def recover(self, limit: int = 100) -> list[FlowResult[S]]:
         """Go on with threads whose owner died, or whose questions were all answered.

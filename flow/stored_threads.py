@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +15,7 @@ from toolcell.core import (
     CheckpointSerializationError,
     InvalidInputError,
 )
+from toolcell.guard import Approvals
 from toolcell.guard.spi import is_same_name
 
 from .control.cancelling import cancel_thread
@@ -35,10 +35,11 @@ from .execution.history import (
 )
 from .execution.journal import journals
 from .execution.thread import folded
+from .execution.thread_requests import end_questions
 from .state.patch import value_of
 from .stores.checkpointer import Checkpointer
 from .stores.reading import read_answer, read_checkpoint, read_journal
-from .stores.records import Checkpoint, JournalRecord, ThreadStatus
+from .stores.records import AnswerRecord, Checkpoint, JournalRecord, ThreadStatus
 from .values.interrupt import InterruptValue
 
 _PAGE = 200
@@ -75,13 +76,20 @@ class StoredThreads:
 
     Args:
         store: The store that holds them.
+        approvals: Those that their questions are among, from which the questions go
+            that are answered here. None, the default: there are none.
         clock: Returns the time with its zone; default: the system's.
     """
 
     def __init__(
-        self, store: Checkpointer, *, clock: Callable[[], datetime] = _now
+        self,
+        store: Checkpointer,
+        *,
+        approvals: Approvals | None = None,
+        clock: Callable[[], datetime] = _now,
     ) -> None:
         self._store = store
+        self._approvals = approvals
         self._clock = clock
 
     async def threads(
@@ -208,7 +216,7 @@ class StoredThreads:
         question, at = await self._question(thread_id, interrupt_id, by)
         given, now = checked(question, value), self._clock()
         answer = answered(question, given, by=by, how="answer", at=now)
-        await store_answer(self._store, thread_id, answer, at=at)
+        await self._give(thread_id, answer, at)
 
     async def deny(
         self, thread_id: str, interrupt_id: str | None, *, by: str, reason: str = ""
@@ -217,14 +225,24 @@ class StoredThreads:
         question, at = await self._question(thread_id, interrupt_id, by)
         now = self._clock()
         refusal = denied(question, "denied", by=by, how="deny", at=now, reason=reason)
-        await store_answer(self._store, thread_id, refusal, at=at)
+        await self._give(thread_id, refusal, at)
+
+    async def _give(self, thread_id: str, answer: AnswerRecord, at: str) -> None:
+        await store_answer(self._store, thread_id, answer, at=at)
+        await end_questions(self._approvals, [answer.id])
 
     async def cancel(
         self, thread_id: str, *, by: str, wait_seconds: float = 10.0
     ) -> None:
         """End a thread wherever it runs, as `Flow.cancel`."""
-        cancelled = partial(cancel_thread, self._store, thread_id, by=by)
-        await cancelled(wait_seconds=wait_seconds, clock=self._clock)
+        await cancel_thread(
+            self._store,
+            self._approvals,
+            thread_id,
+            by=by,
+            wait_seconds=wait_seconds,
+            clock=self._clock,
+        )
 
     async def _question(
         self, thread_id: str, interrupt_id: str | None, by: str

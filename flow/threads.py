@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 
 from toolcell.core import CheckpointNotFoundError
+from toolcell.guard import Approvals
 
 from .control.caller_input import check_answerer, find_question
 from .execution.answers import answered, checked, denied, store_answer
@@ -19,9 +20,10 @@ from .execution.history import (
     thread_info,
 )
 from .execution.thread import ThreadView, view_of
+from .execution.thread_requests import end_questions
 from .graph.graph import Graph
 from .stores.checkpointer import Checkpointer
-from .stores.records import ThreadHead, ThreadStatus
+from .stores.records import AnswerRecord, ThreadHead, ThreadStatus
 from .values.interrupt import InterruptState
 
 S = TypeVar("S", bound=BaseModel)
@@ -33,14 +35,20 @@ class Threads(Generic[S]):
     Args:
         graph: The graph of the threads.
         store: The store that holds them.
+        approvals: Those that their questions are among; None: there are none.
         clock: Returns the time with its zone.
     """
 
     def __init__(
-        self, graph: Graph[S], store: Checkpointer, clock: Callable[[], datetime]
+        self,
+        graph: Graph[S],
+        store: Checkpointer,
+        approvals: Approvals | None,
+        clock: Callable[[], datetime],
     ) -> None:
         self._graph = graph
         self._store = store
+        self._approvals = approvals
         self._clock = clock
 
     @property
@@ -148,8 +156,7 @@ class Threads(Generic[S]):
         answer = checked(question, value)
         now = self._clock()
         record = answered(question, answer, by=by, how="answer", at=now)
-        at = view.head.checkpoint
-        await store_answer(self._store, thread_id, record, at=at)
+        await self._give(view, record)
 
     async def deny(
         self, thread_id: str, interrupt_id: str, *, by: str, reason: str = ""
@@ -172,8 +179,12 @@ class Threads(Generic[S]):
         check_answerer(view, by)
         now = self._clock()
         record = denied(question, "denied", by=by, how="deny", at=now, reason=reason)
-        at = view.head.checkpoint
-        await store_answer(self._store, thread_id, record, at=at)
+        await self._give(view, record)
+
+    async def _give(self, view: ThreadView, record: AnswerRecord) -> None:
+        thread, at = view.head.thread_id, view.head.checkpoint
+        await store_answer(self._store, thread, record, at=at)
+        await end_questions(self._approvals, [record.id])
 
     async def _view(
         self, thread_id: str, checkpoint_id: str | None = None

@@ -13,8 +13,10 @@ from toolcell.core import (
     FlowError,
     ThreadBusyError,
 )
+from toolcell.guard import Approvals
 
 from ..execution.answers import CANCEL
+from ..execution.thread_requests import end_requests
 from ..stores.base import Lease
 from ..stores.checkpointer import Checkpointer
 from ..stores.records import AnswerRecord
@@ -24,6 +26,7 @@ _BETWEEN_CLAIMS = 0.1
 
 async def cancel_thread(
     checkpointer: Checkpointer,
+    approvals: Approvals | None,
     thread_id: str,
     *,
     by: str,
@@ -34,6 +37,7 @@ async def cancel_thread(
 
     Args:
         checkpointer: The store of the thread.
+        approvals: Those that its requests are among; None: there are none.
         thread_id: The id of the thread; one that has ended stays as it is.
         by: The name of whoever ends it.
         wait_seconds: Seconds to wait for an owner that lives.
@@ -58,14 +62,19 @@ async def cancel_thread(
         else:
             break
     try:
-        await set_cancelled(checkpointer, lease, by=by, at=clock())
+        await set_cancelled(checkpointer, approvals, lease, by=by, at=clock())
     finally:
         with anyio.CancelScope(shield=True):
             await checkpointer.release(lease)
 
 
 async def set_cancelled(
-    checkpointer: Checkpointer, lease: Lease, *, by: str, at: datetime
+    checkpointer: Checkpointer,
+    approvals: Approvals | None,
+    lease: Lease,
+    *,
+    by: str,
+    at: datetime,
 ) -> None:
     """Write that a thread was cancelled, as its owner, unless it has ended."""
     stored = await checkpointer.read(lease.thread_id)
@@ -89,3 +98,4 @@ async def set_cancelled(
         "updated": at,
     }
     await checkpointer.append(lease, [], head.model_copy(update=changed))
+    await end_requests(approvals, head)

@@ -143,7 +143,8 @@ async def drive(
     if by is None:
         return result_of(view, runner.error)
     # A write may have been on its way when the run was cancelled.
-    await set_cancelled(parts.checkpointer, lease, by=by, at=parts.clock())
+    store, approvals = parts.checkpointer, parts.approvals
+    await set_cancelled(store, approvals, lease, by=by, at=parts.clock())
     return result_of(await _read(parts, lease.thread_id))
 
 

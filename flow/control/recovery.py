@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import datetime
 
 from ..execution.components import FlowComponents
+from ..execution.thread_requests import thread_of
 
 
 async def threads_to_look_at(parts: FlowComponents, now: datetime) -> list[str]:
@@ -29,9 +30,6 @@ async def threads_to_look_at(parts: FlowComponents, now: datetime) -> list[str]:
 
 async def _pending_requests(parts: FlowComponents) -> Counter[str]:
     """Return the number of requests that wait for people, by thread."""
-    guard = None if parts.executor is None else parts.executor.guard
-    if guard is None or guard.approvals is None:
+    if parts.approvals is None:
         return Counter()
-    runs = [request.run_id or "" for request in await guard.approvals.pending()]
-    # The id of a run is that of its thread, and the number of the turn.
-    return Counter(run.rpartition(":")[0] for run in runs)
+    return Counter(map(thread_of, await parts.approvals.pending()))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import anyio
 from anyio.abc import TaskGroup
 
+from toolcell.guard import Approvals
 from toolcell.tools import ToolExecutor
 
 from ..graph.graph import Graph
@@ -42,6 +43,12 @@ class FlowComponents:
     clock: Callable[[], datetime]
     outer: tuple[Graph[Any], ...] = ()
     """The graphs that this one is inside of, the outermost first."""
+
+    @property
+    def approvals(self) -> Approvals | None:
+        """The approvals of the executor's guard; None: it has none."""
+        guard = None if self.executor is None else self.executor.guard
+        return None if guard is None else guard.approvals
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,9 +17,10 @@ from ..values.interrupt import InterruptValue
 from .answers import answered, checked, denied
 from .components import FlowComponents
 from .thread import ThreadView
+from .thread_requests import QUESTION_TOOL, end_questions
 
 _log = logging.getLogger("toolcell.flow")
-_TOOL = "interrupt"
+_HOW = "approvals"
 
 
 class ThreadQuestions:
@@ -43,7 +44,7 @@ class ThreadQuestions:
     @property
     def is_open(self) -> bool:
         """True if questions of this thread become requests."""
-        reachable = self._guard is not None and self._guard.approvals is not None
+        reachable = self._flow.approvals is not None
         return reachable and self._view.head.agent is not None
 
     async def put(self, questions: Sequence[InterruptValue]) -> None:
@@ -75,6 +76,12 @@ class ThreadQuestions:
             else:
                 await self._take(question)
 
+    async def end_answered(self) -> None:
+        """End the requests of questions that were answered elsewhere."""
+        answers = self._view.answers.values()
+        elsewhere = {each.id for each in answers if each.how != _HOW}
+        await end_questions(self._flow.approvals, elsewhere)
+
     async def _take(self, question: InterruptValue) -> None:
         assert self._guard is not None and self._guard.approvals is not None
         outcome = await self._guard.approvals.put(*self._request(question))
@@ -100,13 +107,13 @@ class ThreadQuestions:
                 return
             value, by = outcome.status, outcome.approver or ""
         now = self._flow.clock()
-        await self._store(answered(question, value, by=by, how="approvals", at=now))
+        await self._store(answered(question, value, by=by, how=_HOW, at=now))
 
     def _answer(
         self, question: InterruptValue, outcome: ApprovalOutcome
     ) -> AnswerRecord | None:
         """Return the answer; None: it does not fit, and has to be given anew."""
-        by, now, how = outcome.approver or "", self._flow.clock(), "approvals"
+        by, now, how = outcome.approver or "", self._flow.clock(), _HOW
         if not outcome.approved:
             reason = outcome.reason
             return denied(question, "denied", by=by, how=how, at=now, reason=reason)
@@ -145,7 +152,7 @@ class ThreadQuestions:
             arguments["answer_schema"] = question.answer_schema
         call = ToolCall(
             id=question.interrupt_id,
-            name=_TOOL,
+            name=QUESTION_TOOL,
             arguments=arguments,
             agent_id=head.agent,
         )

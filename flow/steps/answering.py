@@ -33,11 +33,15 @@ class Answering:
     def __init__(self, parts: RunComponents, view: ThreadView) -> None:
         self._parts = parts
         self._view = view
+        self._questions = ThreadQuestions(parts.flow, view)
         self._handed_over: set[str] = set()
 
     async def get(self) -> bool:
         """Return whether an open question was answered: False if no one can."""
-        return await self._ask_handler() or await self._wait()
+        is_answered = await self._ask_handler() or await self._wait()
+        if is_answered:
+            await self._questions.end_answered()
+        return is_answered
 
     async def _ask_handler(self) -> bool:
         """Ask the handler about each open question, once."""
@@ -86,13 +90,12 @@ class Answering:
         """Wait for answers that others give, as long as the caller wants to."""
         if self._parts.wait_until <= 0:
             return False
-        questions = ThreadQuestions(self._parts.flow, self._view)
         while True:
             left = self._parts.wait_until - anyio.current_time()
             open_ids = {
                 question.interrupt_id for question in self._view.open_questions()
             }
-            await questions.take_answers()
+            await self._questions.take_answers()
             stored = [a for a in self._view.answers.values() if a.id in open_ids]
             for answer in stored:
                 await self._add(answer)

@@ -19,23 +19,40 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def with_threads(path: Path, work: Callable[[StoredThreads], Awaitable[T]]) -> T:
-    """Return what was found in the store of threads of a configuration."""
+def with_threads(
+    path: Path,
+    work: Callable[[StoredThreads], Awaitable[T]],
+    *,
+    with_approvals: bool = False,
+) -> T:
+    """Return what was done in the store of threads of a configuration.
+
+    Args:
+        path: The configuration.
+        work: Does it.
+        with_approvals: True: questions that it ends leave the approvals, too.
+    """
     from ...config.host_config import HostConfig
 
-    found: T = run_async(_opened, HostConfig.from_file(path), work)
+    found: T = run_async(_opened, HostConfig.from_file(path), work, with_approvals)
     return found
 
 
 async def _opened(
-    config: HostConfig, work: Callable[[StoredThreads], Awaitable[T]]
+    config: HostConfig,
+    work: Callable[[StoredThreads], Awaitable[T]],
+    with_approvals: bool = False,
 ) -> T:
     from toolcell.flow import StoredThreads
 
+    from ...runtime.assembly import APPROVALS_FILE, open_guard
     from ...runtime.flows import open_threads
 
     async with AsyncExitStack() as stack:
-        return await work(StoredThreads(await open_threads(config, os.environ, stack)))
+        store, approvals = await open_threads(config, os.environ, stack), None
+        if with_approvals and config.state.has(APPROVALS_FILE):
+            approvals = open_guard(config, os.environ, stack).approvals
+        return await work(StoredThreads(store, approvals=approvals))
 
 
 async def prune_old(config: HostConfig) -> None:

@@ -138,8 +138,10 @@ async def test_a_question_without_an_agent_is_not_put_there(office: Office) -> N
 async def test_the_first_answer_counts_wherever_it_is_given(office: Office) -> None:
     flow = office.flow(ask)
     paused = await flow.run({}, "t")
+    request = await office.request()
     await flow.answer("t", paused.interrupts[0].interrupt_id, "mine", by="ben")
-    await office.answer(Approve(approver="anna"))
+    with pytest.raises(InvalidInputError, match="no longer waits"):
+        await office.approvals().answer(request.id, Approve(approver="anna"))
 
     assert (await office.flow(ask).resume("t")).unwrap().log == ("mine",)
 

@@ -106,6 +106,20 @@ def test_a_question_is_among_the_approvals(
         assert done["error"]["kind"] == "flow.denied"
 
 
+@pytest.mark.promise("flow-29")
+@pytest.mark.parametrize("act", [("answer", "o1", "true"), ("cancel", "o1")])
+def test_a_question_that_is_over_leaves_the_approvals(
+    act: tuple[str, ...], flow: Flow, command: Command
+) -> None:
+    flow("run", "order", "--thread", "o1", code=5)
+    flow("run", "order", "--thread", "o2", code=5)
+    assert len(command("approvals", "list", "--json").json) == 2
+    flow(*act)
+
+    [row] = command("approvals", "list", "--json").json
+    assert row["arguments"]["thread"] == "o2"
+
+
 @pytest.mark.promise("flow-28")
 def test_a_question_that_expired_goes_on_with_work(
     flow: Flow, command: Command
