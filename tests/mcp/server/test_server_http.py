@@ -20,13 +20,13 @@ from toolcell.host.http.serving import listen
 from toolcell.host.http.tokens import TokenStore
 from toolcell.tools import ToolContext, tool
 
+from ...support.mcp.by_hand import ACCEPTED, bearer, opened
 from ...support.mcp.served_hosts import (
     CONFIG,
     INITIALIZE,
     LEGACY,
     MODES,
     SUM,
-    ServedMCP,
     answering,
     http_client,
     http_served,
@@ -36,19 +36,6 @@ from ...support.mcp.served_hosts import (
 )
 
 pytestmark = pytest.mark.anyio
-
-HEADERS = {"Accept": "application/json, text/event-stream"}
-
-
-def bearer(secret: str) -> dict[str, str]:
-    return {**HEADERS, "Authorization": f"Bearer {secret}"}
-
-
-async def opened(http: httpx2.AsyncClient, server: ServedMCP, secret: str) -> str:
-    """Open a session by hand and return its id."""
-    answer = await http.post(server.url, json=INITIALIZE, headers=bearer(secret))
-    assert answer.status_code == 200, answer.text
-    return str(answer.headers["mcp-session-id"])
 
 
 @pytest.mark.promise("E-127")
@@ -89,34 +76,20 @@ async def test_without_a_good_token_there_is_no_service(tmp_path: Path) -> None:
         store.revoke(revoked.id)
     bad = ["", "nonsense", "tcl_", good[:-1], good + "x", short, text]
     async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
-        answers = [await http.post(server.url, json=INITIALIZE, headers=HEADERS)]
+        answers = [await http.post(server.url, json=INITIALIZE, headers=ACCEPTED)]
         for secret in bad:
-            headers = bearer(secret) if secret else {**HEADERS, "Authorization": "x"}
+            headers = bearer(secret) if secret else {**ACCEPTED, "Authorization": "x"}
             answers.append(
                 await http.post(server.url, json=INITIALIZE, headers=headers)
             )
         for place in (f"?token={good}", f"?access_token={good}"):
             url = server.url + place
-            answers.append(await http.post(url, json=INITIALIZE, headers=HEADERS))
+            answers.append(await http.post(url, json=INITIALIZE, headers=ACCEPTED))
         right = await http.post(server.url, json=INITIALIZE, headers=bearer(good))
 
     assert {answer.status_code for answer in answers} == {401}
     assert all("Bearer" in answer.headers["www-authenticate"] for answer in answers)
     assert right.status_code == 200
-
-
-async def test_a_revoked_token_ends_at_the_next_request(tmp_path: Path) -> None:
-    secret = make_token(tmp_path)
-    async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
-        session = await opened(http, server, secret)
-        with TokenStore(tmp_path / "state" / "tokens.db") as store:
-            store.revoke(store.all()[0].id)
-        headers = {**bearer(secret), "Mcp-Session-Id": session}
-        answer = await http.post(
-            server.url, json={**INITIALIZE, "id": 2}, headers=headers
-        )
-
-    assert answer.status_code == 401
 
 
 @pytest.mark.promise("E-134")
@@ -401,7 +374,7 @@ scopes = ["tools"]
             codes[name] = answer.status_code
         place = server.url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")
         metadata = (await http.get(place)).json()
-        refused = await http.post(server.url, json=INITIALIZE, headers=HEADERS)
+        refused = await http.post(server.url, json=INITIALIZE, headers=ACCEPTED)
         async with http_client(server.url, "good") as client:
             result = await client.call_tool("calculate", SUM)
 
@@ -464,18 +437,3 @@ def test_a_taken_address_is_told() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match="cannot listen"):
             listen(f"127.0.0.1:{port}")
-
-
-@pytest.mark.promise("R67")
-async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
-    secret = make_token(tmp_path, "a")
-    async with http_served(tmp_path) as server, httpx2.AsyncClient(timeout=60) as http:
-        session = await opened(http, server, secret)
-        headers = {**bearer(secret), "mcp-session-id": session}
-        with anyio.fail_after(60), pytest.raises(httpx2.TransportError):
-            async with http.stream("GET", server.url, headers=headers) as answer:
-                assert answer.status_code == 200
-                with TokenStore(tmp_path / "state" / "tokens.db") as tokens:
-                    tokens.revoke(secret.split("_")[1])
-                async for _ in answer.aiter_bytes():
-                    pass

@@ -25,6 +25,7 @@ from toolcell.host.mcp.auth import FailClosedVerifier
 from toolcell.host.mcp.http_server import HTTPServer
 from toolcell.tools import ToolContext, tool
 
+from ...support.mcp.by_hand import ACCEPTED, bearer
 from ...support.mcp.served_hosts import (
     CONFIG,
     INITIALIZE,
@@ -40,7 +41,6 @@ from ...support.mcp.served_hosts import (
 
 pytestmark = pytest.mark.anyio
 
-ACCEPTED = {"Accept": "application/json, text/event-stream"}
 PING = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
 OPEN = f'profile = "development"\n{CONFIG}[auth]\nunauthenticated = true\n'
 
@@ -48,10 +48,6 @@ OPEN = f'profile = "development"\n{CONFIG}[auth]\nunauthenticated = true\n'
 def limited(**limits: int) -> str:
     lines = "".join(f"{name} = {value}\n" for name, value in limits.items())
     return CONFIG.replace("[server]\n", f"[server]\n{lines}")
-
-
-def bearer(secret: str) -> dict[str, str]:
-    return {**ACCEPTED, "Authorization": f"Bearer {secret}"}
 
 
 async def spoken(server: ServedMCP, text: str) -> SocketStream:

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 from ..toolcell_command import TOOLCELL
-from .served_hosts import CONFIG, MODERN
+from .served_hosts import CONFIG, INITIALIZE, MODERN, ServedMCP
 
 OPEN = f'profile = "development"\n{CONFIG}[auth]\nunauthenticated = true\n'
-
+ACCEPTED = {"Accept": "application/json, text/event-stream"}
 
 META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -21,11 +23,23 @@ META = {
 }
 
 
+def bearer(secret: str) -> dict[str, str]:
+    """Return the headers of a client with a token."""
+    return {**ACCEPTED, "Authorization": f"Bearer {secret}"}
+
+
+async def opened(http: httpx2.AsyncClient, server: ServedMCP, secret: str) -> str:
+    """Open a session by hand and return its id."""
+    answer = await http.post(server.url, json=INITIALIZE, headers=bearer(secret))
+    assert answer.status_code == 200, answer.text
+    return str(answer.headers["mcp-session-id"])
+
+
 def request(name: str, arguments: Any, **meta: Any) -> dict[str, Any]:
     """Return what a client that speaks by hand posts."""
     params = {"name": name, "arguments": arguments, "_meta": META | meta}
     headers = {
-        "Accept": "application/json, text/event-stream",
+        **ACCEPTED,
         "MCP-Protocol-Version": MODERN,
         "Mcp-Method": "tools/call",
         "Mcp-Name": name,
