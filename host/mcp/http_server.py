@@ -148,8 +148,9 @@ class HTTPServer:
         if verifier is not None:
             resource = AnyHttpUrl(auth.resource) if auth.resource else None
             metadata = build_resource_metadata_url(resource) if resource else None
-            endpoint = ValidityMiddleware(endpoint, verifier.is_valid)
-            endpoint = RequireAuthMiddleware(endpoint, list(auth.scopes), metadata)
+            validity = ValidityMiddleware(endpoint, verifier.is_valid)
+            self.server.lowlevel.middleware.append(validity.handle)
+            endpoint = RequireAuthMiddleware(validity, list(auth.scopes), metadata)
             backend = BearerAuthBackend(verifier, resource_server_url=resource)
             middleware = [
                 Middleware(AuthenticationMiddleware, backend=backend),

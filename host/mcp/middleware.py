@@ -1,8 +1,8 @@
 """Middleware that checks HTTP requests before the MCP library reads them.
 
 `HostOriginMiddleware` refuses requests to other host names, as a browser page could
-make them. `ValidityMiddleware` ends those of revoked tokens. `BodyMiddleware` reads
-bodies and limits them and each agent's share.
+make them. `ValidityMiddleware` ends those of revoked tokens, also after the library
+has read them. `BodyMiddleware` reads bodies and limits them and each agent's share.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable
 import anyio
 import mcp_types as types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.context import CallNext, HandlerResult
+from mcp.shared.exceptions import MCPError
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +25,7 @@ from toolcell.core.event_loop import give_way, is_large, large_values_of
 from ..http.agent_shares import AgentShares, TooManyError
 from ..http.bodies import BodyError, Bounds, parse, whole
 from ..http.serving import OpenRequests
+from .caller import Context
 from .json_rpc import is_request, refused
 from .responses import JSONResponder, is_plain_call
 
@@ -85,6 +88,18 @@ class ValidityMiddleware:
         with self._open.request(scope) as belongs_to:
             belongs_to(scope["user"].access_token.client_id)
             await self._app(scope, receive, send)
+
+    async def handle(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Handle a message, which in a session the library does apart from its request.
+
+        Raises:
+            MCPError: The client's token has ended.
+        """
+        assert isinstance(ctx.request, Request)
+        with self._open.request({}) as belongs_to:
+            belongs_to(ctx.request.scope["user"].access_token.client_id)
+            return await call_next(ctx)
+        raise MCPError(types.INVALID_REQUEST, "the token is not valid any more")
 
 
 class BodyMiddleware:
