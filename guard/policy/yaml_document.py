@@ -25,11 +25,7 @@ def yaml_document(path: Path, text: str) -> tuple[Any, SourcePositions]:
     """
     positions = SourcePositions()
     try:
-        if any(isinstance(each, yaml.AliasToken) for each in yaml.scan(text)):
-            raise PolicyError(
-                f"{path}: aliases are not read; write the value again",
-                hint="copy the value of the anchor to where the alias is",
-            )
+        _check(path, text)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         return _value(node, (), positions), positions
     except yaml.MarkedYAMLError as error:
@@ -45,13 +41,29 @@ def yaml_document(path: Path, text: str) -> tuple[Any, SourcePositions]:
         ) from None
 
 
+def _check(path: Path, text: str) -> None:
+    """Refuse aliases, and depth: what is open is looked at again for each token."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise PolicyError(
+                f"{path}: aliases are not read; write the value again",
+                hint="copy the value of the anchor to where the alias is",
+            )
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            mark: Any = event.start_mark
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=mark)
+
+
 def _value(node: Any, at: Location, positions: SourcePositions) -> Any:
     if node is None:
         return None
     mark = node.start_mark
     positions.add(at, mark.line + 1, mark.column + 1)
-    if len(at) > MAX_DEPTH:
-        raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=mark)
     if isinstance(node, yaml.SequenceNode):
         items = enumerate(node.value)
         return [_value(item, (*at, index), positions) for index, item in items]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
-from toolcell.core import ConfigError, PackageError
+from toolcell.core import ConfigError, PackageError, PolicyError
+from toolcell.guard import load_policies
 from toolcell.sandbox.packages.source_builder import read_build_system
 from toolcell.sandbox.results.html_tables import table_as_markdown
 from toolcell.tools.openapi.document import read_document
@@ -46,3 +48,14 @@ def test_a_number_that_is_no_character_leaves_the_table_readable(number: str) ->
     )
 
     assert shown is not None and "\ufffdA" in shown
+
+
+@pytest.mark.promise("R62")
+@pytest.mark.parametrize("part", ["[a, ", "{a: "])
+def test_a_deep_policy_file_costs_little(tmp_path: Path, part: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(part * (4_000_000 // len(part)))
+    start = time.thread_time()
+    with pytest.raises(PolicyError, match="nested too deeply"):
+        load_policies(path)
+    assert time.thread_time() - start < 2
