@@ -9,6 +9,7 @@ import pytest
 
 from toolcell.core import ConfigError, PackageError, PolicyError
 from toolcell.guard import load_policies
+from toolcell.host.cli.programs.csv_programs import check_columns
 from toolcell.sandbox.packages.source_builder import read_build_system
 from toolcell.sandbox.results.html_tables import table_as_markdown
 from toolcell.tools.openapi.document import read_document
@@ -58,4 +59,10 @@ def test_a_deep_policy_file_costs_little(tmp_path: Path, part: str) -> None:
     start = time.thread_time()
     with pytest.raises(PolicyError, match="nested too deeply"):
         load_policies(path)
+    assert time.thread_time() - start < 2
+
+
+def test_a_table_of_many_columns_costs_little() -> None:
+    start = time.thread_time()
+    check_columns("a.csv: line 1 names", ["code", *map(str, range(100_000))])
     assert time.thread_time() - start < 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -69,7 +70,7 @@ def check_columns(said: str, columns: Sequence[str]) -> None:
     Raises:
         InvalidInputError: It is such a table.
     """
-    twice = {name for name in columns if columns.count(name) > 1}
+    twice = [name for name, count in Counter(columns).items() if count > 1]
     if "code" in columns and not twice:
         return
     found = f"{min(twice)!r} twice" if twice else f"no column 'code': {[*columns]}"
