@@ -22,7 +22,7 @@ from .hooks.hook import CallCancelledError, Invocation, Proceed
 from .hooks.result_size import FolderResultStore
 from .hooks.watcher import CallStage, CallWatch
 from .mcp_client.definition import MCPDefinition, MCPPins
-from .mcp_client.http import MCPEndpoint
+from .mcp_client.http import MCPEndpoint, MCPLogin
 from .mcp_client.offers import MCPOffer
 from .openapi.definition import OpenAPIDefinition, OpenAPIPins
 from .registry.registry import Reload
@@ -48,6 +48,7 @@ __all__ = [
     "MCPActs",
     "MCPDefinition",
     "MCPEndpoint",
+    "MCPLogin",
     "MCPOffer",
     "MCPPins",
     "MCP_ACTS",

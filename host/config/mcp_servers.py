@@ -98,6 +98,24 @@ class MCPCellConfig(Model):
         return value
 
 
+class MCPLoginConfig(Model):
+    """Credentials of an OAuth client, with which the host gets tokens for the server
+    from an authorization server. No person is asked."""
+
+    issuer: Annotated[str, Field(pattern=r"^https?://[^\s?#@]+$")]
+    """The URL of the authorization server, as its metadata names it. The credentials
+    are sent nowhere else, whatever the MCP server says."""
+
+    client_id: Annotated[str, Field(min_length=1)]
+    """The name of the client."""
+
+    client_secret: SecretReference
+    """Its secret."""
+
+    scope: str | None = None
+    """The scopes to ask for, between spaces. None: those that the MCP server names."""
+
+
 class MCPServerConfig(Model):
     """An MCP server whose tools are offered, once they are approved with
     `toolcell tools pin`. It is a program that is started, or a URL."""
@@ -139,6 +157,10 @@ class MCPServerConfig(Model):
 
     bearer: SecretReference | None = None
     """A secret that is sent as `Authorization: Bearer ...`."""
+
+    login: MCPLoginConfig | None = None
+    """The login with which the host gets a token for each connection, in place of
+    `bearer`."""
 
     headers: dict[_Header, SecretReference] = Field(default_factory=dict)
     """More headers, from secrets."""
@@ -194,14 +216,19 @@ class MCPServerConfig(Model):
         if self.where == "cell" and self.data:
             raise ValueError('data belongs to where = "host"; a cell has cell.mounts')
         if self.command is not None and self.secrets_of_url:
-            raise ValueError("bearer and headers belong to a url")
-        if self.secrets_of_url and not is_loopback_or_https(self.url or ""):
+            raise ValueError("bearer, login and headers belong to a url")
+        if self.bearer is not None and self.login is not None:
+            raise ValueError("write either a bearer or a login")
+        reached = [self.url or "", *([self.login.issuer] if self.login else [])]
+        if self.secrets_of_url and not all(map(is_loopback_or_https, reached)):
             raise ValueError("a secret is sent over https, or to a loopback address")
         return self
 
     @property
     def secrets_of_url(self) -> tuple[str, ...]:
-        return (*([self.bearer] if self.bearer else []), *self.headers.values())
+        of_login = [self.login.client_secret] if self.login else []
+        of_bearer = [self.bearer] if self.bearer else []
+        return (*of_bearer, *of_login, *self.headers.values())
 
     @property
     def host_files(self) -> list[Path]:

@@ -11,7 +11,7 @@ from toolcell.core import ConfigError
 from toolcell.core.secrets import read_secret
 from toolcell.sandbox import Network, SandboxConfig
 from toolcell.tools import MCPCommand, MCPToolset
-from toolcell.tools.spi import MCPEndpoint, MCPPins
+from toolcell.tools.spi import MCPEndpoint, MCPLogin, MCPPins
 
 from ..config.host_config import HostConfig
 from ..config.mcp_servers import MCPCellConfig, MCPServerConfig
@@ -167,7 +167,12 @@ def _server(
     headers = {key: secrets[header] for key, header in settings.headers.items()}
     if settings.bearer is not None:
         headers["Authorization"] = f"Bearer {secrets[settings.bearer]}"
-    return MCPEndpoint(url=settings.url or "", headers=headers)
+    login = None
+    if settings.login is not None:
+        secret = secrets[settings.login.client_secret]
+        given = settings.login.model_dump() | {"client_secret": secret}
+        login = MCPLogin(**given)
+    return MCPEndpoint(url=settings.url or "", headers=headers, login=login)
 
 
 def _cell(name: str, cell: MCPCellConfig, sandbox: SandboxConfig) -> SandboxConfig:

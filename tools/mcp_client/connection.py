@@ -381,9 +381,9 @@ async def connect(
             tasks.cancel_scope.cancel()
     except Exception as error:
         raise ToolExecutionError(
-            _reason(error, last_error.status, words),
+            _reason(error, last_error, words),
             hint=words.cause
-            or "look whether the server runs, and whether its address "
+            or "look whether the server runs, and whether its address, login "
             "or command is right",
         ) from error
     finally:
@@ -427,7 +427,7 @@ async def _listen(connection: ServerConnection) -> None:
         _log.info("changes of tools are not reported: %s", type(error).__name__)
 
 
-def _reason(error: BaseException, status: int | None, words: LastWords) -> str:
+def _reason(error: BaseException, last_error: LastErrorStatus, words: LastWords) -> str:
     """Return the reason why there is no connection; it repeats no secret."""
     while isinstance(error, BaseExceptionGroup):
         lost = error.subgroup(ConnectionLost)
@@ -435,9 +435,11 @@ def _reason(error: BaseException, status: int | None, words: LastWords) -> str:
     if isinstance(error, ConnectionLost):
         ended = f" ({words.end})" if words.end else ""
         return words.after(f"it {error.reason}{ended}")
+    if last_error.login is not None:
+        return f"its login failed: {last_error.login}"
     if isinstance(error, OSError):
         return f"it cannot be started or reached: {error.strerror or 'no connection'}"
-    if status is not None:
-        return f"it answered with HTTP status {status}"
+    if last_error.status is not None:
+        return f"it answered with HTTP status {last_error.status}"
     what = f"it cannot be reached, or does not speak MCP ({type(error).__name__})"
     return words.after(what)

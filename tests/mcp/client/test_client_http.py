@@ -8,17 +8,21 @@ import json
 import threading
 import time
 import webbrowser
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
+import httpx2
 import pytest
 
 from toolcell.core import ConfigError, ToolExecutionError, ToolResult
 from toolcell.tools import MCPToolset
+from toolcell.tools.mcp_client.http import LastErrorStatus, login_auth
 from toolcell.tools.mcp_client.http_bodies import read_events
 from toolcell.tools.mcp_client.message_limits import Pace
-from toolcell.tools.spi import MCPEndpoint
+from toolcell.tools.spi import MCPEndpoint, MCPLogin
 
 from ...support.mcp.servers import be_patient, definition
 from ...support.polling import until
@@ -27,6 +31,7 @@ from ...support.sample_tools import call, executor
 pytestmark = pytest.mark.anyio
 
 SECRET = "Bearer hunter2"
+LOGIN = f"Basic {b64encode(b'me:hunter2').decode()}"
 TOOLS = (
     "echo",
     "huge",
@@ -59,10 +64,26 @@ class Server(ThreadingHTTPServer):
         self.forgets = False
         self.forgotten = b""
         self.elsewhere = ""
+        self.token = ""
+        """What it wants, and its own issuer gives; empty: it wants none."""
+
+        self.refuses = False
+        self.asked: list[dict[str, list[str]]] = []
+        """The fields of each request for a token."""
+
+        self.metadata = self.origin
+        """Where it says that it is described."""
+
+        self.issuers = [self.origin]
+        self.issuer = self.origin
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/mcp"
+        return f"{self.origin}/mcp"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -92,7 +113,26 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.note()
-        self.reply(b"", 405)
+        if self.path.startswith("/.well-known/oauth-protected-resource"):
+            described: dict[str, Any] = {"resource": self.server.url}
+            described["authorization_servers"] = self.server.issuers
+            described["scopes_supported"] = ["all"]
+            self.reply(json.dumps(described).encode())
+        elif self.path == "/.well-known/oauth-authorization-server":
+            described = {"issuer": self.server.issuer, "response_types_supported": []}
+            described["authorization_endpoint"] = f"{self.server.origin}/person"
+            described["token_endpoint"] = f"{self.server.origin}/token"
+            self.reply(json.dumps(described).encode())
+        else:
+            self.reply(b"", 405)
+
+    def give_token(self, asked: bytes) -> None:
+        self.server.asked.append(parse_qs(asked.decode()))
+        if self.headers["Authorization"] == LOGIN and not self.server.refuses:
+            given = {"access_token": self.server.token, "token_type": "Bearer"}
+            self.reply(json.dumps(given).encode())
+        else:
+            self.reply(b'{"error": "invalid_client"}', 401)
 
     def do_DELETE(self) -> None:
         self.note()
@@ -101,10 +141,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.note()
-        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/token":
+            self.give_token(body)
+            return
+        message = json.loads(body)
         number, method = message.get("id"), message["method"]
+        token = f"Bearer {self.server.token}"
         if not self.server.is_open:
             where = f'Bearer resource_metadata="{self.server.url}/metadata; open x"'
+            self.reply(b"", 401, WWW_Authenticate=where)
+        elif self.server.token and self.headers["Authorization"] != token:
+            where = f"{self.server.metadata}/.well-known/oauth-protected-resource"
+            where = f'Bearer resource_metadata="{where}"'
             self.reply(b"", 401, WWW_Authenticate=where)
         elif method == "initialize":
             self.reply(
@@ -118,8 +167,8 @@ class Handler(BaseHTTPRequestHandler):
             )
         elif method == "server/discover":
             error = {"code": -32601, "message": "no"}
-            body = {"jsonrpc": "2.0", "id": number, "error": error}
-            self.reply(json.dumps(body).encode())
+            failed = {"jsonrpc": "2.0", "id": number, "error": error}
+            self.reply(json.dumps(failed).encode())
         elif self.server.forgets:
             self.server.forgets = False
             self.reply(self.server.forgotten.replace(b"null", b"%d" % number), 404)
@@ -171,8 +220,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.reply(fine)
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
+@contextlib.contextmanager
+def serving() -> Iterator[Server]:
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -180,6 +229,12 @@ def server() -> Iterator[Server]:
         server.released.set()
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as server:
+        yield server
 
 
 def toolset_of(server: Server, **options: Any) -> MCPToolset:
@@ -198,16 +253,12 @@ async def test_the_secret_goes_to_its_server_and_nowhere_else(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    with Server() as other:
-        thread = threading.Thread(target=other.serve_forever, args=(0.01,))
-        thread.start()
+    with serving() as other:
         server.elsewhere = other.url
         async with toolset_of(server) as toolset:
             assert (await ask(toolset, "echo")).ok
             away = await ask(toolset, "away")
             assert (await ask(toolset, "echo")).ok
-        other.shutdown()
-        thread.join()
 
     assert away.status == "error"
     assert other.seen == []
@@ -341,3 +392,99 @@ def test_a_url_is_one_of_http_without_a_password(url: str) -> None:
         MCPEndpoint(url=url)
 
     assert "hunter2" not in str(caught.value)
+
+
+def logging_in(server: Server, issuer: str, **fields: Any) -> MCPToolset:
+    given = {"client_id": "me", "client_secret": "hunter2", **fields}
+    server.released.set()
+    endpoint = MCPEndpoint(url=server.url, login=MCPLogin(issuer=issuer, **given))
+    return MCPToolset("test", endpoint, pins=None)
+
+
+@pytest.mark.parametrize("scope", [None, "some"])
+async def test_a_login_gets_a_token_and_another_one_when_that_ends(
+    server: Server, scope: str | None
+) -> None:
+    server.token = "first"
+    async with logging_in(server, server.origin, scope=scope) as toolset:
+        assert (await ask(toolset, "echo", "1")).ok
+        assert len(server.asked) == 1
+        server.token = "second"
+        assert (await ask(toolset, "echo", "2")).ok
+
+    assert server.called == ["echo", "echo"]
+    expected = {"grant_type": ["client_credentials"], "resource": [server.url]}
+    assert server.asked == [expected | {"scope": [scope or "all"]}] * 2
+    with_secret = {path for _, path, sent in server.seen if sent == LOGIN}
+    assert with_secret == {"/token"}
+
+
+@pytest.mark.parametrize("lie", ["metadata", "issuers", "issuer", "itself"])
+async def test_the_credentials_of_a_login_go_to_their_issuer_alone(
+    server: Server, lie: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.token = "token"
+    with serving() as other:
+        other.token = "token"
+        issuer = other.origin if lie == "itself" else server.origin
+        others = [other.origin] if lie == "issuers" else other.origin
+        if lie != "itself":
+            setattr(server, lie, others)
+        with pytest.raises(
+            ToolExecutionError, match="the server does not lead"
+        ) as told:
+            async with logging_in(server, issuer):
+                pass
+
+    assert (server.asked, other.seen, server.called) == ([], [], [])
+    assert "hunter2" not in str(told.value) + caplog.text
+
+
+async def test_a_login_that_is_refused_is_told_of(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.token = "token"
+    with pytest.raises(ToolExecutionError, match="gave no token for it"):
+        async with logging_in(server, server.origin, client_secret="hunter3"):
+            pass
+
+    assert len(server.asked) == 1
+    assert caplog.text == ""
+
+
+async def test_a_call_whose_login_is_refused_ends(server: Server) -> None:
+    server.token = "first"
+    async with logging_in(server, server.origin) as toolset:
+        server.token, server.refuses = "second", True
+        lost = [await ask(toolset, "echo", str(number)) for number in range(2)]
+        server.refuses = False
+        assert (await ask(toolset, "echo", "2")).ok
+
+    assert lost[1].error is not None and "login" in lost[1].error.message
+    assert server.called == ["echo"]
+
+
+async def test_an_error_of_a_login_is_none_of_a_call(server: Server) -> None:
+    """By the status 404 a call was not made."""
+    server.token, server.metadata = "token", f"{server.origin}/nowhere"
+    last_error = LastErrorStatus()
+    login = MCPLogin(issuer=server.origin, client_id="me", client_secret="hunter2")
+    async with httpx2.AsyncClient(
+        auth=login_auth(server.url, login, last_error),
+        event_hooks={"response": [last_error.note]},
+    ) as client:
+        answer = await client.post(server.url, json={"method": "tools/list"})
+
+    assert answer.status_code == 200
+    assert [path for _, path, _ in server.seen if path.startswith("/nowhere")]
+    assert last_error.status is None
+
+
+@pytest.mark.parametrize(
+    ("url", "issuer"),
+    [("https://a.test/", "http://b.test"), ("http://a.test/", "https://b.test")],
+)
+def test_a_login_is_sent_where_nobody_reads_it(url: str, issuer: str) -> None:
+    with pytest.raises(ConfigError, match="sent over https, or to a loopback"):
+        login = MCPLogin(issuer=issuer, client_id="me", client_secret="hunter2")
+        MCPEndpoint(url=url, login=login)

@@ -11,9 +11,9 @@ import pytest
 
 from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
-from toolcell.host.runtime.mcp_toolsets import last_words
+from toolcell.host.runtime.mcp_toolsets import last_words, offering_toolset
 from toolcell.tools.mcp_client.last_words import LastWords
-from toolcell.tools.spi import MCPDefinition, MCPPins
+from toolcell.tools.spi import MCPDefinition, MCPEndpoint, MCPLogin, MCPPins
 
 from ...support.mcp.offering import offering
 from ...support.mcp.servers import Scripted, definition, processes_of
@@ -209,6 +209,9 @@ async def test_a_secret_reaches_the_server_and_nothing_else(tmp_path: Path) -> N
             pass
 
 
+LOGIN = "login = { issuer = 'https://i', client_id = 'me', client_secret = 'env:X' }"
+
+
 @pytest.mark.promise("E-131")
 @pytest.mark.parametrize(
     ("text", "problem"),
@@ -218,6 +221,10 @@ async def test_a_secret_reaches_the_server_and_nothing_else(tmp_path: Path) -> N
         ("url = 'https://x/'\nargs = ['x']", "belong to a command"),
         ("command = 'x'\nbearer = 'env:X'", "belong to a url"),
         ("url = 'http://x/'\nbearer = 'env:X'", "over https"),
+        (f"command = 'x'\n{LOGIN}", "belong to a url"),
+        (f"url = 'https://x/'\nbearer = 'env:X'\n{LOGIN}", "a bearer or a login"),
+        (f"url = 'http://x/'\n{LOGIN}", "over https"),
+        (f"url = 'https://x/'\n{LOGIN}".replace("https://i", "http://i"), "over https"),
         ("url = 'https://u:p@x/'", "tools.mcp.files.url"),
         ("url = 'file:///x'", "tools.mcp.files.url"),
         ("command = 'x'\nsecret_env = { A = 'hunter2' }", "never written"),
@@ -241,6 +248,17 @@ def test_a_server_is_described_in_one_clear_way(
 
     assert problem in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+async def test_a_login_is_read_from_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "toolcell.toml"
+    path.write_text(f"[tools.mcp.x]\nurl = 'https://x/'\n{LOGIN}")
+    toolset = offering_toolset(HostConfig.from_file(path), "x", {"X": SECRET})
+
+    server = toolset._connections._server
+    login = MCPLogin(issuer="https://i", client_id="me", client_secret=SECRET)
+    assert server == MCPEndpoint(url="https://x/", login=login)
+    assert SECRET not in repr(server)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8/", "http://[::1]/", "https://x/"])
