@@ -23,6 +23,7 @@ from toolcell.sandbox.spi import FairQueue
 
 from ..directory.connect import connect
 from ..directory.records import Directory, NodeRecord
+from ..wire.driver_identity import DriverIdentity
 from ..wire.handshake import HandshakeRefusedError
 from ..wire.link import Link
 from ..wire.protocol import PROTOCOL
@@ -61,6 +62,7 @@ class Nodes:
         wait_seconds: Seconds that a run waits while there is no node at all.
         lost_seconds: Seconds without a sign of life until a node is given up.
         image: The image that its cells must have; None: any, or none.
+        identity: The driver's name, which it proves to each node; None: it has none.
         tasks: Owns the links.
     """
 
@@ -72,6 +74,7 @@ class Nodes:
         wait_seconds: float,
         lost_seconds: float,
         image: str | None,
+        identity: DriverIdentity | None,
         tasks: anyio.abc.TaskGroup,
     ) -> None:
         self._directory = directory
@@ -79,6 +82,7 @@ class Nodes:
         self._wait_seconds = wait_seconds
         self._lost_seconds = lost_seconds
         self._image = image
+        self._identity = identity
         self._saw_other_image = False
         self._tasks = tasks
         self._queue = FairQueue(0, 0)
@@ -277,7 +281,11 @@ class Nodes:
 
     async def _use(self, record: NodeRecord, link: Link) -> None:
         """Place runs on a node while its link is there."""
-        async with link.exchange({"op": "hello"}) as greeting:
+        hello = {"op": "hello"}
+        if self._identity is not None:
+            hello["driver"] = self._identity.name
+            hello["proof"] = self._identity.proof(record.fingerprint)
+        async with link.exchange(hello) as greeting:
             message = await next_part(greeting)
             node = self._checked(record, link, message.fields)
             self._open[record.fingerprint] = node

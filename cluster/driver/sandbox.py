@@ -21,6 +21,7 @@ from toolcell.sandbox.spi import PoolStats, RunRequest
 
 from ..directory.records import Directory
 from ..wire.codec import pack_model
+from ..wire.driver_identity import DriverIdentity
 from ..wire.handshake import checked_token
 from ..wire.protocol import LOST_SECONDS
 from . import metrics
@@ -55,9 +56,13 @@ class ClusterSandbox(Sandbox, Detachable):
             passed on, are not run again; nor are streams and sessions.
         image: The image, as the nodes' configuration names it, that cells must have;
             other nodes get nothing. None takes all nodes.
+        driver: The name of this driver, for credentials of nodes, and its key, 64 hex
+            digits; nodes that do not know both get nothing. Processes of one name are
+            one driver: their agents of one name are one agent at a node. None: it has
+            no name.
 
     Raises:
-        ConfigError: The token is not one.
+        ConfigError: The token is not one, or `driver` is no name and key.
     """
 
     _nodes: Nodes
@@ -71,6 +76,7 @@ class ClusterSandbox(Sandbox, Detachable):
         lost_seconds: float = LOST_SECONDS,
         retry_lost: bool = False,
         image: str | None = None,
+        driver: tuple[str, str] | None = None,
     ) -> None:
         self._find_nodes = partial(
             Nodes,
@@ -79,6 +85,7 @@ class ClusterSandbox(Sandbox, Detachable):
             wait_seconds=wait_seconds,
             lost_seconds=lost_seconds,
             image=image,
+            identity=None if driver is None else DriverIdentity(*driver),
         )
         self._retry_lost = retry_lost
         self._stack = AsyncExitStack()
@@ -94,6 +101,7 @@ class ClusterSandbox(Sandbox, Detachable):
         lost_seconds: float = LOST_SECONDS,
         retry_lost: bool = False,
         image: str | None = None,
+        driver: tuple[str, str] | None = None,
     ) -> Self:
         """Return an open sandbox, which any task of this event loop may close.
 
@@ -106,6 +114,7 @@ class ClusterSandbox(Sandbox, Detachable):
             lost_seconds=lost_seconds,
             retry_lost=retry_lost,
             image=image,
+            driver=driver,
         )
         return await made._open_detached()
 

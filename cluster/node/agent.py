@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import platform
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Literal
 
 import anyio
@@ -37,6 +38,7 @@ from ..wire.tls import TLSSocket
 from . import metrics
 from .driver_connection import DriverConnection
 from .health import CHECK_SECONDS, Health
+from .known_drivers import KnownDrivers
 
 MAX_STRANGERS = 64
 """Connections that have not shown the token yet. When it is reached the oldest one is
@@ -73,9 +75,13 @@ class NodeAgent(Detachable):
         check_seconds: Seconds between two tries of a cell; default 30. When two fail
             the node is sick, and takes nothing new until three in a row are good.
         notices: Further remarks on this machine, beside those of the sandbox.
+        drivers: The keys of drivers by their names, 64 hex digits each; `agents` of
+            credentials name the agents of these drivers, as `DRIVER/AGENT`.
 
     Raises:
-        ConfigError: The token is not one, or drivers cannot connect to the host.
+        ConfigError: The token is not one, or drivers cannot connect to the host; a name
+            or a key cannot be used; a credential is for others than agents of
+            `drivers`.
     """
 
     def __init__(
@@ -92,6 +98,7 @@ class NodeAgent(Detachable):
         lost_seconds: float = LOST_SECONDS,
         check_seconds: float = CHECK_SECONDS,
         notices: Sequence[str] = (),
+        drivers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._sandbox = sandbox
         self._key = checked_token(token)
@@ -103,11 +110,7 @@ class NodeAgent(Detachable):
         self._directory = directory
         self._lost_seconds = lost_seconds
         self._notices = tuple(notices)
-        if sandbox.config.credentials:
-            raise ConfigError(
-                "programs on a node have no credentials",
-                hint="leave out sandbox.credentials on clusters",
-            )
+        self._known_drivers = KnownDrivers(drivers, token, sandbox.config)
         self._slots = sandbox.config.max_concurrency
         self._strangers: dict[anyio.CancelScope, None] = {}
         self._drivers: list[DriverConnection] = []
@@ -306,7 +309,7 @@ class NodeAgent(Detachable):
                 self._strangers.pop(scope, None)
         if connection is None:
             return
-        driver = DriverConnection(self._sandbox, self)
+        driver = DriverConnection(self._sandbox, self, self._name_of)
         link = Link(
             connection,
             name="driver",
@@ -314,6 +317,9 @@ class NodeAgent(Detachable):
             serve=driver.serve,
         )
         await self._serve(link, driver)
+
+    def _name_of(self, greeting: dict[str, Any]) -> str | None:
+        return self._known_drivers.name_of(greeting, self._identity.fingerprint)
 
     async def _admitted(self, plain: socket.socket) -> TLSSocket:
         """Return the connection of a driver that has the token."""

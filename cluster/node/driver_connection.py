@@ -70,13 +70,22 @@ class DriverConnection:
     Args:
         sandbox: The node's sandbox.
         agent: The node's agent.
+        name_of: Returns the name that a greeting proves; None if it says none. It
+            raises SandboxError if the driver does not have that name.
     """
 
-    def __init__(self, sandbox: Sandbox, agent: Agent) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        agent: Agent,
+        name_of: Callable[[_Fields], str | None],
+    ) -> None:
         self._sandbox = sandbox
         self._agent = agent
+        self._name_of = name_of
         self._sessions = Sessions(sandbox.config)
-        self._number = next(_numbers)
+        # No name begins with a digit.
+        self._name = str(next(_numbers))
         self._greeted: Exchange | None = None
         self._granted: _Fields = {}
 
@@ -125,7 +134,7 @@ class DriverConnection:
         fields = message.fields
         match fields["op"]:
             case "hello":
-                return await self._hello(exchange)
+                return await self._hello(exchange, fields)
             case "run":
                 return await self._run(exchange, message, self._sandbox, _give_up)
             case "stream":
@@ -162,7 +171,8 @@ class DriverConnection:
                 await self._agent.undrain()
         return {}
 
-    async def _hello(self, exchange: Exchange) -> _Answer:
+    async def _hello(self, exchange: Exchange, fields: _Fields) -> _Answer:
+        self._name = self._name_of(fields) or self._name
         exchange.send_soon({**self._agent.about(), "credit": 0})
         self._greeted = exchange
         self._agent.share()
@@ -253,7 +263,7 @@ class DriverConnection:
 
     def _agent_of(self, name: str | None) -> str | None:
         """Return an agent's name at this node, where drivers share no agents."""
-        return None if name is None else f"{self._number}/{name}"
+        return None if name is None else f"{self._name}/{name}"
 
     async def _session(self, exchange: Exchange, fields: _Fields) -> _Answer:
         opened = self._sandbox.session(

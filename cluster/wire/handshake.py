@@ -51,12 +51,10 @@ def new_token() -> str:
     return secrets.token_hex(32)
 
 
-def checked_token(token: str) -> bytes:
-    """Return a token as a key. Raises ConfigError."""
+def checked_token(token: str, what: str = "a cluster's token") -> bytes:
+    """Return a token as a key. Raises ConfigError, which says what it is."""
     if not _TOKEN.fullmatch(token):
-        raise ConfigError(
-            "a cluster's token is 64 hex digits", hint="make one: new_token()"
-        )
+        raise ConfigError(f"{what} is 64 hex digits", hint="make one: new_token()")
     return bytes.fromhex(token)
 
 

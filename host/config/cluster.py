@@ -10,8 +10,10 @@ from toolcell.core.secrets import SecretReference
 
 from .base import ADDRESS, Model, Seconds
 
+DriverName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 _OF_MACHINES = {
     *("token", "node", "listen", "public_host", "public_port", "drain_seconds"),
+    *("driver", "drivers"),
 }
 
 
@@ -42,6 +44,18 @@ class ClusterConfig(Model):
         None
     )
     """The name of this node, unique in the cluster. None: that of the machine."""
+
+    driver: DriverName | None = None
+    """The name of this host as a driver, one of `drivers`; nodes that do not know it
+    are not used. Hosts of one name are one driver: their agents of one name are one
+    agent at a node. None: it has no name, and no credentials on nodes."""
+
+    drivers: Annotated[dict[DriverName, SecretReference], Field(max_length=256)] = (
+        Field(default_factory=dict)
+    )
+    """The keys of drivers by their names, 64 hex digits each. A node has the keys of
+    all drivers that `agents` of its `[[sandbox.credentials]]` name, as `DRIVER/AGENT`;
+    a driver has its own."""
 
     listen: Annotated[str, Field(pattern=ADDRESS)] = "127.0.0.1:0"
     """`HOST:PORT` where this node takes links; port 0 is any. Of a name, all addresses
@@ -81,6 +95,8 @@ class ClusterConfig(Model):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
+        if self.driver is not None and self.driver not in self.drivers:
+            raise ValueError(f"`drivers` has no key of the driver {self.driver}")
         if (self.directory is None) == (self.address is None):
             raise ValueError("set one of `directory` and `address`")
         if self.directory is not None and self.token is None:

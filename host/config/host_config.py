@@ -329,6 +329,7 @@ class HostConfig(Model):
             oidc and oidc.client_secret,
             cluster and cluster.directory,
             cluster and cluster.token,
+            *(cluster.drivers.values() if cluster else ()),
             *(credential.value for credential in self.sandbox.credentials),
             *(webhook.secret for webhook in self.webhooks),
             *(secret for mcp in self.tools.mcp.values() for secret in mcp.secrets),

@@ -33,11 +33,18 @@ class ClusterParts:
     settings: ClusterConfig
     directory: RedisDirectory | RayDirectory
     token: str = field(repr=False)
+    environ: Mapping[str, str] = field(repr=False)
+    """The environment, from which keys of drivers may be read."""
+
+    def _key(self, driver: str) -> str:
+        reference = self.settings.drivers[driver]
+        return read_secret(reference, self.environ).get_secret_value()
 
     def sandbox(self) -> ClusterSandbox:
-        """Return a driver, to be opened."""
+        """Return a driver, to be opened. Raises ConfigError: its key is not usable."""
         from toolcell.cluster import ClusterSandbox
 
+        name = self.settings.driver
         return ClusterSandbox(
             self.directory,
             token=self.token,
@@ -45,10 +52,15 @@ class ClusterParts:
             lost_seconds=self.settings.lost_seconds,
             retry_lost=self.settings.retry_lost,
             image=self.settings.image,
+            driver=None if name is None else (name, self._key(name)),
         )
 
     def agent(self, sandbox: Sandbox) -> NodeAgent:
-        """Return the agent of this machine, to be opened."""
+        """Return the agent of this machine, to be opened.
+
+        Raises:
+            ConfigError: A key of a driver, or a credential's agents, are not usable.
+        """
         from toolcell.cluster import NodeAgent, RedisDirectory
 
         settings = self.settings
@@ -65,6 +77,7 @@ class ClusterParts:
             directory=self.directory,
             lost_seconds=settings.lost_seconds,
             check_seconds=settings.check_seconds,
+            drivers={name: self._key(name) for name in settings.drivers},
         )
 
     async def start_on_ray(self, config: SandboxConfig) -> None:
@@ -121,7 +134,7 @@ def cluster_parts(
     known = os.environ if environ is None else environ
     directory, token = _directory(settings, known)
     try:
-        yield ClusterParts(settings, directory, token)
+        yield ClusterParts(settings, directory, token, known)
     finally:
         directory.close()
 

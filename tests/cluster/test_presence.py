@@ -13,7 +13,7 @@ import pytest
 
 from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent, new_token
 from toolcell.cluster.spi import ClusterAdmin, NodeRecord
-from toolcell.core import ConfigError, PackageError
+from toolcell.core import PackageError
 from toolcell.sandbox import PackageRules, SandboxConfig, SandboxManager
 
 from ..conftest import IMAGE, SUBPROCESS, why_no_docker
@@ -186,23 +186,3 @@ async def refused(
     )
     assert words in error.message
     assert error.details["reason"] == "image_missing"
-
-
-@pytest.mark.promise("boundary-6")
-def test_a_node_with_credentials_does_not_start() -> None:
-    credential = {
-        "name": "api",
-        "value": "env:NO_SUCH_VARIABLE",
-        "hosts": ["api.example.test:443"],
-        "agents": ["*"],
-        "variable": "API_TOKEN",
-    }
-    hosts = ["api.example.test:443"]
-    config = SandboxConfig.model_validate(
-        {
-            "network": {"mode": "allow", "hosts": hosts, "inspect": hosts},
-            "credentials": [credential],
-        }
-    )
-    with pytest.raises(ConfigError, match="no credentials"):
-        NodeAgent(SandboxManager(config), token=TOKEN, name="one")

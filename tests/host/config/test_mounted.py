@@ -98,6 +98,10 @@ def test_no_cell_shows_or_changes_what_a_host_trusts(
         ("CLUSTER", '{ directory = "file:data/x", token = "env:X" }'),
         ("CLUSTER", '{ directory = "env:X", token = "file:data/x" }'),
         (
+            "CLUSTER",
+            '{ directory = "env:X", token = "env:X", drivers = { a = "file:data/x" } }',
+        ),
+        (
             "CONSOLE__OIDC",
             '{ issuer = "https://a.example", client_id = "a", people = { a = '
             '{ name = "a", role = "viewer" } }, client_secret = "file:data/x" }',

@@ -15,7 +15,14 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from toolcell.sandbox import ExecutionResult, HostCalls, Limits, SandboxManager
+from toolcell.cluster import new_token
+from toolcell.sandbox import (
+    ExecutionResult,
+    HostCalls,
+    Limits,
+    Sandbox,
+    SandboxManager,
+)
 from toolcell.sandbox.credentials.masking import spellings
 
 from ...conftest import BackendRow
@@ -26,6 +33,7 @@ from ...support.cells.memory import found_in_cells
 from ...support.cells.mirror import credential_of, inspected
 from ...support.cells.web_server import NAME, resolve_here
 from ...support.child import Child
+from ...support.cluster.local import local_cluster
 
 pytestmark = pytest.mark.anyio
 
@@ -51,16 +59,20 @@ shown[0].count(token)
 @pytest.fixture
 async def manager(
     backend: BackendRow, mirror: Any, certificate: Path, tmp_path: Path
-) -> AsyncIterator[SandboxManager]:
+) -> AsyncIterator[Sandbox]:
     (tmp_path / "token").write_text(VALUE)
     host = f"{NAME}:{mirror.port}"
-    credential = credential_of(tmp_path / "token", host, prefix="ghp_")
+    agents = ["web/builder" if backend.on_nodes else "builder"]
+    credential = credential_of(tmp_path / "token", host, prefix="ghp_", agents=agents)
     config = backend.config(
         network=inspected(host, certificate),
         credentials=(credential,),
         limits=Limits(wall_seconds=600),
     )
-    async with SandboxManager(config, resolver=resolve_here) as manager:
+    make: Any = SandboxManager
+    if backend.on_nodes:
+        make = partial(local_cluster, driver=("web", new_token()))
+    async with make(config, resolver=resolve_here) as manager:
         yield manager
 
 
@@ -80,6 +92,7 @@ def containers(backend: BackendRow) -> Iterator[Callable[[], list[str]]]:
 MANY = pytest.mark.full, pytest.mark.timeout(3_600)
 
 
+@pytest.mark.on_nodes
 @pytest.mark.promise("boundary-6")
 @pytest.mark.parametrize(
     ("runs", "in_one_cell"),
@@ -90,7 +103,7 @@ MANY = pytest.mark.full, pytest.mark.timeout(3_600)
     ],
 )
 async def test_no_cell_has_the_value_during_and_after_its_runs(
-    manager: SandboxManager,
+    manager: Sandbox,
     mirror: Any,
     containers: Callable[[], list[str]],
     runs: int,

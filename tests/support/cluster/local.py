@@ -12,9 +12,11 @@ from toolcell.sandbox.spi import Resolver
 
 @asynccontextmanager
 async def local_cluster(
-    config: SandboxConfig, resolver: Resolver | None = None
+    config: SandboxConfig,
+    resolver: Resolver | None = None,
+    driver: tuple[str, str] | None = None,
 ) -> AsyncIterator[ClusterSandbox]:
-    """Yield a driver of two agents, each with a manager of its own."""
+    """Yield a driver of two agents, each with a manager of its own, that know it."""
     token = new_token()
     async with AsyncExitStack() as stack:
         records = []
@@ -22,7 +24,14 @@ async def local_cluster(
             manager = await stack.enter_async_context(
                 SandboxManager(config, resolver=resolver)
             )
-            agent = NodeAgent(manager, token=token, name=name, check_seconds=3600.0)
+            agent = NodeAgent(
+                manager,
+                token=token,
+                name=name,
+                check_seconds=3600.0,
+                drivers=dict([driver] if driver else []),
+            )
             records.append((await stack.enter_async_context(agent)).record)
         nodes = FixedNodes(records)
-        yield await stack.enter_async_context(ClusterSandbox(nodes, token=token))
+        sandbox = ClusterSandbox(nodes, token=token, driver=driver)
+        yield await stack.enter_async_context(sandbox)

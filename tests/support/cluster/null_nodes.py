@@ -59,10 +59,12 @@ class NullSandbox:
 
 @asynccontextmanager
 async def null_node(
-    name: str, slots: int
+    name: str, slots: int, **options: Any
 ) -> AsyncIterator[tuple[NullSandbox, NodeRecord]]:
     cells = NullSandbox(name, slots)
-    agent = NodeAgent(cast(Sandbox, cells), token=TOKEN, name=name, check_seconds=1e6)
+    agent = NodeAgent(
+        cast(Sandbox, cells), token=TOKEN, name=name, check_seconds=1e6, **options
+    )
     async with agent:
         yield cells, agent.record
 
