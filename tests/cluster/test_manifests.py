@@ -35,6 +35,18 @@ limits = { memory_mib = 512, cpus = 0.5 }
 [cluster]
 address = "auto"
 """
+CREDENTIAL = """
+[sandbox.network]
+mode = "guarded"
+inspect = ["api.example.org:443"]
+
+[[sandbox.credentials]]
+name = "api"
+value = "env:API"
+hosts = ["api.example.org:443"]
+agents = ["web/builder"]
+variable = "API_TOKEN"
+"""
 IMAGE = "registry.example/toolcell:1"
 # As the autoscaler beside a head of KubeRay does.
 AUTOSCALER = """
@@ -81,6 +93,17 @@ def test_a_daemonset_fits_the_schema_of_kubernetes(config: Path) -> None:
         "TOOLCELL__CLUSTER__PUBLIC_HOST",
     }
     assert container["ports"] == [{"name": "link", "containerPort": 8470}]
+
+
+def test_a_daemonset_has_the_variables_of_keys_and_credentials(config: Path) -> None:
+    drivers = 'drivers = { web = "env:WEB" }'
+    config.write_text(REDIS + drivers + CREDENTIAL)
+    text = config.read_text()
+    _, nodes = cluster_manifest(HostConfig.from_file(config), text, IMAGE)
+
+    [container] = nodes["spec"]["template"]["spec"]["containers"]
+    secret = [each["name"] for each in container["env"] if "__" not in each["name"]]
+    assert secret == ["DIRECTORY", "TOKEN", "WEB", "API"]
 
 
 def test_a_ray_cluster_fits_kuberay_and_the_schema_of_kubernetes(config: Path) -> None:

@@ -16,8 +16,8 @@ def cluster_manifest(config: HostConfig, text: str, image: str) -> list[dict[str
     """Return a ConfigMap with the configuration, and a DaemonSet of nodes.
 
     Kubernetes then starts one node on each machine, and starts it anew when it ends.
-    The secret `toolcell` has the token and the URL of the directory, and is yours to
-    make: no manifest holds it.
+    The secret `toolcell` has the token, the URL of the directory, keys of drivers and
+    values of credentials, and is yours to make: no manifest holds it.
 
     Args:
         config: The configuration.
@@ -44,7 +44,9 @@ def cluster_manifest(config: HostConfig, text: str, image: str) -> list[dict[str
             hint='set listen = "0.0.0.0:8470"',
         )
     variables = []
-    for reference in (settings.directory, settings.token):
+    secrets = [settings.directory, settings.token, *settings.drivers.values()]
+    secrets += [credential.value for credential in config.sandbox.credentials]
+    for reference in dict.fromkeys(secrets):
         kind, _, name = reference.partition(":")
         if kind != "env":
             raise ConfigError(
