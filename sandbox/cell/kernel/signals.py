@@ -27,6 +27,13 @@ def inherit_nothing() -> None:
             _signal.signal(number, _signal.SIG_DFL)
 
 
+def wake_by(fd: int) -> None:
+    """Have ends of children write to a pipe that does not block; ignore Ctrl-C."""
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+    _signal.signal(_signal.SIGCHLD, _pass)
+    _signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+
+
 def forget_parent() -> None:
     """Undo in a fork of the supervisor how that learns of its relatives' ends."""
     _signal.set_wakeup_fd(-1)

@@ -171,9 +171,7 @@ class Launcher:
         wake_r, wake_w = os.pipe()
         for fd in (wake_r, wake_w):
             os.set_blocking(fd, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        signals.wake_by(wake_w)
         for fd in (self._control.fileno(), wake_r, *self._host):
             self._poller.register(fd, select.POLLIN)
         look = None if self._host else _HOST_MS

@@ -7,14 +7,13 @@ import gc
 import marshal
 import os
 import select
-import signal
 import sys
 import time
 
 from ..accounting import disk
 from ..accounting.processes import ProcessWatch
 from ..accounting.usage import ResourceAccounting
-from ..kernel import confine
+from ..kernel import confine, signals
 from ..kernel.descriptors import put_aside
 from ..processes.pause import Pause
 from ..processes.relay import ProcessRelay
@@ -350,11 +349,9 @@ class Supervisor:
 
     def _protect(self) -> None:
         """Learn of children's ends, and be out of their reach."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
         for fd in (self._wake_r, self._wake_w):
             os.set_blocking(fd, False)
-        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        signals.wake_by(self._wake_w)
         self._held += confine.stand_apart()
 
     def _fork(self, *, anew: bool = False) -> None:
