@@ -43,6 +43,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # A cloned child must come back holding the interpreter lock, so this one keeps it.
 _libc_locked = ctypes.PyDLL(None, use_errno=True)
 # To look a name up costs more than to call it, and a program may forbid it.
+for _name in ("capset", "mount", "prctl", "sethostname", "syscall", "unshare"):
+    getattr(_libc, _name)
 _fflush, _fflush_locked = _libc.fflush, _libc_locked.fflush
 _stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
 
