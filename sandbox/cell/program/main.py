@@ -232,7 +232,7 @@ def _serve(first: bytes) -> int:
     if not request["tools"]:
         os.close(REQUEST_FD)
     secrets = request.pop("secrets")
-    os.environ.update(secrets)
+    _set_environment(secrets)
     if "TZ" in secrets:
         time.tzset()
     if request["cpu_seconds"]:
