@@ -59,6 +59,9 @@ class SideChannel:
         self.spawn = spawn
         self._tables: dict[str, FrameTable] = {}
         self._follows = False
+        self.loss: CellLostError | None = None
+        """The reason why the channel broke; None unless it did."""
+
         self.used = time.monotonic()
         """The time of the last frame, either way, by `time.monotonic`. To measure a
         cell is no use of it."""
@@ -80,8 +83,8 @@ class SideChannel:
         prefix = frame_prefix(encode_header(header), len(payload))
         try:
             await self._channel.send(prefix, payload)
-        except CellLostError:
-            self._on_lost()
+        except CellLostError as error:
+            self._note_loss(error)
             raise
 
     def follow(self) -> None:
@@ -98,11 +101,15 @@ class SideChannel:
         try:
             while self.is_busy:
                 await self._channel.read_more()
-        except CellLostError:
-            self._on_lost()
+        except CellLostError as error:
+            self._note_loss(error)
             self._end_all("the cell is gone")
         finally:
             self._follows = False
+
+    def _note_loss(self, error: CellLostError) -> None:
+        self.loss = self.loss or error
+        self._on_lost()
 
     def _note_use(self, kind: str) -> None:
         if not kind.startswith("usage"):

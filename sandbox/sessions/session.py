@@ -254,31 +254,33 @@ class Session(SandboxSession):
         )
         _require_cell(self._shared, "runs no commands")
         wanted = replace(wanted, packages=await self._programs.layer(self._packages))
-        table = (await self._shared.tables(self._programs.spawn)).commands
-        limits, egress = self._programs.config.limits, None
-        if self._shared.network.mode != "none":
-            egress = self._programs.egress(
-                self._shared.network, limits, None, self.agent_id, gate
-            )
-        return await table.start(wanted, limits, self._own_branch, egress, calls)
+        async with self._shared.tables(self._programs.spawn) as tables:
+            limits, egress = self._programs.config.limits, None
+            if self._shared.network.mode != "none":
+                egress = self._programs.egress(
+                    self._shared.network, limits, None, self.agent_id, gate
+                )
+            start, branch = tables.commands.start, self._own_branch
+            return await start(wanted, limits, branch, egress, calls)
 
     async def connect(self, port: int) -> PortStream:
         _require_cell(self._shared, "has no ports of its own")
-        tables = await self._shared.tables(self._programs.spawn)
-        return await tables.ports.connect(port)
+        async with self._shared.tables(self._programs.spawn) as tables:
+            return await tables.ports.connect(port)
 
     async def watch(
         self, path: str | PathLike[str] = "", *, recursive: bool = False
     ) -> FileWatch:
         _require_cell(self._shared, "has no watches")
         name = checked_path(path, absolute=True) if path else ""
-        tables = await self._shared.tables(self._programs.spawn)
-        return await tables.watches.open(name, self._own_branch, recursive=recursive)
+        async with self._shared.tables(self._programs.spawn) as tables:
+            branch = self._own_branch
+            return await tables.watches.open(name, branch, recursive=recursive)
 
     async def usage(self) -> CellUsage:
         _require_cell(self._shared, "measures no sessions", paused=True)
-        tables = await self._shared.tables(self._programs.spawn)
-        return await tables.usage.ask()
+        async with self._shared.tables(self._programs.spawn) as tables:
+            return await tables.usage.ask()
 
     def processes(self) -> tuple[Process, ...]:
         return self._shared.processes

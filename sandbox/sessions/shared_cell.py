@@ -132,8 +132,9 @@ class SharedCell:
             return self.used
         return max(self.used, self._tables.frames.used)
 
-    async def tables(self, spawn: Spawn) -> CellTables:
-        """Return what starts commands, connects to ports and watches folders.
+    @asynccontextmanager
+    async def tables(self, spawn: Spawn) -> AsyncIterator[CellTables]:
+        """Yield what starts commands, connects to ports and watches folders.
 
         Args:
             spawn: Starts tasks that may live as long as the manager.
@@ -159,7 +160,16 @@ class SharedCell:
                     WatchTable(frames),
                     UsageTable(frames),
                 )
-        return self._tables
+        tables = self._tables
+        try:
+            yield tables
+        except CellLostError:
+            loss = tables.frames.loss
+            if loss is None:
+                # The cell lives; what runs its commands is gone.
+                raise
+            await self._lose(loss)
+            raise loss from None
 
     @asynccontextmanager
     async def files(self, spawn: Spawn) -> AsyncIterator[FileTable]:
@@ -176,7 +186,8 @@ class SharedCell:
         async with self._filing:
             self.require_open()
             try:
-                yield (await self.tables(spawn)).files
+                async with self.tables(spawn) as tables:
+                    yield tables.files
             except CellLostError as error:
                 await self._lose(error)
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Awaitable, Callable
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -243,3 +244,29 @@ async def test_all_calls_of_a_lost_session_are_told_one_reason(
     assert judged.is_set()
     assert result.status == "out_of_memory"
     assert "the session ended: the cell ran out of memory" in result.warnings
+
+
+@pytest.mark.promise("P-07")
+async def test_what_goes_on_beside_runs_says_why_the_cell_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[Callable[[Session], Awaitable[object]]] = [
+        lambda session: session.exec("true"),
+        lambda session: session.connect(80),
+        lambda session: session.watch(),
+        lambda session: session.usage(),
+    ]
+
+    async def killed_for_memory(*_: object) -> bool:
+        return True
+
+    async with SandboxManager(SUBPROCESS.config()) as manager:
+        for call in calls:
+            async with manager.session() as session:
+                await session.run("1")
+                await session.list_files()
+                process = session._shared.cell._process
+                monkeypatch.setattr(process, "killed_for_memory", killed_for_memory)
+                signal_cell(session, signal.SIGKILL)
+                with pytest.raises(CellLostError, match="the cell ran out of memory"):
+                    await call(session)
