@@ -86,6 +86,8 @@ class CodeSession:
 
 
 _MOMENT_SECONDS = 0.05
+# Containers' engines are asked for at most five, and Docker answers after one or two.
+_ASK_SECONDS = 6.0
 
 
 class CodeSessions:
@@ -166,7 +168,7 @@ class CodeSessions:
         """
         found = self._open.get((agent_id, key))
         if found is not None and _is_gone(found):
-            await _ask_fault(found)
+            await ask_fault(found)
             found = self._open.get((agent_id, key))
         if found is None or _is_gone(found):
             found = self._begin(agent_id, key, found)
@@ -183,7 +185,7 @@ class CodeSessions:
             if found.closing and not found.users:
                 found.over.set()
             elif _is_gone(found):
-                await _ask_fault(found)
+                await ask_fault(found)
                 self._forget(found, self._end_of_gone(found))
 
     async def aclose(self, agent_id: str | None, key: str) -> bool:
@@ -401,10 +403,10 @@ def _loss(why: str) -> str:
     )
 
 
-async def _ask_fault(gone: CodeSession) -> None:
+async def ask_fault(gone: CodeSession) -> None:
     """Ask a session whose cell has ended why."""
     assert gone.session is not None
-    with anyio.move_on_after(LOOK_SECONDS, shield=True):
+    with anyio.move_on_after(_ASK_SECONDS, shield=True):
         try:
             await gone.session.usage()
         except CellLostError as error:

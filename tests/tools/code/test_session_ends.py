@@ -6,11 +6,15 @@ import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import anyio
 import pytest
 
-from toolcell.core import StoreUnavailableError
-from toolcell.tools.code import session_ends
+from toolcell.core import CellLostError, StoreUnavailableError
+from toolcell.sandbox.backends.docker_engine import QUICK_SECONDS
+from toolcell.tools.code import session_ends, sessions
 from toolcell.tools.code.session_ends import HOST_ENDED, SessionEnds
 from toolcell.tools.spi import SQLiteSessionEnds
 
@@ -112,3 +116,20 @@ def test_the_file_has_no_key_of_a_client(tmp_path: Path) -> None:
     with closing(SQLiteSessionEnds(tmp_path / "sessions.db")) as ends:
         ends.note_open(("an agent", "a secret key"))
     assert b"a secret key" not in (tmp_path / "sessions.db").read_bytes()
+
+
+@pytest.mark.anyio
+async def test_the_reason_of_a_loss_is_awaited_as_long_as_an_engine_may_take() -> None:
+    class Lost:
+        until = 0.0
+
+        async def usage(self) -> None:
+            self.until = anyio.current_effective_deadline()
+            raise CellLostError("the session ended: the cell ran out of memory")
+
+    began = anyio.current_time()
+    gone: Any = SimpleNamespace(session=Lost(), fault="")
+    await sessions.ask_fault(gone)
+
+    assert gone.fault == "the session ended: the cell ran out of memory"
+    assert gone.session.until > began + QUICK_SECONDS
