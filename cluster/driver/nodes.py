@@ -284,7 +284,7 @@ class Nodes:
         hello = {"op": "hello"}
         if self._identity is not None:
             hello["driver"] = self._identity.name
-            hello["proof"] = self._identity.proof(record.fingerprint)
+            hello["proof"] = self._identity.proof(record.fingerprint, "driver")
         async with link.exchange(hello) as greeting:
             message = await next_part(greeting)
             node = self._checked(record, link, message.fields)
@@ -311,6 +311,13 @@ class Nodes:
                 f"it speaks protocol {about.get('protocol')} of toolcell "
                 f"{about.get('version')}, this driver {PROTOCOL}",
                 hint="use the same version of toolcell at both ends",
+            )
+        if self._identity is not None and not self._identity.accepts(
+            about.get("proof"), record.fingerprint, "node"
+        ):
+            raise SandboxError(
+                "it did not prove that it has the key of this driver",
+                hint="give the nodes the name and the key of this driver",
             )
         with _readable():
             node = Node(record, link, about)

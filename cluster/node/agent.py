@@ -318,7 +318,7 @@ class NodeAgent(Detachable):
         )
         await self._serve(link, driver)
 
-    def _name_of(self, greeting: dict[str, Any]) -> str | None:
+    def _name_of(self, greeting: dict[str, Any]) -> tuple[str | None, str | None]:
         return self._known_drivers.name_of(greeting, self._identity.fingerprint)
 
     async def _admitted(self, plain: socket.socket) -> TLSSocket:

@@ -70,15 +70,16 @@ class DriverConnection:
     Args:
         sandbox: The node's sandbox.
         agent: The node's agent.
-        name_of: Returns the name that a greeting proves; None if it says none. It
-            raises SandboxError if the driver does not have that name.
+        name_of: Returns the name that a greeting proves, and the node's proof for it;
+            None twice if it says none. It raises SandboxError if the driver does not
+            have that name.
     """
 
     def __init__(
         self,
         sandbox: Sandbox,
         agent: Agent,
-        name_of: Callable[[_Fields], str | None],
+        name_of: Callable[[_Fields], tuple[str | None, str | None]],
     ) -> None:
         self._sandbox = sandbox
         self._agent = agent
@@ -172,8 +173,9 @@ class DriverConnection:
         return {}
 
     async def _hello(self, exchange: Exchange, fields: _Fields) -> _Answer:
-        self._name = self._name_of(fields) or self._name
-        exchange.send_soon({**self._agent.about(), "credit": 0})
+        name, proof = self._name_of(fields)
+        self._name = name or self._name
+        exchange.send_soon({**self._agent.about(), "credit": 0, "proof": proof})
         self._greeted = exchange
         self._agent.share()
         await anyio.sleep_forever()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -46,8 +45,12 @@ class KnownDrivers:
                         hint="write DRIVER/AGENT, and give the node the driver's key",
                     )
 
-    def name_of(self, greeting: Mapping[str, Any], fingerprint: str) -> str | None:
-        """Return the name that a driver has proved; None if it says none.
+    def name_of(
+        self, greeting: Mapping[str, Any], fingerprint: str
+    ) -> tuple[str | None, str | None]:
+        """Return the name that a driver has proved, and this node's proof for it.
+
+        Both are None if it says none.
 
         Args:
             greeting: The driver's first message.
@@ -57,14 +60,13 @@ class KnownDrivers:
             SandboxError: It does not have the name that it says.
         """
         if "driver" not in greeting:
-            return None
+            return None, None
         known = self._drivers.get(greeting["driver"])
-        if known is None or not hmac.compare_digest(
-            known.proof(fingerprint), greeting["proof"]
-        ):
+        proof = greeting["proof"]
+        if known is None or not known.accepts(proof, fingerprint, "driver"):
             _log.warning("a driver was refused: it did not prove its name")
             raise SandboxError(
                 "it does not know this driver by its name and key",
                 hint="give the nodes the name and the key of this driver",
             )
-        return known.name
+        return known.name, known.proof(fingerprint, "node")

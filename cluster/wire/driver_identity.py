@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
+from typing import Literal
 
 from toolcell.core import ConfigError
 
@@ -40,11 +41,22 @@ class DriverIdentity:
             )
         checked_token(self.key, f"the key of the driver {self.name}")
 
-    def proof(self, fingerprint: str) -> str:
-        """Return the proof for a node, which no other node takes.
+    def proof(self, fingerprint: str, role: Literal["driver", "node"]) -> str:
+        """Return the proof of one end of a link, which no other link takes.
 
         Args:
             fingerprint: That of the node's certificate.
+            role: The end that has it; sent back, it proves nothing.
         """
-        text = f"toolcell driver 1|{self.name}|{fingerprint}".encode()
+        text = f"toolcell {role} 1|{self.name}|{fingerprint}".encode()
         return hmac.new(bytes.fromhex(self.key), text, hashlib.sha256).hexdigest()
+
+    def accepts(
+        self, proof: object, fingerprint: str, role: Literal["driver", "node"]
+    ) -> bool:
+        """Return True if the other end has sent the proof of its role."""
+        return (
+            isinstance(proof, str)
+            and proof.isascii()
+            and hmac.compare_digest(self.proof(fingerprint, role), proof)
+        )

@@ -14,6 +14,7 @@ from anyio import to_thread
 
 from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent, new_token
 from toolcell.cluster.driver.runs import ask
+from toolcell.cluster.node.known_drivers import KnownDrivers
 from toolcell.cluster.spi import NodeRecord
 from toolcell.cluster.wire.driver_identity import DriverIdentity
 from toolcell.core import ConfigError, SandboxError, ToolCall
@@ -192,10 +193,31 @@ async def test_a_proof_is_for_one_node(record: NodeRecord) -> None:
     """Attack: a node that a driver has met passes its proof on to another one."""
     async with driver(record) as sandbox:
         [node] = sandbox._nodes.open
-        elsewhere = DriverIdentity(*WEB).proof("0" * 64)
+        elsewhere = DriverIdentity(*WEB).proof("0" * 64, "driver")
         hello = {"op": "hello", "driver": "web", "proof": elsewhere}
         with anyio.fail_after(60), pytest.raises(SandboxError, match="not know"):
             await ask(node.link, hello)
+
+
+@pytest.mark.promise("cluster-53")
+@pytest.mark.parametrize("sends_back", [False, True])
+async def test_a_node_without_the_key_of_a_driver_gets_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, sends_back: bool
+) -> None:
+    """Attack: whoever has the token is a node, and sends a driver's proof back."""
+
+    def name_of(_: KnownDrivers, greeting: Any, fingerprint: str) -> Any:
+        assert DriverIdentity(*WEB).accepts(greeting["proof"], fingerprint, "driver")
+        return None, greeting["proof"] if sends_back else None
+
+    monkeypatch.setattr(KnownDrivers, "name_of", name_of)
+    async with null_node("fake", 1) as (cells, record):
+        cells.waits = False
+        nodes = FixedNodes([record])
+        sandbox = ClusterSandbox(nodes, token=TOKEN, driver=WEB, wait_seconds=LONG)
+        error = await refusal(sandbox)
+    assert "fake: it did not prove that it has the key" in error.message
+    assert cells.begun == []
 
 
 CONFIG = """
