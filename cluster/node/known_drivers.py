@@ -61,8 +61,8 @@ class KnownDrivers:
         """
         if "driver" not in greeting:
             return None, None
-        known = self._drivers.get(greeting["driver"])
-        proof = greeting["proof"]
+        known = self._drivers.get(str(greeting["driver"]))
+        proof = greeting.get("proof")
         if known is None or not known.accepts(proof, fingerprint, "driver"):
             _log.warning("a driver was refused: it did not prove its name")
             raise SandboxError(

@@ -43,6 +43,11 @@ SPELLINGS = spellings(VALUE)
 DRIVERS = {"web": new_token(), "batch": new_token()}
 WEB, BATCH = DRIVERS.items()
 HOST = "api.example.test:443"
+MALFORMED: list[dict[str, Any]] = [
+    {"driver": "web"},
+    *({"driver": "web", "proof": proof} for proof in (5, "é", None)),
+    *({"driver": name, "proof": "0" * 64} for name in (["x"], None)),
+]
 USE = """
 import os, urllib.error, urllib.request
 token = os.environ["API_TOKEN"]
@@ -197,6 +202,20 @@ async def test_a_proof_is_for_one_node(record: NodeRecord) -> None:
         hello = {"op": "hello", "driver": "web", "proof": elsewhere}
         with anyio.fail_after(60), pytest.raises(SandboxError, match="not know"):
             await ask(node.link, hello)
+
+
+@pytest.mark.promise("cluster-53")
+@pytest.mark.parametrize("hello", MALFORMED)
+async def test_a_greeting_that_cannot_be_read_proves_no_name(
+    record: NodeRecord, hello: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with driver(record) as other, driver(record) as sandbox:
+        [node], [undisturbed] = sandbox._nodes.open, other._nodes.open
+        with anyio.fail_after(60):
+            with pytest.raises(SandboxError, match="it does not know this driver"):
+                await ask(node.link, {"op": "hello", **hello})
+            await ask(undisturbed.link, {"op": "status"})
+    assert caplog.text.count("it did not prove its name") == 1
 
 
 @pytest.mark.promise("cluster-53")
