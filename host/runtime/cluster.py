@@ -81,9 +81,19 @@ class ClusterParts:
         )
 
     async def start_on_ray(self, config: SandboxConfig) -> None:
-        """Have a node on each machine of Ray. Raises as `RayDirectory.start`."""
+        """Have a node on each machine of Ray.
+
+        Raises:
+            ConfigError: It has credentials, or the nodes have other settings.
+            SandboxUnavailableError: Ray does not answer.
+        """
         from toolcell.cluster import NodeSettings, RayDirectory
 
+        if config.credentials:
+            raise ConfigError(
+                "nodes on Ray have no credentials",
+                hint="leave out sandbox.credentials, or use cluster.directory",
+            )
         assert isinstance(self.directory, RayDirectory)
         settings = NodeSettings(
             sandbox=config,

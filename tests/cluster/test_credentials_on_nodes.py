@@ -20,7 +20,8 @@ from toolcell.cluster.wire.driver_identity import DriverIdentity
 from toolcell.core import ConfigError, SandboxError, ToolCall
 from toolcell.guard import ActionGuard, AgentPolicy, AuditLog
 from toolcell.host import HostConfig
-from toolcell.host.runtime.cluster import cluster_parts
+from toolcell.host.config.cluster import ClusterConfig
+from toolcell.host.runtime.cluster import ClusterParts, cluster_parts
 from toolcell.sandbox import Network, Sandbox, SandboxConfig, SandboxManager
 from toolcell.sandbox.credentials.masking import spellings
 from toolcell.tools import CodeExecutor, ConcurrentExecutor, ToolRegistry, tool
@@ -284,6 +285,14 @@ def test_a_node_has_credentials_for_drivers_that_it_knows_alone(
     manager = SandboxManager(with_credentials(tmp_path, "web/builder", agent))
     with pytest.raises(ConfigError, match="the credential api-1 is for"):
         NodeAgent(manager, token=TOKEN, name="one", drivers=dict([WEB]))
+
+
+@pytest.mark.promise("cluster-53")
+async def test_nodes_on_ray_are_not_started_with_credentials(tmp_path: Path) -> None:
+    settings = ClusterConfig(address="auto")
+    parts = ClusterParts(settings, cast(Any, None), TOKEN, {})
+    with pytest.raises(ConfigError, match="nodes on Ray have no credentials"):
+        await parts.start_on_ray(with_credentials(tmp_path, "web/builder"))
 
 
 @pytest.mark.parametrize(

@@ -190,10 +190,20 @@ def test_a_daemonset_that_cannot_work_is_refused(
         cluster_manifest(HostConfig.from_file(config), config.read_text(), IMAGE)
 
 
-@pytest.mark.parametrize("text", ["", REDIS, '[cluster]\naddress = "head:6379"'])
-def test_a_ray_cluster_that_cannot_work_is_refused(config: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "nodes on the machines of Ray"),
+        (REDIS, "nodes on the machines of Ray"),
+        ('[cluster]\naddress = "head:6379"', "nodes on the machines of Ray"),
+        (RAY + CREDENTIAL, "nodes on Ray have no credentials"),
+    ],
+)
+def test_a_ray_cluster_that_cannot_work_is_refused(
+    config: Path, text: str, words: str
+) -> None:
     config.write_text(text)
-    with pytest.raises(ConfigError, match="nodes on the machines of Ray"):
+    with pytest.raises(ConfigError, match=words):
         kuberay_manifest(
             HostConfig.from_file(config),
             text,

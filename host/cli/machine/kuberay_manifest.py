@@ -53,7 +53,8 @@ def kuberay_manifest(
             a new head begins with nothing.
 
     Raises:
-        ConfigError: The configuration has no `[cluster] address = "auto"`.
+        ConfigError: The configuration has no `[cluster] address = "auto"`, or it has
+            credentials.
         InvalidInputError: `min_nodes` is more than `max_nodes`.
     """
     if min_nodes > max_nodes:
@@ -65,6 +66,11 @@ def kuberay_manifest(
         raise ConfigError(
             "a manifest for KubeRay is for nodes on the machines of Ray",
             hint='set address = "auto" in [cluster]; see docs/cluster.md',
+        )
+    if config.sandbox.credentials:
+        raise ConfigError(
+            "nodes on Ray have no credentials",
+            hint="leave out sandbox.credentials, or use cluster.directory",
         )
     spec: dict[str, Any] = {
         "enableInTreeAutoscaling": True,
