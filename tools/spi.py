@@ -17,12 +17,13 @@ from .execution.result_stream import ResultStream
 from .execution.runner import max_cpu_ms
 from .execution.user_questions import USER_ASK
 from .external.definition import ExternalDefinition, model_description
+from .external.login import OAuthLogin
 from .external.pins import PinChange
 from .hooks.hook import CallCancelledError, Invocation, Proceed
 from .hooks.result_size import FolderResultStore
 from .hooks.watcher import CallStage, CallWatch
 from .mcp_client.definition import MCPDefinition, MCPPins
-from .mcp_client.http import MCPEndpoint, MCPLogin
+from .mcp_client.http import MCPEndpoint
 from .mcp_client.offers import MCPOffer
 from .openapi.definition import OpenAPIDefinition, OpenAPIPins
 from .registry.registry import Reload
@@ -48,7 +49,6 @@ __all__ = [
     "MCPActs",
     "MCPDefinition",
     "MCPEndpoint",
-    "MCPLogin",
     "MCPOffer",
     "MCPPins",
     "MCP_ACTS",
@@ -57,6 +57,7 @@ __all__ = [
     "NO_COST",
     "NumberedRecord",
     "ObservedRecords",
+    "OAuthLogin",
     "OpenAPIDefinition",
     "OpenAPIPins",
     "PinChange",

@@ -104,7 +104,7 @@ class MCPLoginConfig(Model):
 
     issuer: Annotated[str, Field(pattern=r"^https?://[^\s?#@]+$")]
     """The URL of the authorization server, as its metadata names it. The credentials
-    are sent nowhere else, whatever the MCP server says."""
+    are sent where that metadata says, whatever the MCP server says."""
 
     client_id: Annotated[str, Field(min_length=1)]
     """The name of the client."""
@@ -113,7 +113,7 @@ class MCPLoginConfig(Model):
     """Its secret."""
 
     scope: str | None = None
-    """The scopes to ask for, between spaces. None: those that the MCP server names."""
+    """The scopes to ask for, between spaces. None: the issuer's usual ones."""
 
 
 class MCPServerConfig(Model):

@@ -11,7 +11,7 @@ from toolcell.core import ConfigError
 from toolcell.core.secrets import read_secret
 from toolcell.sandbox import Network, SandboxConfig
 from toolcell.tools import MCPCommand, MCPToolset
-from toolcell.tools.spi import MCPEndpoint, MCPLogin, MCPPins
+from toolcell.tools.spi import MCPEndpoint, MCPPins, OAuthLogin
 
 from ..config.host_config import HostConfig
 from ..config.mcp_servers import MCPCellConfig, MCPServerConfig
@@ -171,7 +171,7 @@ def _server(
     if settings.login is not None:
         secret = secrets[settings.login.client_secret]
         given = settings.login.model_dump() | {"client_secret": secret}
-        login = MCPLogin(**given)
+        login = OAuthLogin(**given)
     return MCPEndpoint(url=settings.url or "", headers=headers, login=login)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,45 +11,18 @@ from urllib.parse import urlsplit
 from toolcell.core import ConfigError
 from toolcell.core.addresses import is_loopback_or_https
 
+from ..external.login import OAuthLogin, login_auth
 from .http_bodies import bounded_transport
 from .kept_results import KeptResults
 
 if TYPE_CHECKING:
     import httpx2
     from mcp.client._transport import TransportStreams
-    from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 IDLE_SECONDS = 300.0
 """Seconds without a byte on an open answer. When it is reached the answer ends."""
 
 _CONNECT_SECONDS = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MCPLogin:
-    """Credentials with which a host gets tokens for an MCP server from an authorization
-    server, as a client of it (RFC 6749, 4.4). No person is asked.
-
-    Raises:
-        ConfigError: What is sent to the issuer could be read on the way.
-    """
-
-    issuer: str
-    """The URL of the authorization server, as its metadata has it (RFC 8414). The
-    credentials are sent nowhere else, whatever the MCP server says."""
-
-    client_id: str
-    client_secret: str = field(repr=False)
-    scope: str | None = None
-    """The scopes to ask for, between spaces. None: those that the MCP server names."""
-
-    def __post_init__(self) -> None:
-        if not is_loopback_or_https(self.issuer):
-            raise ConfigError(
-                "the credentials of a login are sent over https, or to a loopback "
-                "address",
-                hint='write the issuer like "https://login.example.org"',
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +41,7 @@ class MCPEndpoint:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with every request, such as `Authorization`."""
 
-    login: MCPLogin | None = None
+    login: OAuthLogin | None = None
     """Gets a token for each connection. None: no token is asked for."""
 
     def __post_init__(self) -> None:
@@ -102,6 +74,9 @@ class LastErrorStatus:
         if response.status_code >= 400:
             self.status = response.status_code
 
+    def note_login(self, failure: str | None) -> None:
+        self.login = failure
+
 
 @asynccontextmanager
 async def open_endpoint(
@@ -127,9 +102,9 @@ async def open_endpoint(
             # A packed answer could be any size once unpacked.
             headers={**server.headers, "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(_CONNECT_SECONDS, read=IDLE_SECONDS),
-            auth=login_auth(server.url, server.login, last_error)
-            if server.login
-            else None,
+            auth=None
+            if server.login is None
+            else login_auth(server.login, server.url, last_error.note_login),
             event_hooks={"response": [last_error.note]},
             trust_env=False,
         ) as client,
@@ -138,73 +113,3 @@ async def open_endpoint(
         ) as streams,
     ):
         yield streams
-
-
-class _NoStorage:
-    """Keeps no token beyond its connection."""
-
-    async def get_tokens(self) -> None:
-        return None
-
-    async def set_tokens(self, tokens: OAuthToken) -> None:
-        return None
-
-    async def get_client_info(self) -> None:
-        return None
-
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        return None
-
-
-def login_auth(url: str, login: MCPLogin, last_error: LastErrorStatus) -> httpx2.Auth:
-    """Return what gives each request of one connection its token.
-
-    Args:
-        url: The MCP server's.
-        login: Gets the tokens.
-        last_error: Remembers why it failed.
-    """
-    from mcp.client.auth import OAuthFlowError, OAuthTokenError
-    from mcp.client.auth.extensions.client_credentials import (
-        ClientCredentialsOAuthProvider,
-    )
-
-    # It logs failures with their tracebacks, and they are raised as well.
-    logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL)
-    places = {urlsplit(each)[:2] for each in (url, login.issuer)}
-
-    class Provider(ClientCredentialsOAuthProvider):
-        async def _perform_authorization(self) -> httpx2.Request:
-            if login.scope is not None:
-                self.context.client_metadata.scope = login.scope
-            return await super()._perform_authorization()
-
-        async def async_auth_flow(
-            self, request: httpx2.Request
-        ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-            flow = super().async_auth_flow(request)
-            try:
-                sent = await anext(flow)
-                while True:
-                    # A server says where its issuer is, and leads to no other pages.
-                    is_look = sent is not request and sent.method == "GET"
-                    if is_look and urlsplit(str(sent.url))[:2] not in places:
-                        raise OAuthFlowError
-                    response = yield sent
-                    if sent is not request:
-                        last_error.status = None
-                    sent = await flow.asend(response)
-            except StopAsyncIteration:
-                return
-            except OAuthTokenError:
-                last_error.login = f"{login.issuer} gave no token for it"
-                raise
-            except OAuthFlowError:
-                last_error.login = f"the server does not lead to {login.issuer}"
-                raise
-            finally:
-                await flow.aclose()
-
-    return Provider(
-        url, _NoStorage(), login.client_id, login.client_secret, issuer=login.issuer
-    )

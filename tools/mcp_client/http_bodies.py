@@ -42,7 +42,9 @@ def bounded_transport(max_bytes: int, kept: KeptResults) -> httpx2.AsyncBaseTran
             kind = response.headers.get("content-type", "").lower()
             # Otherwise httpx would unpack it.
             response.headers.pop("content-encoding", None)
-            if is_stream := kind.startswith("text/event-stream"):
+            # An error is one message, which others wait for.
+            is_stream = response.is_success and kind.startswith("text/event-stream")
+            if is_stream:
                 # Events are UTF-8 (HTML, 9.2.5). httpx would read them by the charset
                 # that a server names, in which brackets may be other bytes.
                 response.headers["content-type"] = "text/event-stream"

@@ -13,7 +13,7 @@ from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
 from toolcell.host.runtime.mcp_toolsets import last_words, offering_toolset
 from toolcell.tools.mcp_client.last_words import LastWords
-from toolcell.tools.spi import MCPDefinition, MCPEndpoint, MCPLogin, MCPPins
+from toolcell.tools.spi import MCPDefinition, MCPEndpoint, MCPPins, OAuthLogin
 
 from ...support.mcp.offering import offering
 from ...support.mcp.servers import Scripted, definition, processes_of
@@ -256,7 +256,7 @@ async def test_a_login_is_read_from_its_table(tmp_path: Path) -> None:
     toolset = offering_toolset(HostConfig.from_file(path), "x", {"X": SECRET})
 
     server = toolset._connections._server
-    login = MCPLogin(issuer="https://i", client_id="me", client_secret=SECRET)
+    login = OAuthLogin(issuer="https://i", client_id="me", client_secret=SECRET)
     assert server == MCPEndpoint(url="https://x/", login=login)
     assert SECRET not in repr(server)
 

@@ -1,0 +1,219 @@
+"""An MCP server over HTTP that fails, forgets, lies or means harm, and an issuer."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+from .servers import definition
+
+SECRET = "Bearer hunter2"
+LOGIN = f"Basic {b64encode(b'me:hunter2').decode()}"
+TOOLS = (
+    "echo",
+    "huge",
+    "packed",
+    "event",
+    "many",
+    "stream",
+    "coded",
+    "cut",
+    "forget",
+    "never",
+    "fault",
+    "away",
+)
+
+
+class Server(ThreadingHTTPServer):
+    """Answers as the name of the called tool says."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.seen: list[tuple[str, str, str | None]] = []
+        """Method, path and Authorization of each request."""
+
+        self.called: list[str] = []
+        self.released = threading.Event()
+        self.is_open = True
+        self.forgets = False
+        self.forgotten = b""
+        self.elsewhere = ""
+        self.token = ""
+        """What it wants, and its own issuer gives; empty: it wants none."""
+
+        self.refuses = False
+        self.asked: list[dict[str, list[str]]] = []
+        """The fields of each request for a token."""
+
+        self.described_at = "/.well-known/oauth-authorization-server"
+        self.issuer = self.origin
+        self.token_endpoint = f"{self.origin}/token"
+        self.floods = False
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}/mcp"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+    def reply(self, body: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        headers = {"Content_Type": "application/json", **headers}
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        # A client that has gone is no fault of this server's.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.end_headers()
+            self.wfile.write(body)
+
+    def result(self, number: Any, **result: Any) -> bytes:
+        return json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
+
+    def note(self) -> None:
+        authorization = self.headers.get("Authorization")
+        self.server.seen.append((self.command, self.path, authorization))
+
+    def do_GET(self) -> None:
+        self.note()
+        if self.path == self.server.described_at:
+            described = {"issuer": self.server.issuer}
+            described["token_endpoint"] = self.server.token_endpoint
+            self.reply(json.dumps(described).encode())
+        else:
+            self.reply(b"", 405)
+
+    def give_token(self, asked: bytes) -> None:
+        self.server.asked.append(parse_qs(asked.decode()))
+        if self.headers["Authorization"] == LOGIN and not self.server.refuses:
+            given = {"access_token": self.server.token, "token_type": "Bearer"}
+            self.reply(json.dumps(given).encode())
+        else:
+            self.reply(b'{"error": "invalid_client"}', 401)
+
+    def do_DELETE(self) -> None:
+        self.note()
+        self.server.released.wait(120)
+        self.reply(b"")
+
+    def do_POST(self) -> None:
+        self.note()
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/token":
+            self.give_token(body)
+            return
+        message = json.loads(body)
+        number, method = message.get("id"), message["method"]
+        token = f"Bearer {self.server.token}"
+        if not self.server.is_open:
+            where = f'Bearer resource_metadata="{self.server.url}/metadata; open x"'
+            self.reply(b"", 401, WWW_Authenticate=where)
+        elif self.server.floods:
+            self.flood()
+        elif self.server.token and self.headers["Authorization"] != token:
+            where = f'Bearer resource_metadata="{self.server.elsewhere}/metadata"'
+            self.reply(b"", 401, WWW_Authenticate=where)
+        elif method == "initialize":
+            self.reply(
+                self.result(
+                    number,
+                    protocolVersion=message["params"]["protocolVersion"],
+                    capabilities={"tools": {}},
+                    serverInfo={"name": "test", "version": "1"},
+                ),
+                Mcp_Session_Id="s",
+            )
+        elif method == "server/discover":
+            error = {"code": -32601, "message": "no"}
+            failed = {"jsonrpc": "2.0", "id": number, "error": error}
+            self.reply(json.dumps(failed).encode())
+        elif self.server.forgets:
+            self.server.forgets = False
+            self.reply(self.server.forgotten.replace(b"null", b"%d" % number), 404)
+        elif method == "tools/list":
+            self.reply(self.result(number, tools=[definition(tool) for tool in TOOLS]))
+        elif method == "tools/call":
+            self.server.called.append(message["params"]["name"])
+            self.act(number, message["params"]["name"])
+        else:
+            self.reply(b"", 202)
+
+    def flood(self) -> None:
+        """Answer with 401 and events without end."""
+        self.send_response(401)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        self.close_connection = True
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while True:
+                self.wfile.write(b"data: 1\n\n" * 1_000)
+
+    def act(self, number: Any, name: str) -> None:
+        fine = self.result(number, content=[{"type": "text", "text": "done"}])
+        match name:
+            case "huge":
+                self.reply(b" " * 10_000_000 + fine)
+            case "packed":
+                bomb = gzip.compress(b" " * 100_000_000 + fine)
+                self.reply(bomb, Content_Encoding="gzip")
+            case "event":
+                body = b"data: " + b" " * 10_000_000 + fine + b"\n\n"
+                self.reply(body, Content_Type="text/event-stream")
+            case "many":
+                self.reply(fine[:-2] + b',"many":[' + b"[]," * 300_000 + b"0]}}")
+            case "stream":
+                lines = b"data: [" + b"[],\r\ndata: " * 300_000 + b"0]\r\n\r\n"
+                self.reply(lines, Content_Type="text/event-stream")
+            case "coded":
+                lines = b"data: " + fine.replace(b"[", b"+AFs-") + b"\n\n"
+                self.reply(lines, Content_Type="text/event-stream; charset=utf-7")
+            case "cut":
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+                self.wfile.write(b"{")
+                self.close_connection = True
+            case "never":
+                self.server.released.wait(120)
+                self.reply(fine)
+            case "fault":
+                self.reply(b"\x1b[2Jgateway", 502, Content_Type="text/html")
+            case "away":
+                self.reply(b"", 307, Location=self.server.elsewhere)
+            case "forget":
+                self.server.forgets = True
+                self.reply(fine)
+            case _:
+                self.reply(fine)
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.released.set()
+        server.shutdown()
+        thread.join()
