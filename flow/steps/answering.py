@@ -92,6 +92,9 @@ class Answering:
             return False
         while True:
             left = self._parts.wait_until - anyio.current_time()
+            # Before the approvals: a question that was answered is not put there anew.
+            if await self._take_stored():
+                return True
             open_ids = {
                 question.interrupt_id for question in self._view.open_questions()
             }
@@ -99,7 +102,7 @@ class Answering:
             stored = [a for a in self._view.answers.values() if a.id in open_ids]
             for answer in stored:
                 await self._add(answer)
-            if await self._take_stored() or stored:
+            if stored:
                 return True
             if left <= 0:
                 return False

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from toolcell.core import StoreUnavailableError
-from toolcell.flow import START, InterruptHandler, interrupt
+from toolcell.flow import START, InterruptHandler, MemoryCheckpointer, interrupt
 from toolcell.guard import Approvals, Approve
 
 from ...support.flow.graphs import Log, chain, said
@@ -62,6 +63,39 @@ async def test_a_question_that_a_handler_answers_is_asked_no_more(
 
     assert (await office.flow(ask, handler=Late()).resume("t")).status == "done"
     assert await office.approvals().pending() == []
+
+
+async def test_a_question_answered_while_its_owner_waits_is_asked_once(
+    office: Office,
+) -> None:
+    looked: set[str] = set()
+
+    async def note(place: str) -> None:
+        """Answer once the owner has looked at both places, and waits."""
+        looked.add(place)
+        if looked == {"approvals", "store"}:
+            looked.add("answered")
+            flow = office.flow(ask)
+            [state] = await flow.interrupts("t")
+            await flow.answer("t", state.interrupt.interrupt_id, "yes", by="ben")
+
+    class Watched(Approvals):
+        async def put(self, call: Any, facts: Any) -> Any:
+            outcome = await super().put(call, facts)
+            await note("approvals")
+            return outcome
+
+    class Store(MemoryCheckpointer):
+        async def answers(self, thread_id: str) -> Sequence[bytes]:
+            found = await super().answers(thread_id)
+            await note("store")
+            return found
+
+    office.kind, office.threads = Watched, Store()
+    done = await office.flow(ask).run({}, "t", wait_seconds=60)
+
+    assert done.unwrap().log == ("yes",)
+    assert len(await office.approvals().recent()) == 1
 
 
 async def test_a_thread_that_is_cancelled_asks_no_more(office: Office) -> None:
