@@ -376,6 +376,9 @@ class Flow(Threads[S]):
                 break
             try:
                 view = await self._view(thread_id)
+                if view.head.status in ("done", "cancelled"):
+                    # It ended since it was listed; its questions are not put anew.
+                    continue
                 await ThreadQuestions(self._parts, view).take_answers()
                 if can_go_on(view, self._clock()):
                     results.append(await self.resume(thread_id))

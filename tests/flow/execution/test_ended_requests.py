@@ -113,6 +113,23 @@ async def test_a_thread_that_is_cancelled_asks_no_more(office: Office) -> None:
     assert [request.run_id for request in left] == ["other:1"] * 2
 
 
+async def test_a_thread_that_is_cancelled_before_its_turn_asks_no_more(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`recover` had listed it before."""
+
+    async def listed(*_: object) -> list[str]:
+        return ["t"]
+
+    monkeypatch.setattr("toolcell.flow.flow.threads_to_look_at", listed)
+    flow = office.flow(ask)
+    await flow.run({}, "t")
+    await flow.cancel("t", by="ben")
+
+    assert await flow.recover() == []
+    assert await office.approvals().pending() == []
+
+
 async def test_a_request_that_cannot_be_ended_does_not_keep_the_answer(
     office: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
