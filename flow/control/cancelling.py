@@ -84,14 +84,18 @@ async def set_cancelled(
             hint="flow.threads() lists those that are there",
             details={"thread": lease.thread_id},
         )
-    if stored.head.status in ("done", "cancelled"):
+    head = stored.head
+    if head.status == "done":
+        return
+    if head.status == "cancelled":
+        # Who cancelled it may have died before this.
+        await end_requests(approvals, head)
         return
     error = FlowError(
         f"{by} cancelled the thread",
         hint="fork it to go on from one of its checkpoints",
         details={"thread": lease.thread_id, "by": by},
     )
-    head = stored.head
     changed = {
         "status": "cancelled",
         "error": head.error or ErrorInfo.of(error),

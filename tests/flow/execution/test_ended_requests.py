@@ -130,6 +130,25 @@ async def test_a_thread_that_is_cancelled_before_its_turn_asks_no_more(
     assert await office.approvals().pending() == []
 
 
+async def test_a_thread_that_is_cancelled_again_leaves_no_request(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first who cancelled it died before its request ended."""
+
+    async def died(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    flow = office.flow(ask)
+    await flow.run({}, "t")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("toolcell.flow.control.cancelling.end_requests", died)
+        await flow.cancel("t", by="ben")
+    await office.request()
+    await flow.cancel("t", by="ben")
+
+    assert await office.approvals().pending() == []
+
+
 async def test_a_request_that_cannot_be_ended_does_not_keep_the_answer(
     office: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
