@@ -194,14 +194,14 @@ class ApprovalStore(ForkAware):
     def end(self, request_id: str, now: float, record: Callable[[], object]) -> bool:
         """Let a request expire now; return whether it was still waiting."""
         with self._transaction() as db:
-            done = db.execute(
-                "UPDATE approvals SET expires_at = ?1,"
-                " request = json_set(request, '$.expires_at', ?1)"
-                " WHERE id = ?2 AND status = 'pending' AND expires_at > ?1",
-                (now, request_id),
-            )
-            if done.rowcount != 1:
+            row = db.execute(f"{SELECT_RECORD} WHERE id = ?", (request_id,)).fetchone()
+            found = None if row is None else read_record(row)
+            if found is None or found.state(now) != "waiting":
                 return False
+            # `json_set` would round the time to 15 digits.
+            _rewrite(db, replace(found.request, expires_at=now))
+            ended = "UPDATE approvals SET expires_at = ? WHERE id = ?"
+            db.execute(ended, (now, request_id))
             record()
             return True
 

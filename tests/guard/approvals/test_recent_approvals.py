@@ -107,6 +107,20 @@ async def test_a_request_that_is_ended_waits_no_more(
     assert (record["agent_id"], record["tool"]) == ("a", "pay")
 
 
+async def test_a_request_ends_at_the_very_moment() -> None:
+    """Of a number with 17 digits none is rounded up."""
+    now = 1_796_000_000.1234567
+    with ApprovalStore() as store:
+        approvals = Approvals(store, answered_elsewhere=True, clock=lambda: now)
+        request = await asked(approvals, 1)
+        assert await approvals.end(request, reason="nobody needs it")
+
+        outcome = await approvals.answered(request)
+        assert outcome is not None and outcome.status == "unanswered"
+        [ended] = await approvals.recent(state="expired")
+        assert ended.request.expires_at == now
+
+
 async def test_no_request_ends_unrecorded(tmp_path: Path) -> None:
     with ApprovalStore() as store, AuditLog(tmp_path / "audit.jsonl") as audit:
         approvals = Approvals(store, answered_elsewhere=True, audit=audit)
