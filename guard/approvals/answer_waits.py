@@ -225,7 +225,11 @@ class AnswerWaits:
                     record = ended[request.id]
                     if record is None:
                         return no_answer(call, "its request is forgotten")
-                    return outcome_of(call, record)
+                    if record.status != "pending":
+                        return outcome_of(call, record)
+                    if record.request.expires_at < request.expires_at:
+                        # It was ended, and no request stays open.
+                        return no_answer(call, UNANSWERED)
                 if self._workflow.clock() >= request.expires_at:
                     break
                 handler = self._handler

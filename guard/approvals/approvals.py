@@ -127,7 +127,7 @@ class Approvals:
         try:
             return self._of_loop.get()
         except LookupError:
-            looks = ApprovalLookups(self._workflow.store.ended)
+            looks = ApprovalLookups(self._workflow.ended)
             self._of_loop.set(looks)
             return looks
 

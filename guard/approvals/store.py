@@ -221,14 +221,16 @@ class ApprovalStore(ForkAware):
             row = db.execute(f"{SELECT_RECORD} WHERE id = ?", (request_id,)).fetchone()
             return None if row is None else read_record(row)
 
-    def ended(self, request_ids: Iterable[str]) -> dict[str, ApprovalRecord | None]:
+    def ended(
+        self, request_ids: Iterable[str], now: float
+    ) -> dict[str, ApprovalRecord | None]:
         """Return the records of requests that no longer wait; None: forgotten."""
         wanted = set(request_ids)
         with self._reading() as db:
             waiting = db.execute(
-                "SELECT id FROM approvals WHERE status = 'pending' AND id IN"
-                " (SELECT value FROM json_each(?))",
-                (json.dumps([*wanted]),),
+                "SELECT id FROM approvals WHERE status = 'pending'"
+                " AND expires_at > ? AND id IN (SELECT value FROM json_each(?))",
+                (now, json.dumps([*wanted])),
             )
             wanted.difference_update(request_id for (request_id,) in waiting)
             rows = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -155,6 +155,10 @@ class ApprovalWorkflow:
             self._record, "approval_ended", **_named(request), reason=reason
         )
         return self.store.end(request_id, self.clock(), record)
+
+    def ended(self, request_ids: Iterable[str]) -> dict[str, ApprovalRecord | None]:
+        """Return the records of requests that no longer wait; None: forgotten."""
+        return self.store.ended(request_ids, self.clock())
 
     def answered(self, request_id: str) -> ApprovalOutcome | None:
         """Return the outcome of a request; None: it waits. Raises InvalidInputError."""

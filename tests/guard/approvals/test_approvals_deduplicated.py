@@ -35,9 +35,9 @@ class Watched(ApprovalStore):
         super().__init__()
         self.looked: set[str] = set()
 
-    def ended(self, request_ids: Iterable[str]) -> Any:
+    def ended(self, request_ids: Iterable[str], now: float) -> Any:
         self.looked.add(caller.get())
-        return super().ended(request_ids)
+        return super().ended(request_ids, now)
 
     async def seen(self, name: str) -> None:
         while name not in self.looked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import anyio
 import pytest
 
 from toolcell.core import AuditError, InvalidInputError, ToolCall
@@ -119,6 +120,27 @@ async def test_a_request_ends_at_the_very_moment() -> None:
         assert outcome is not None and outcome.status == "unanswered"
         [ended] = await approvals.recent(state="expired")
         assert ended.request.expires_at == now
+
+
+async def test_a_call_whose_request_is_ended_goes_on_without_an_answer() -> None:
+    with ApprovalStore() as store:
+        approvals = Approvals(store, answered_elsewhere=True)
+        outcomes = []
+
+        async def ask() -> None:
+            call = ToolCall(id="1", name="pay", agent_id="a")
+            outcomes.append(await approvals.ask(call, FACTS, ASK, wait_seconds=60))
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                while not (waiting := await approvals.waiting()):
+                    await anyio.lowlevel.checkpoint()
+                assert await approvals.end(*waiting, reason="nobody needs it")
+
+    [outcome] = outcomes
+    assert (outcome.status, outcome.approved) == ("unanswered", False)
+    assert outcome.approval_id is None, "no request stays open"
 
 
 async def test_no_request_ends_unrecorded(tmp_path: Path) -> None:
