@@ -150,7 +150,7 @@ def answer(
         else:
             await threads.answer(thread, question, given, by=name)
 
-    with_threads(config, work, with_approvals=True)
+    with_threads(config, work, with_approvals=True, as_json=as_json)
     _print_done(thread, "denied" if deny else "answered", as_json=as_json)
 
 
@@ -167,7 +167,7 @@ def cancel(
     async def work(threads: StoredThreads) -> None:
         await threads.cancel(thread, by=name)
 
-    with_threads(config, work, with_approvals=True)
+    with_threads(config, work, with_approvals=True, as_json=as_json)
     _print_done(thread, "cancelled", as_json=as_json)
 
 

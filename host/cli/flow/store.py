@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ...terminal.output import print_notice
 from ...terminal.signals import run_async
 
 if TYPE_CHECKING:
@@ -24,17 +25,21 @@ def with_threads(
     work: Callable[[StoredThreads], Awaitable[T]],
     *,
     with_approvals: bool = False,
+    as_json: bool = False,
 ) -> T:
     """Return what was done in the store of threads of a configuration.
 
     Args:
         path: The configuration.
         work: Does it.
-        with_approvals: True: questions that it ends leave the approvals, too.
+        with_approvals: True: questions that it ends leave the approvals, too. Where
+            the guard cannot be opened they stay, and a notice says so.
+        as_json: True: the notice is JSON.
     """
     from ...config.host_config import HostConfig
 
-    found: T = run_async(_opened, HostConfig.from_file(path), work, with_approvals)
+    config = HostConfig.from_file(path)
+    found: T = run_async(_opened, config, work, with_approvals, as_json)
     return found
 
 
@@ -42,7 +47,9 @@ async def _opened(
     config: HostConfig,
     work: Callable[[StoredThreads], Awaitable[T]],
     with_approvals: bool = False,
+    as_json: bool = False,
 ) -> T:
+    from toolcell.core import ToolcellError
     from toolcell.flow import StoredThreads
 
     from ...runtime.assembly import APPROVALS_FILE, open_guard
@@ -51,7 +58,12 @@ async def _opened(
     async with AsyncExitStack() as stack:
         store, approvals = await open_threads(config, os.environ, stack), None
         if with_approvals and config.state.has(APPROVALS_FILE):
-            approvals = open_guard(config, os.environ, stack).approvals
+            try:
+                approvals = open_guard(config, os.environ, stack).approvals
+            except ToolcellError as error:
+                # A thread can be ended all the same.
+                reason = f"its requests stay among the approvals: {error.message}"
+                print_notice(reason, as_json=as_json)
         return await work(StoredThreads(store, approvals=approvals))
 
 

@@ -120,6 +120,24 @@ def test_a_question_that_is_over_leaves_the_approvals(
     assert row["arguments"]["thread"] == "o2"
 
 
+@pytest.mark.promise("flow-29")
+def test_a_thread_is_cancelled_while_the_guard_lacks_a_secret(
+    flow: Flow, command: Command, folder: Path
+) -> None:
+    flow("run", "order", "--thread", "o1", code=5)
+    with (folder / "toolcell.toml").open("a") as config:
+        config.write(
+            '[[webhooks]]\nname = "h"\nurl = "https://h.test"\nsecret = "env:UNSET"\n'
+        )
+    done = command("flow", "cancel", "o1", "--json")
+
+    assert (done.code, done.json["did"]) == (0, "cancelled")
+    notice = json.loads(done.err)["notice"]
+    assert notice.startswith("its requests stay among the approvals: ")
+    assert "UNSET" in notice
+    assert flow("list")[0]["status"] == "cancelled"
+
+
 @pytest.mark.promise("flow-28")
 def test_a_question_that_expired_goes_on_with_work(
     flow: Flow, command: Command
