@@ -69,7 +69,10 @@ async def test_the_next_result_says_once_why_a_session_ended(
 async def test_a_session_that_its_run_ended_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("toolcell.sandbox.client.cell._COLLECT_SECONDS", 0)
+    def collect(*_: object) -> None:
+        raise TypeError("odd")
+
+    monkeypatch.setattr("toolcell.sandbox.client.run_report.RunReport.collect", collect)
     leaves = "import os; os.makedirs('artifacts'); open('artifacts/a', 'w').close()"
     async with opened() as desk:
         await desk("run_python", code=leaves)
