@@ -17,7 +17,9 @@ def signal_cell(session: Any, number: signal.Signals) -> None:
     handle = session._shared.cell._process._handle
     facts = Path(f"/proc/self/fdinfo/{handle}").read_text()
     [first] = map(int, re.findall(r"^Pid:\s+(\d+)$", facts, re.M))
-    for pid in (first, *below(first)):
+    others = below(first)
+    os.kill(first, number)
+    for pid in others:
         # Those below end with the first one.
         with suppress(ProcessLookupError):
             os.kill(pid, number)
