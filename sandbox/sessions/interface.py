@@ -365,8 +365,8 @@ class SandboxSession(ABC):
                 does not have them.
 
         Raises:
-            InvalidInputError: There is no state to fork, threads live, or there
-                are 16 forks and checkpoints already.
+            InvalidInputError: There is no state to fork, threads live, the disk has
+                no room for the copy, or there are 16 forks and checkpoints already.
         """
 
     @abstractmethod

@@ -352,8 +352,8 @@ class SharedCell:
             The new branch, and the files and threads that it shares or has lost.
 
         Raises:
-            InvalidInputError: There is no state to copy, threads live, or there are
-                too many branches.
+            InvalidInputError: There is no state to copy, threads live, there are too
+                many branches, or the disk has no room.
             CellLostError: The cell went away.
         """
         name = self._unused_name()
@@ -373,7 +373,8 @@ class SharedCell:
         if "error" in answer:
             raise InvalidInputError(
                 f"cannot fork: {str(answer['error'])[:1000]}",
-                hint="run a program in it first, and let its threads end",
+                hint="run a program in it first, let its threads end, and leave room "
+                "for a copy of its files",
             )
         return name, tuple(str(warning) for warning in answer.get("warnings", ()))
 

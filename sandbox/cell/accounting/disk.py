@@ -106,6 +106,11 @@ class DiskWatch:
         """Return True if a file of so many bytes may be written."""
         return self._used() + size <= self._limit
 
+    def fits(self, source: int, target: str) -> bool:
+        """Return True if a copy of a folder fits into another; close the open one."""
+        folders = source, os.open(target, _FOLDER)
+        return sum(_measured(each, 0) for each in folders) <= self._limit
+
     def used(self) -> int:
         """Return the bytes of the work dir, those of before if they take long to count.
 

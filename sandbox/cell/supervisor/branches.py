@@ -12,12 +12,14 @@ from ..kernel.descriptors import send_fds
 from ..program.main import Pipes
 from ..wire.contract import BRANCHES, FORK
 from ..wire.frames import strict_json
+from ..workdir.path_steps import FileProblem, acting_as, open_folder
 from .child import Child, open_pipes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..accounting.disk import DiskWatch
     from ..accounting.usage import ResourceAccounting
 
 
@@ -31,10 +33,12 @@ class Branches:
 
     Args:
         tmp: The folder that holds the work dirs of forks.
+        uid: The programs' user; None for that of this process.
+        disk: Measures `tmp`; None if its file system has a bound.
     """
 
-    def __init__(self, tmp: str, uid: int | None) -> None:
-        self._tmp, self._uid = tmp, uid
+    def __init__(self, tmp: str, uid: int | None, disk: DiskWatch | None) -> None:
+        self._tmp, self._uid, self._disk = tmp, uid, disk
         self._children: dict[str, Child] = {}
         self._running: tuple[str, str] | None = None
         self._made = 0
@@ -93,6 +97,8 @@ class Branches:
             return {
                 "error": "there is no state to fork: nothing has run, or it was lost"
             }
+        if not self._has_room(source.folder):
+            return {"error": "the disk has no room for a copy of the work dir"}
         self._made += 1
         wanted = {
             "from": source.folder,
@@ -116,6 +122,17 @@ class Branches:
         child.folder, child.cpu_seconds = wanted["to"], 0.0
         self._children[request["to"]] = child
         return {"warnings": reply["warnings"]}
+
+    def _has_room(self, folder: str) -> bool:
+        if self._disk is None:
+            return True
+        try:
+            with acting_as(self._uid):
+                opened = open_folder(folder, [])
+        except (OSError, FileProblem):
+            # The program has closed or replaced it; its copy says so.
+            return True
+        return self._disk.fits(opened, self._tmp)
 
 
 def _has_ended(pid: int) -> bool:

@@ -157,8 +157,8 @@ class Supervisor:
             "page": self._page,
         }
         confine.get_ready(self._settings)
-        self._branches = Branches(settings["tmp"], settings["uid"])
         self._disk = disk.watch(self._settings)
+        self._branches = Branches(settings["tmp"], settings["uid"], self._disk)
         if self._disk is not None:
             self._watches["disk_limit"] = self._disk
             self._accounting.notifier = os.getppid()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from toolcell.core import CellLostError
+from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager
 from toolcell.sandbox.cell.accounting import disk, looks
 
@@ -172,6 +172,18 @@ async def test_a_thread_that_fills_the_disk_between_runs_ends() -> None:
         after = await session.run("'alive'")
 
     assert after.value == "alive"
+
+
+@pytest.mark.promise("P-11")
+async def test_a_fork_without_room_for_its_files_is_refused() -> None:
+    async with SandboxManager(SMALL) as manager, manager.session() as session:
+        await session.run("x = open('file', 'wb').write(bytes(700_000))")
+        fork = await session.fork()
+        with pytest.raises(InvalidInputError, match="no room"):
+            await session.fork()
+        kept = [(await each.run("x")).value for each in (session, fork)]
+
+    assert kept == [700_000, 700_000]
 
 
 @pytest.mark.full
