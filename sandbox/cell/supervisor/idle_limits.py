@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 
 from ..kernel import process_tree
 from ..wire.channel import HostGone
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from ..processes.pause import Pause
     from ..processes.relay import ProcessRelay
     from .branches import Branches
+
+# Time that commands have to end before it counts as growth that they write on.
+_END_SECONDS = 0.2
+_LOOK_SECONDS = 0.002
 
 
 class IdleLimits:
@@ -98,6 +103,9 @@ class IdleLimits:
     def _end_commands(self, disk: DiskWatch) -> None:
         """End the commands of a cell whose disk is full; what is there may stay."""
         self._processes.forward({"type": "exec_full"}, b"", {}, -1)
+        until = time.monotonic() + _END_SECONDS
+        while self._has_commands and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
         disk.begin()
         if disk.is_lost:
             raise HostGone

@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager
 from toolcell.sandbox.cell.accounting import disk, looks
+from toolcell.sandbox.cell.supervisor import idle_limits
 
 from ...conftest import CONFINED
 from ...support.polling import until
@@ -72,6 +74,36 @@ def test_what_grows_again_and_again_is_lost(
         watch.exceeded()
         rounds += 1
     assert rounds == 6
+
+
+@pytest.mark.promise("R25")
+def test_what_a_command_writes_until_it_is_killed_is_no_growth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks.Pace, "due_in", lambda *_: 0.0)
+    pieces = iter(["b", "c"])
+
+    def children(_: int) -> list[int]:
+        for name in pieces:
+            (tmp_path / name).write_bytes(b"x" * (2 << 20))
+            return [2]
+        return []
+
+    still = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None)
+    monkeypatch.setattr(idle_limits, "time", still)
+    tree = SimpleNamespace(children=children)
+    monkeypatch.setattr(idle_limits, "process_tree", tree)
+    watch = disk.DiskWatch([str(tmp_path)], 1, None)
+    (tmp_path / "a").write_bytes(b"x" * (3 << 20))
+    assert watch.exceeded()
+
+    nobody: Any = None
+    relay: Any = SimpleNamespace(pid=1, forward=lambda *_: None)
+    limits = idle_limits.IdleLimits(nobody, watch, nobody, relay, nobody)
+    limits.begin()
+    while children(1):
+        pass
+    assert not watch.exceeded()
 
 
 @pytest.mark.promise("R25")
