@@ -73,7 +73,8 @@ def test_what_grows_again_and_again_is_lost(
         (tmp_path / f"{rounds}").write_bytes(b"x" * 1_000_000)
         watch.exceeded()
         rounds += 1
-    assert rounds == 6
+    # What a file takes up depends on the file system.
+    assert 4 <= rounds <= 6
 
 
 @pytest.mark.promise("R25")
