@@ -47,6 +47,12 @@ class Branches:
         """Return the pids that the end of a run must not kill."""
         return {child.pid for child in self._children.values()}
 
+    def note_loss(self, pid: int, why: str) -> None:
+        """Have `take` give this reason for the end of a process."""
+        for child in self._children.values():
+            if child.pid == pid:
+                child.lost = why
+
     def take(self, name: str | None) -> tuple[Child | None, str | None]:
         """Remove and return a branch's process, or the reason why it is gone."""
         child = self._children.pop(name or "", None)
@@ -55,7 +61,7 @@ class Branches:
                 self._running = name, child.folder
             return child, None
         child.close()
-        return None, "its process ended between runs"
+        return None, child.lost
 
     def give_back(
         self, name: str | None, child: Child, workdir: str, *, kept: bool

@@ -34,6 +34,7 @@ class Child:
     __slots__ = (
         "cpu_seconds",
         "folder",
+        "lost",
         "meter",
         "pid",
         "request",
@@ -56,6 +57,7 @@ class Child:
         self.write_queue = WriteQueue(request)
         self.setup: dict[str, Any] | None = None
         self.folder = ""
+        self.lost = "its process ended between runs"
         # Its own files in /proc, if rules name them.
         self.shown: list[int] = []
         # Only a process that lives on has one.

@@ -96,6 +96,7 @@ class IdleLimits:
         """End the interpreters of a session whose disk is full, and what they left."""
         # The number of one that was collected may be a stranger's by now.
         for child in self._branches.living().intersection(self._accounting.children()):
+            self._branches.note_loss(child, "the disk was full")
             for pid in (child, *process_tree.descendants(child)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

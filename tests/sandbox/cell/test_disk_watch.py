@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager
 from toolcell.sandbox.cell.accounting import disk, looks
-from toolcell.sandbox.cell.supervisor import idle_limits
+from toolcell.sandbox.cell.processes import pause
+from toolcell.sandbox.cell.supervisor import branches, child, idle_limits
 
 from ...conftest import CONFINED
 from ...support.polling import until
@@ -105,6 +107,26 @@ def test_what_a_command_writes_until_it_is_killed_is_no_growth(
     while children(1):
         pass
     assert not watch.exceeded()
+
+
+@pytest.mark.promise("R25")
+def test_who_lost_variables_learns_that_the_disk_was_full(tmp_path: Path) -> None:
+    watch = disk.DiskWatch([str(tmp_path)], 0, None)
+    (tmp_path / "file").write_bytes(b"x" * (2 << 20))
+    kept = branches.Branches(str(tmp_path), None, watch)
+    interpreter, pipes = child.open_pipes(None)
+    pipes.close()
+    with subprocess.Popen(["sleep", "20"]) as process:
+        interpreter.pid = process.pid
+        kept.give_back("main", interpreter, str(tmp_path), kept=True)
+        accounting: Any = SimpleNamespace(
+            watches_memory=False, children=lambda: [process.pid]
+        )
+        relay: Any = SimpleNamespace(pid=0, forward=lambda *_: None)
+        limits = idle_limits.IdleLimits(accounting, watch, kept, relay, pause.Pause())
+        limits.keep()
+
+    assert kept.take("main") == (None, "the disk was full")
 
 
 @pytest.mark.promise("R25")
@@ -205,6 +227,7 @@ async def test_a_thread_that_fills_the_disk_between_runs_ends() -> None:
         after = await session.run("'alive'")
 
     assert after.value == "alive"
+    assert "the disk was full" in str(after.warnings)
 
 
 @pytest.mark.promise("P-11")
