@@ -331,6 +331,9 @@ class Run:
         for reason, watch in self._watches.items():
             if self._reason is None and watch.exceeded():
                 self._reason = reason
+                if reason == "disk_limit" and self.commands is not None:
+                    # The program has time to end, in which they would write on.
+                    self.commands[0].forward({"type": "exec_full"}, b"", {}, -1)
 
     def _await_room(self, write_fd: int) -> bool:
         """Wait for the host to read; False once the program has ended, or must end."""

@@ -170,6 +170,18 @@ def fill():
 threading.Thread(target=fill, daemon=True).start()
 os.getpid()
 """
+PIPE = """
+import os, time
+os.mkfifo("pipe")
+pipe = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+os.set_blocking(pipe, True)
+"""
+AT_ITS_END = """
+try:
+    time.sleep(600)
+finally:
+    os.read(pipe, 1)
+"""
 DEEP = """
 import os, time
 for _ in range(101):
@@ -189,14 +201,18 @@ def states_of(tasks: Path) -> list[str]:
 @pytest.mark.promise("R25")
 async def test_a_command_that_fills_the_disk_beside_a_run_ends() -> None:
     async with SandboxManager(SMALL) as manager, manager.session() as session:
-        process = await session.exec(["bash", "-c", f"read; {FILL}"], stdin="pipe")
+        await session.run(PIPE)
+        filling = f"exec 3> pipe; read; {FILL}"
+        process = await session.exec(["bash", "-c", filling], stdin="pipe")
         async with anyio.create_task_group() as group:
             group.start_soon(process.write, b"\n")
-            beside = await session.run("import time; time.sleep(600)")
+            beside = await session.run(AT_ITS_END)
         ended = await process.wait()
         after = await session.run("'alive'")
 
     assert (beside.status, ended.status) == ("disk_limit", "disk_limit")
+    # It has half a second to answer, and did so after the command's end.
+    assert beside.state == "kept"
     assert after.value == "alive"
 
 
