@@ -78,9 +78,9 @@ async def test_waiting_calls_look_together(monkeypatch: pytest.MonkeyPatch) -> N
     approvals = Approvals(store, answered_elsewhere=True)
     look = store.ended
 
-    def counted(ids: set[str]) -> object:
+    def counted(ids: set[str], now: float) -> object:
         looks.append(len(ids))
-        return look(ids)
+        return look(ids, now)
 
     monkeypatch.setattr(store, "ended", counted)
     guard = ActionGuard([AgentPolicy(agent_id="a", ask=["*"])], approvals=approvals)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -20,6 +19,7 @@ from toolcell.sandbox.cell.processes import pause
 from toolcell.sandbox.cell.supervisor import branches, child, idle_limits
 
 from ...conftest import CONFINED
+from ...support.child import Child
 from ...support.polling import until
 from ...support.process_tree import arguments, look
 
@@ -116,7 +116,7 @@ def test_who_lost_variables_learns_that_the_disk_was_full(tmp_path: Path) -> Non
     kept = branches.Branches(str(tmp_path), None, watch)
     interpreter, pipes = child.open_pipes(None)
     pipes.close()
-    with subprocess.Popen(["sleep", "20"]) as process:
+    with Child(["sleep", "20"]) as process:
         interpreter.pid = process.pid
         kept.give_back("main", interpreter, str(tmp_path), kept=True)
         accounting: Any = SimpleNamespace(
