@@ -89,11 +89,7 @@ class ClusterParts:
         """
         from toolcell.cluster import NodeSettings, RayDirectory
 
-        if config.credentials:
-            raise ConfigError(
-                "nodes on Ray have no credentials",
-                hint="leave out sandbox.credentials, or use cluster.directory",
-            )
+        refuse_credentials_on_ray(config)
         assert isinstance(self.directory, RayDirectory)
         settings = NodeSettings(
             sandbox=config,
@@ -120,6 +116,15 @@ class ClusterParts:
         from toolcell.cluster.spi import ClusterAdmin
 
         return ClusterAdmin(self.directory, token=self.token)
+
+
+def refuse_credentials_on_ray(config: SandboxConfig) -> None:
+    """Raise ConfigError if the nodes of Ray would have credentials."""
+    if config.credentials:
+        raise ConfigError(
+            "nodes on Ray have no credentials",
+            hint="leave out sandbox.credentials, or use cluster.directory",
+        )
 
 
 @contextmanager

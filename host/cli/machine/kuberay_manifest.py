@@ -9,6 +9,7 @@ from toolcell.core import ConfigError, InvalidInputError
 from toolcell.sandbox import SandboxConfig
 
 from ...config.host_config import HostConfig
+from ...runtime.cluster import refuse_credentials_on_ray
 
 _NAME = "toolcell"
 _FOLDER = "/etc/toolcell"
@@ -67,11 +68,7 @@ def kuberay_manifest(
             "a manifest for KubeRay is for nodes on the machines of Ray",
             hint='set address = "auto" in [cluster]; see docs/cluster.md',
         )
-    if config.sandbox.credentials:
-        raise ConfigError(
-            "nodes on Ray have no credentials",
-            hint="leave out sandbox.credentials, or use cluster.directory",
-        )
+    refuse_credentials_on_ray(config.sandbox)
     spec: dict[str, Any] = {
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {"idleTimeoutSeconds": 60, "env": _environ()},
