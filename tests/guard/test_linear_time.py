@@ -21,7 +21,7 @@ SIZE = 48_000
 EXPONENT = 1.2
 """Of the time, for a text that is doubled four times. Quadratic time has 2."""
 
-ROUNDS = 5
+ROUNDS = 20
 """Looks at a text that seemed slow: what others do shows in some, quadratic in all."""
 
 PARTS = [
