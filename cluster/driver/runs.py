@@ -11,6 +11,7 @@ import anyio
 import anyio.abc
 
 from toolcell.core import CellLostError, InvalidInputError, SandboxError
+from toolcell.core.detached import DetachedContext
 from toolcell.sandbox import Event, ExecutionResult, Finished, HostCalls, Output
 from toolcell.sandbox.spi import Connection
 
@@ -188,6 +189,20 @@ class Caller:
             message = await next_message(self._exchange)
         return message
 
+    async def next_event(self) -> WireMessage:
+        """Return the next message of a stream; acts before it are answered."""
+        with anyio.CancelScope(deadline=self.patience.deadline) as self.patience:
+            try:
+                message = await next_message(self._exchange)
+                while is_about_act(message):
+                    self._take(message)
+                    message = await next_message(self._exchange)
+            except SandboxError:
+                self.raise_failure()
+                raise
+        self.raise_failure()
+        return message
+
     def _take(self, message: WireMessage) -> None:
         fields, run = message.fields, self._run
         run.was_heard = True
@@ -279,24 +294,29 @@ class _Call:
 
 
 async def stream_on(
-    link: Link, asked: Request, *, on_answer: OnAnswer = ignore
+    link: Link, run: RemoteRun, asked: Request, *, on_answer: OnAnswer = ignore
 ) -> AsyncGenerator[Event, None]:
     """Run a program on a node and yield its events; the node waits for the reader.
 
-    Raises:
-        CellLostError: The node is lost.
-        ToolcellError: What the node raised.
+    Raises as `run_on`.
     """
     async with link.exchange(*asked) as exchange:
-        while True:
-            message = await next_message(exchange)
-            with closing_link_on_error(exchange):
-                event = read_event(message)
-                if isinstance(event, Finished) != exchange.ended:
-                    raise ValueError("a stream ends with its result")
-            if isinstance(event, Finished):
-                on_answer(message.fields)
-            yield event
-            if exchange.ended:
-                return
-            await exchange.send({"next": True})
+        caller = Caller(exchange, run)
+        # Any task may read the next event.
+        answering = DetachedContext(caller.answering())
+        await answering.open()
+        try:
+            while True:
+                message = await caller.next_event()
+                with closing_link_on_error(exchange):
+                    event = read_event(message)
+                    if isinstance(event, Finished) != exchange.ended:
+                        raise ValueError("a stream ends with its result")
+                if isinstance(event, Finished):
+                    on_answer(message.fields)
+                yield event
+                if exchange.ended:
+                    return
+                await exchange.send({"next": True})
+        finally:
+            await answering.aclose()

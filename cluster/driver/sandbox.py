@@ -191,9 +191,10 @@ class ClusterSandbox(Sandbox, Detachable):
 
     async def _stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:
         nodes, agent_id = self._open_nodes, request.agent_id
-        asked = RemoteRun(request).packed(nodes.rules.limits, {"op": "stream"})
+        run = RemoteRun(request)
+        asked = run.packed(nodes.rules.limits, {"op": "stream"})
         with await nodes.place(agent_id, packages=request.packages) as node:
-            async with aclosing(stream_on(node.link, asked)) as events:
+            async with aclosing(stream_on(node.link, run, asked)) as events:
                 async for event in events:
                     yield event
 

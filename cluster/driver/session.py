@@ -115,8 +115,9 @@ class ClusterSession(SandboxSession):
             raise
 
     async def _stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:
-        asked = RemoteRun(request).packed(self.limits, self._remote.fields("stream"))
-        streamed = stream_on(self._link, asked, on_answer=self._remote.note)
+        run = RemoteRun(request)
+        asked = run.packed(self.limits, self._remote.fields("stream"))
+        streamed = stream_on(self._link, run, asked, on_answer=self._remote.note)
         async with aclosing(streamed) as events:
             async for event in events:
                 yield event

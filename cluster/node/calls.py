@@ -44,6 +44,7 @@ class RunDriver:
         self._numbers = itertools.count(1)
         self._asked: dict[int, _Question] = {}
         self._is_heard = self._has_ended = False
+        self._wanted = anyio.Semaphore(0)
         self.calls: HostCalls | None = None
         """The calls that the program may make."""
 
@@ -71,6 +72,8 @@ class RunDriver:
                 _, message = await self._exchange.receive()
                 if "failed" in message.fields:
                     await self._stop()
+                elif "next" in message.fields:
+                    self._wanted.release()
                 elif question := self._asked.get(message.fields["number"]):
                     question.take(message)
         finally:
@@ -78,6 +81,10 @@ class RunDriver:
             self._is_heard, self._has_ended = False, True
             for question in self._asked.values():
                 question.give_up()
+
+    async def wants_more(self) -> None:
+        """Return when the reader of a stream has taken an event; once for each."""
+        await self._wanted.acquire()
 
     async def _handle(
         self, name: str, arguments: list[Any], options: _Fields

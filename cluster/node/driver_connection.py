@@ -15,7 +15,6 @@ from toolcell.core import InvalidInputError, SandboxError, ToolcellError
 from toolcell.sandbox import (
     ExecutionResult,
     Finished,
-    Network,
     Sandbox,
     SandboxSession,
 )
@@ -139,7 +138,7 @@ class DriverConnection:
             case "run":
                 return await self._run(exchange, message, self._sandbox, _give_up)
             case "stream":
-                return await self._stream(exchange, message, self._sandbox)
+                return await self._stream(exchange, message, self._sandbox, _give_up)
             case "session":
                 return await self._session(exchange, fields)
             case "install" | "check" | "status" | "drain" | "undrain":
@@ -149,7 +148,9 @@ class DriverConnection:
             case "session.run":
                 answer = await self._run(exchange, message, session, session.interrupt)
             case "session.stream":
-                answer = await self._stream(exchange, message, session)
+                answer = await self._stream(
+                    exchange, message, session, session.interrupt
+                )
             case _:
                 answer = await self._sessions.answer(exchange, message)
         answer[0]["alive"] = session.alive
@@ -236,25 +237,25 @@ class DriverConnection:
         return result
 
     async def _stream(
-        self, exchange: Exchange, message: WireMessage, place: Sandbox | SandboxSession
+        self,
+        exchange: Exchange,
+        message: WireMessage,
+        place: Sandbox | SandboxSession,
+        stop: Callable[[], Awaitable[None]],
     ) -> _Answer:
         options = self._options_of(message)
-        network = options.get("network") or _network_of(place)
-        modes = network.mode, _network_of(place).mode
-        if "guarded" in modes and network.mode != "none":
-            raise InvalidInputError(
-                "a streamed program on a node can ask no guard about its requests",
-                hint="use `run` with on_output, or Network.allow([...])",
-            )
-        async with aclosing(place.stream(**options)) as events:
-            async for event in events:
-                if isinstance(event, Finished):
-                    metrics.runs.add(1, {"toolcell.status": event.result.status})
-                    return pack_event(Finished(self._warned(place, event.result)))
-                fields, blobs = pack_event(event)
-                await exchange.send(fields, *blobs)
-                # Nothing is read ahead of the reader.
-                await exchange.receive()
+        driver = RunDriver(exchange, message.fields, stop)
+        async with background_tasks() as tasks:
+            tasks.start_soon(driver.listen)
+            async with aclosing(place.stream(**options, gate=driver.gate)) as events:
+                async for event in events:
+                    if isinstance(event, Finished):
+                        metrics.runs.add(1, {"toolcell.status": event.result.status})
+                        return pack_event(Finished(self._warned(place, event.result)))
+                    fields, blobs = pack_event(event)
+                    await exchange.send(fields, *blobs)
+                    # Nothing is read ahead of the reader.
+                    await driver.wants_more()
         raise SandboxError("a stream ended without its result", hint="run it again")
 
     def _options_of(self, message: WireMessage) -> _Fields:
@@ -279,10 +280,6 @@ class DriverConnection:
                 exchange.send_soon(self._sessions.about(number))
                 await anyio.sleep_forever()
         return {}, []
-
-
-def _network_of(place: Sandbox | SandboxSession) -> Network:
-    return place.config.network if isinstance(place, Sandbox) else place.network
 
 
 async def _give_up() -> None:

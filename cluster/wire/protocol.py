@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolcell.sandbox import SandboxConfig
 from toolcell.sandbox.spi import RunRequest
 
-PROTOCOL = 6
+PROTOCOL = 7
 """The version of the messages; both ends must have the same."""
 
 LOST_SECONDS = 10.0

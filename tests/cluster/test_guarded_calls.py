@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -12,7 +12,13 @@ from anyio import to_thread
 
 from toolcell.cluster.driver import runs
 from toolcell.guard import ActionGuard, AgentPolicy, RedisStore
-from toolcell.sandbox import Limits, Network
+from toolcell.sandbox import (
+    ExecutionResult,
+    Finished,
+    Limits,
+    Network,
+    SandboxSession,
+)
 from toolcell.sandbox.spi import NetworkAct
 from toolcell.tools import CodeExecutor, ToolRegistry, tool
 from toolcell.tools.spi import CodeResult
@@ -103,9 +109,21 @@ async def test_calls_are_refused_while_the_store_of_the_guard_is_away(
     assert {each.status for each in refused} == {"denied"}
 
 
+async def _run(session: SandboxSession, code: str, gate: Gate) -> ExecutionResult:
+    return await session.run(code, gate=gate)
+
+
+async def _stream(session: SandboxSession, code: str, gate: Gate) -> ExecutionResult:
+    *_, last = [event async for event in session.stream(code, gate=gate)]
+    assert isinstance(last, Finished)
+    return last.result
+
+
 @pytest.mark.promise("boundary-1")
+@pytest.mark.parametrize("way", [_run, _stream])
 async def test_a_gate_with_a_fault_ends_its_run_at_once(
     monkeypatch: pytest.MonkeyPatch,
+    way: Callable[[SandboxSession, str, Gate], Awaitable[ExecutionResult]],
 ) -> None:
     # Else the driver gives the node up, and that hides an act without an answer.
     monkeypatch.setattr(runs, "_END_SECONDS", 3600.0)
@@ -119,7 +137,7 @@ async def test_a_gate_with_a_fault_ends_its_run_at_once(
             async with sandbox.session() as session:
                 code = f"import urllib.request as r; r.urlopen('{site.url}/a')"
                 with pytest.raises(RuntimeError, match="a fault"):
-                    await session.run(code, gate=Gate(fail))
-                result = await session.run(code, gate=Gate())
+                    await way(session, code, Gate(fail))
+                result = await way(session, code, Gate())
 
     assert (result.status, len(site.hits)) == ("ok", 1)

@@ -171,6 +171,18 @@ async def test_what_a_run_cannot_say_ends_the_link(
     assert len(made) <= 3
 
 
+@pytest.mark.parametrize("odd", ["another act", "an act twice", "another stream"])
+async def test_what_a_stream_cannot_say_ends_the_link(lying: Lying, odd: str) -> None:
+    async def lie(exchange: Exchange, _: WireMessage) -> None:
+        for fields, blobs in HEARD[odd]:
+            await exchange.send(fields, *blobs)
+        await anyio.sleep_forever()
+
+    async with lying(lie) as sandbox:
+        async for _ in sandbox.stream("1", gate=Gate()):
+            pass
+
+
 Use = Callable[[ClusterSession, Path], Awaitable[object]]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import aclosing
 from typing import Any
 
 import anyio
 import pytest
 
-from toolcell.sandbox import HostCalls, Limits, Network, SandboxSession
+from toolcell.sandbox import HostCalls, Limits, Network, SandboxSession, Stdout
 from toolcell.sandbox.network import admission
 from toolcell.sandbox.processes.side_channel import SideChannel
 from toolcell.sandbox.spi import pause_deadline
@@ -155,6 +156,29 @@ except urllib.error.HTTPError as error:
     assert site.hits == []
 
 
+@pytest.mark.promise("boundary-1")
+async def test_streams_have_the_gate(cell: SandboxSession, site: Site) -> None:
+    gate = Gate(lambda act: act.arguments.get("path") == "/yes")
+    code = (
+        WAYS.replace("int(sys.argv[1])", str(site.port))
+        + """
+print(plain("/yes"), plain("/no"), tunnel("/no"), flush=True)
+"""
+    )
+    events = [event async for event in cell.stream(code, gate=gate)]
+    without = [event async for event in cell.stream(code)]
+
+    found = [event.data for event in (*events, *without) if isinstance(event, Stdout)]
+    assert found == [
+        b"hello /yes 403 not_allowed 403\n",
+        b"403 no_guard 403 no_guard 403\n",
+    ]
+    assert len(gate.asked) == 3
+    assert site.hits == [f"GET {NAME}:{site.port} /yes"]
+    [outcome] = gate.outcomes
+    assert (outcome["verdict"], outcome["status"]) == ("allowed", 200)
+
+
 @pytest.mark.promise("boundary-2")
 async def test_what_is_sent_is_what_was_judged(
     cell: SandboxSession, site: Site
@@ -274,6 +298,31 @@ sys.stdin.read()
         while not gate.cancelled:
             await anyio.sleep(0.01)
     assert process.running
+    assert site.hits == []
+
+
+@pytest.mark.promise("boundary-3")
+async def test_a_reader_that_leaves_a_stream_withdraws_its_requests(
+    cell: SandboxSession, site: Site
+) -> None:
+    gate = Never()
+    code = f"""
+import threading, time, urllib.request
+url = "http://{NAME}:{site.port}/pay"
+threading.Thread(target=urllib.request.urlopen, args=[url, b"hi"]).start()
+while True:
+    print("waits", flush=True)
+    time.sleep(0.01)
+"""
+    with anyio.fail_after(60):
+        async with aclosing(cell.stream(code, gate=gate)) as events:
+            async for _ in events:
+                if gate.asked:
+                    break
+        while not gate.cancelled:
+            await anyio.sleep(0.01)
+
+    assert gate.asked == [("http.request", "/pay")]
     assert site.hits == []
 
 
