@@ -18,9 +18,9 @@ _OF_MACHINES = {
 
 
 class ClusterConfig(Model):
-    """A cluster of machines. Where the table is, programs of the host run on its nodes,
-    and `toolcell cluster up` makes this machine one of them, with cells of
-    `[sandbox]`.
+    """A cluster of machines. Where the table is, this host is a driver of the cluster:
+    its programs run on the nodes. `toolcell cluster up` makes this machine a node, with
+    cells of `[sandbox]`.
 
     Nodes are found in a directory in Redis, or are the machines of a Ray cluster: one
     of `directory` and `address` is set."""
@@ -34,8 +34,9 @@ class ClusterConfig(Model):
     `toolcell`, and returns."""
 
     token: SecretReference | None = None
-    """The cluster's token, 64 hex digits, the same everywhere. Whoever has it may run
-    programs on all nodes, and drain them. With `address`, Ray's token is used."""
+    """The cluster's token, 64 hex digits (`openssl rand -hex 32` makes one), the same
+    at all nodes and drivers. Whoever has it may run programs on all nodes, and drain
+    them. With `address`, Ray's token is used."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "toolcell"
     """The cluster, so that several can share a server."""
@@ -46,16 +47,17 @@ class ClusterConfig(Model):
     """The name of this node, unique in the cluster. None: that of the machine."""
 
     driver: DriverName | None = None
-    """The name of this host as a driver, one of `drivers`; nodes that do not know it
-    are not used. Hosts of one name are one driver: their agents of one name are one
-    agent at a node. None: it has no name, and no credentials on nodes."""
+    """The name of this host as a driver; `drivers` has its key. Nodes that do not have
+    both are not used. Hosts with the same name are one driver: their agents with the
+    same name are one agent at a node. None: it has no name, and no credentials on
+    nodes."""
 
     drivers: Annotated[dict[DriverName, SecretReference], Field(max_length=256)] = (
         Field(default_factory=dict)
     )
-    """The keys of drivers by their names, 64 hex digits each. A node has the keys of
-    all drivers that `agents` of its `[[sandbox.credentials]]` name, as `DRIVER/AGENT`;
-    a driver has its own."""
+    """The keys of drivers by their names, 64 hex digits each, made like the token. A
+    driver has its own alone; a node has those of all drivers that `agents` of its
+    `[[sandbox.credentials]]` name, as `DRIVER/AGENT`."""
 
     listen: Annotated[str, Field(pattern=ADDRESS)] = "127.0.0.1:0"
     """`HOST:PORT` where this node takes links; port 0 is any. Of a name, all addresses
