@@ -294,7 +294,7 @@ def test_a_session_is_closed_by_the_keyboard_alone(
     outline = page.script(OUTLINE_OF_FOCUS)
     page.can_press(f"#{target}")
     page.key(Keys.ENTER)
-    page.reads("1 of 8 are open")
+    page.reads("1 of at most 8")
 
     assert outline == "solid"
 

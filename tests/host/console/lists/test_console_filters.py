@@ -58,6 +58,8 @@ def test_agents_count_programs_that_failed(viewer: Client) -> None:
 def test_what_failed_is_found(viewer: Client) -> None:
     failed = viewer.page("/runs?status=failed")
     assert failed.count("30.1 s") == 4
+    assert "Now" not in failed, "what runs now fits no filter"
+    assert "Now" in viewer.page("/runs")
     assert "make(chart_43)" in failed
     assert viewer.page("/runs?status=failed&since=today").count("30.1 s") == 2
     memory = viewer.page("/runs?status=out_of_memory")
