@@ -236,11 +236,11 @@ class Approvals:
         return as_it_stands(call, opened)
 
     async def end(self, request_id: str, *, reason: str) -> bool:
-        """Let a request expire now, since nobody needs its answer any more.
+        """End a request without an answer, since nobody needs one any more.
 
         Args:
             request_id: The request.
-            reason: The reason, for the record `approval_ended`.
+            reason: The reason, for people and for the record `approval_ended`.
 
         Returns:
             True if it was still waiting. What has been answered stays.

@@ -15,10 +15,10 @@ from .types import ApprovalOutcome, ApprovalRequest, letters
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "used"]
 
-ApprovalState = Literal["waiting", "approved", "rejected", "used", "expired"]
+ApprovalState = Literal["waiting", "approved", "rejected", "used", "expired", "ended"]
 """The state of a request at a moment: it waits for an answer, it was approved and may
-be used, it was rejected, its approval was used, or nobody answered or used it before
-its time was over or it was ended."""
+be used, it was rejected, its approval was used, nobody answered or used it before its
+time was over, or it was ended, since nobody needed its answer any more."""
 
 VOTES_SCHEMA = """
 CREATE TABLE IF NOT EXISTS approval_votes (
@@ -49,13 +49,16 @@ SELECT_RECORD = (
 
 REQUEST = TypeAdapter(ApprovalRequest)
 
-# A request that nobody answered in time, and an approval that nobody used, expire.
+# A request that nobody answered in time, and an approval that nobody used, expire. One
+# that was ended is pending with a reason; programs of older versions see it as expired.
 IN_STATE: dict[ApprovalState, str] = {
     "waiting": "status = 'pending' AND expires_at > ?",
     "approved": "status = 'approved' AND expires_at > ?",
     "rejected": "status = 'rejected' AND ? IS NOT NULL",
     "used": "status = 'used' AND ? IS NOT NULL",
-    "expired": "status IN ('pending', 'approved') AND expires_at <= ?",
+    "expired": "expires_at <= ?"
+    " AND (status = 'approved' OR status = 'pending' AND reason IS NULL)",
+    "ended": "status = 'pending' AND reason IS NOT NULL AND ? IS NOT NULL",
 }
 """The condition of each state, at a time."""
 
@@ -117,13 +120,25 @@ class ApprovalRecord(NamedTuple):
             return (self.approver or "",)
         return self.request.approved_by
 
+    @property
+    def ended_because(self) -> str | None:
+        """The reason for which it was ended without an answer; None: it was not."""
+        return self.reason if self.status == "pending" else None
+
     def state(self, now: float) -> ApprovalState:
         """Return its state at a time, in seconds since 1970 (UTC)."""
         if self.status in ("rejected", "used"):
             return self.status
+        if self.ended_because is not None:
+            return "ended"
         if self.request.expires_at <= now:
             return "expired"
         return "waiting" if self.status == "pending" else "approved"
+
+    def state_in_words(self, now: float) -> str:
+        """Return its state at a time, with the reason if it was ended."""
+        state, because = self.state(now), self.ended_because
+        return state if because is None else f"{state}: {because}"
 
 
 def current_record(

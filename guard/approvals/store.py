@@ -191,8 +191,10 @@ class ApprovalStore(ForkAware):
             if stored is not None and stored.waits_until == request.waits_until:
                 _rewrite(db, replace(stored, waits_until=now))
 
-    def end(self, request_id: str, now: float, record: Callable[[], object]) -> bool:
-        """Let a request expire now; return whether it was still waiting."""
+    def end(
+        self, request_id: str, now: float, reason: str, record: Callable[[], object]
+    ) -> bool:
+        """End a request without an answer; return whether it was still waiting."""
         with self._transaction() as db:
             row = db.execute(f"{SELECT_RECORD} WHERE id = ?", (request_id,)).fetchone()
             found = None if row is None else read_record(row)
@@ -200,8 +202,8 @@ class ApprovalStore(ForkAware):
                 return False
             # `json_set` would round the time to 15 digits.
             _rewrite(db, replace(found.request, expires_at=now))
-            ended = "UPDATE approvals SET expires_at = ? WHERE id = ?"
-            db.execute(ended, (now, request_id))
+            ended = "UPDATE approvals SET expires_at = ?, reason = ? WHERE id = ?"
+            db.execute(ended, (now, reason, request_id))
             record()
             return True
 

@@ -149,12 +149,12 @@ class ApprovalWorkflow:
         self.store.leave(request, self.clock())
 
     def end(self, request_id: str, reason: str) -> bool:
-        """Let a request expire now; return whether it was still waiting."""
+        """End a request without an answer; return whether it was still waiting."""
         request = self._request_record(request_id).request
         record = partial(
             self._record, "approval_ended", **_named(request), reason=reason
         )
-        return self.store.end(request_id, self.clock(), record)
+        return self.store.end(request_id, self.clock(), reason, record)
 
     def ended(self, request_ids: Iterable[str]) -> dict[str, ApprovalRecord | None]:
         """Return the records of requests that no longer wait; None: forgotten."""
@@ -212,7 +212,7 @@ class ApprovalWorkflow:
             grant=grant,
             record=record,
         ):
-            raise _no_longer_waits(request_id)
+            raise self._no_longer_waits(request_id)
 
     def _add_vote(
         self, request: ApprovalRequest, reply: Approve, *, automatic: bool
@@ -246,7 +246,7 @@ class ApprovalWorkflow:
                     f"{reply.approver} has approved this call already",
                     hint=f"it takes {request.approvers} people: another one answers",
                 )
-            raise _no_longer_waits(request.id)
+            raise self._no_longer_waits(request.id)
 
     def _approved(
         self, request: ApprovalRequest, reply: Approve, *, automatic: bool
@@ -269,6 +269,13 @@ class ApprovalWorkflow:
                 f"there is no request {request_id!r}", hint=_WAITING
             )
         return found
+
+    def _no_longer_waits(self, request_id: str) -> InvalidInputError:
+        state = self._request_record(request_id).state_in_words(self.clock())
+        return InvalidInputError(
+            f"the request {request_id!r} no longer waits, its state is {state}",
+            hint=_WAITING,
+        )
 
     def reveal(self, request_id: str, by: str) -> ApprovalRequest:
         """Return a request for its hidden parts to be opened; the name is recorded.
@@ -377,12 +384,6 @@ def _bounded(preview: str) -> str:
     text = preview.encode("utf-8", "replace").decode()
     more = len(text) - PREVIEW_CHARACTERS
     return text if more <= 0 else f"{text[:-more]}\n[cut: {more} more characters]"
-
-
-def _no_longer_waits(request_id: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"the request {request_id!r} no longer waits", hint=_WAITING
-    )
 
 
 def _checked_reason(reason: str) -> str:

@@ -18,7 +18,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from toolcell.core import InvalidInputError, StoreUnavailableError
+from toolcell.core import StoreUnavailableError
 from toolcell.guard import ActionGuard, ApprovalRequest, Approvals
 from toolcell.sandbox import SandboxManager
 from toolcell.tools.spi import CodeSession, CodeSessions
@@ -169,13 +169,12 @@ async def watch_approvals(
 
 
 async def _end_event(approvals: Approvals, facts: dict[str, Any]) -> Event:
-    try:
-        outcome = await approvals.answered(facts["id"])
-    except InvalidInputError:
-        outcome = None
+    found = await approvals.find(facts["id"])
     status = "expired"
-    if outcome is not None and outcome.status != "unanswered":
-        status = outcome.status
+    if found is not None and found.ended_because is not None:
+        status = "ended"
+    elif found is not None and found.status != "pending":
+        status = "rejected" if found.status == "rejected" else "approved"
     return ApprovalEnded(**facts, status=status)
 
 

@@ -99,7 +99,7 @@ class ApprovalEnded(ApprovalEvent):
 
     kind = "approval.ended"
     status: str
-    """The answer, or `expired`."""
+    """The answer, `expired`, or `ended` if nobody needs an answer any more."""
 
 
 class SessionEvent(Event):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
+from time import time
 from typing import TypeVar
 
 from toolcell.core.event_loop import read_large
@@ -65,15 +66,14 @@ async def find(approvals: Approvals, agent_id: str, request_id: str) -> Approval
     Raises:
         RequestRefusedError: 404: it has none with this id.
     """
-    if request_id in await approvals.waiting(agent_id):
-        found = await approvals.find(request_id)
-        if found is not None and found.status == "pending":
+    found, now = await approvals.find(request_id), time()
+    hint = "`GET /v1/approvals` lists those that wait"
+    if found is not None and found.request.call.agent_id == agent_id:
+        if found.state(now) == "waiting":
             return found.request
+        hint = f"its state is {found.state_in_words(now)}"
     raise RequestRefusedError(
-        404,
-        "not_found",
-        "no request with this id waits",
-        hint="it was answered, or has expired",
+        404, "not_found", "no request with this id waits", hint=hint
     )
 
 

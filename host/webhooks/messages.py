@@ -68,6 +68,8 @@ def message(
     if event == "approval.answered":
         data["status"] = "rejected" if record.status == "rejected" else "approved"
         data["approver"] = record.approver
+    elif event == "approval.expired":
+        data["status"] = record.state(now)
     if public_url is not None:
         data["url"] = f"{public_url}/approvals/{request.id}"
     # A chat shows people what the receiver puts there: no letter of it is hidden.

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -203,11 +204,12 @@ async def _find(config: Path, request: str, revealed_by: str | None) -> ShownReq
         if revealed_by is not None:
             found = await approvals.reveal(request, by=revealed_by)
             return ShownRequest(found, approvals.redactor, opened=True)
-        for waiting in await approvals.pending():
-            if waiting.id == request:
-                return ShownRequest(waiting, approvals.redactor)
+        record, now = await approvals.find(request), time()
+    if record is not None and record.state(now) == "waiting":
+        return ShownRequest(record.request, approvals.redactor)
+    state = "" if record is None else f", its state is {record.state_in_words(now)}"
     raise InvalidInputError(
-        f"no request {request!r} waits", hint="see `toolcell approvals list`"
+        f"no request {request!r} waits{state}", hint="see `toolcell approvals list`"
     )
 
 

@@ -144,6 +144,8 @@ async def _waiting(visit: Visit) -> ApprovalRecord:
 
 def _outcome(record: ApprovalRecord) -> str:
     match record.status:
+        case "pending" if record.ended_because is not None:
+            return f"the request was ended: {record.ended_because}"
         case "pending":
             return "the request has expired"
         case "rejected":

@@ -93,11 +93,12 @@ async def test_a_request_that_is_ended_waits_no_more(
         assert not await approvals.end(answered, reason="late")
         with pytest.raises(InvalidInputError, match="there is no request"):
             await approvals.end("other", reason="unknown")
-        with pytest.raises(InvalidInputError, match="no longer waits"):
+        with pytest.raises(InvalidInputError, match="is ended: nobody needs it"):
             await approvals.answer(over, Approve(approver="p"))
         assert [*await approvals.waiting()] == [waiting]
-        [expired] = await approvals.recent(state="expired")
-        assert expired.request.id == over
+        assert await approvals.recent(state="expired") == []
+        [ended] = await approvals.recent(state="ended")
+        assert (ended.request.id, ended.state(0.0)) == (over, "ended")
         outcome = await approvals.answered(over)
         assert outcome is not None and outcome.status == "unanswered"
         assert await asked(approvals, 0) != over
@@ -118,7 +119,7 @@ async def test_a_request_ends_at_the_very_moment() -> None:
 
         outcome = await approvals.answered(request)
         assert outcome is not None and outcome.status == "unanswered"
-        [ended] = await approvals.recent(state="expired")
+        [ended] = await approvals.recent(state="ended")
         assert ended.request.expires_at == now
 
 

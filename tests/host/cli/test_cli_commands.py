@@ -174,6 +174,7 @@ def test_a_person_approves_what_another_process_asks_for(
     assert host("approvals", "list", "--json").json == []
     again = host("approvals", "approve", request, *seen, "--by", "anna")
     assert (again.code, "no longer waits" in again.err) == (2, True)
+    assert "its state is used" in host("approvals", "show", request).err
 
 
 def test_a_person_denies_with_a_reason(host: Command) -> None:

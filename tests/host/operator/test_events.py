@@ -30,7 +30,7 @@ from toolcell.host.e2b.state.sandbox import Lifecycle, Sandbox
 from toolcell.host.e2b.state.sandboxes import Sandboxes
 from toolcell.host.http.tokens import open_tokens
 from toolcell.host.operator.event_bus import watch_approvals
-from toolcell.host.operator.events import EVENTS, Event, SessionClosed
+from toolcell.host.operator.events import EVENTS, ApprovalEnded, Event, SessionClosed
 from toolcell.host.rest.openapi import openapi_document
 from toolcell.host.rest.operations import StreamedEvent
 from toolcell.host.runtime.policy_reload import PolicyReloader
@@ -330,6 +330,16 @@ async def test_each_type_is_told_by_its_cause(tmp_path: Path, kind: str) -> None
     # Ids and words alone.
     assert all(isinstance(each, str | int | None) for each in json.loads(text).values())
     assert "6 * 7" not in text
+
+
+async def test_a_request_that_is_ended_is_told_as_ended(tmp_path: Path) -> None:
+    async with listened(tmp_path) as made:
+        request = await asked(made)
+        await made.until("approval.asked")
+        await made.host.approvals.end(request, reason="nobody needs it")
+        event = await made.until("approval.ended")
+
+    assert isinstance(event, ApprovalEnded) and event.status == "ended"
 
 
 async def test_a_call_that_waits_is_told_step_by_step(tmp_path: Path) -> None:

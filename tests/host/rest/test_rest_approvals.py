@@ -42,8 +42,18 @@ async def test_a_person_approves_what_was_shown(tmp_path: Path) -> None:
         202,
     ]
     assert (done.status_code, done.json()["answer"]) == (200, "approved")
-    assert late.status_code == 404
+    assert (late.status_code, "its state is" in late.text) == (404, True)
     assert call.json()["result"]["content"] == "paid x"
+
+
+async def test_a_request_that_was_ended_says_why_to_its_agent(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        asked = await service.asked()
+        ended = await service.host.approvals.end(asked["id"], reason="the desk closed")
+        late = await service.get(f"/v1/approvals/{asked['id']}")
+
+    assert ended
+    assert (late.status_code, "ended: the desk closed" in late.text) == (404, True)
 
 
 @pytest.mark.promise("R40")

@@ -212,26 +212,31 @@ def test_a_message_that_was_changed_is_not_proven(spoil: str) -> None:
 
 async def test_each_end_is_told_once(place: Place, api: WebAPI) -> None:
     async with place.sending(f"{api.url}/hook"):
-        names = {name: await place.ask(name) for name in ("yes", "no", "late")}
-        await until(lambda: len(api.requests) == 3)
+        names = {each: await place.ask(each) for each in ("yes", "no", "over", "late")}
+        await until(lambda: len(api.requests) == 4)
         await place.approvals.answer(names["yes"], Approve(approver="Ann"))
         reply = Reject(approver="Ann", reason="hidden words")
         await place.approvals.answer(names["no"], reply)
-        await until(lambda: len(api.requests) == 5)
+        await place.approvals.end(names["over"], reason="hidden words")
+        await until(lambda: len(api.requests) == 7)
         place.clock.now += 101
-        await until(lambda: len(api.requests) == 6)
+        await until(lambda: len(api.requests) == 8)
     told = [
         (data(request)["type"], data(request)["data"]["id"]) for request in api.requests
     ]
 
-    assert told[:3] == [("approval.asked", name) for name in names.values()]
-    assert sorted(told[3:5]) == sorted(
-        ("approval.answered", names[each]) for each in ("yes", "no")
+    assert told[:4] == [("approval.asked", name) for name in names.values()]
+    assert sorted(told[4:7]) == sorted(
+        [
+            *(("approval.answered", names[each]) for each in ("yes", "no")),
+            ("approval.expired", names["over"]),
+        ]
     )
-    assert told[5:] == [("approval.expired", names["late"])]
+    assert told[7:] == [("approval.expired", names["late"])]
     statuses = [data(request)["data"].get("status") for request in api.requests]
-    assert sorted(filter(None, statuses)) == ["approved", "rejected"]
-    assert len({request.header("webhook-id") for request in api.requests}) == 6
+    assert sorted(filter(None, statuses[:7])) == ["approved", "ended", "rejected"]
+    assert statuses[7] == "expired"
+    assert len({request.header("webhook-id") for request in api.requests}) == 8
     assert all(b"hidden words" not in request.body for request in api.requests)
 
 

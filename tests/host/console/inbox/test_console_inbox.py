@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import time
 
@@ -83,10 +84,25 @@ def test_the_reason_of_a_denial_reaches_the_model(
     anna.write(f"#reason-{request.id}", "we do not gamble")
     anna.press("Deny", f"form[contains(@action, '{request.id}')]")
     anna.reads("anna denied this call. Reason: we do not gamble")
+    assert "would fail all the same" not in anna.text, "nobody asks any more"
 
     result = call.result(timeout=60)
     assert result.status == "denied"
     assert result.error is not None and "we do not gamble" in result.error.message
+
+
+def test_a_request_that_was_ended_says_what_ended_it(service: Service) -> None:
+    request, call = service.asked(to="over")
+    end = partial(service.host.approvals.end, request.id, reason="the desk closed")
+    assert service.portal.call(end)
+    carl = Client(service)
+    page, inbox = carl.get(f"/approvals/{request.id}").text, carl.get("/").text
+    late = carl.post(f"/approvals/{request.id}/deny")
+
+    assert "was ended without an answer: the desk closed" in page
+    assert 'class="tag warn">ended</span> the desk closed' in inbox
+    assert (late.status_code, "the desk closed" in late.text) == (409, True)
+    assert call.result(timeout=60).status == "denied"
 
 
 def test_a_page_that_is_open_keeps_up(service: Service, anna: Browser) -> None:
