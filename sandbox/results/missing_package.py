@@ -23,6 +23,6 @@ def missing_package(exception: ExceptionInfo | None) -> tuple[str, ...]:
     if module is None or module[1] in sys.stdlib_module_names:
         return ()
     return (
-        f"the program says that module {module[1]!r} is missing; the package that has"
-        " it may have another name",
+        f"the program says that module {module[1]!r} is missing; name the package that"
+        " has it, under its own name, in `packages`",
     )
