@@ -171,6 +171,8 @@ def _record(line: bytes) -> dict[str, Any]:
 
 def _outcome(record: dict[str, Any]) -> str:
     parts = [record.get(name) for name in ("verdict", "reason", "status", "error_kind")]
+    if parts[1] == "allowed":
+        parts[1] = None  # The verdict says so.
     by = record.get("approver") or record.get("by") or record.get("caller")
     if record.get("event") == "approval_answered":
         parts = ["approved" if record.get("approved") else "rejected"]

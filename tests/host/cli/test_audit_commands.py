@@ -383,7 +383,7 @@ def test_who_ran_what_yesterday_by_which_token(
     with AuditLog(tmp_path / "log", clock=lambda: next(times)) as log:
         for caller in ("token aa", "token bb", "token cc"):
             call = {"agent_id": "a", "tool": "run_python", "caller": caller}
-            log.append("decision", **call, verdict="allow")
+            log.append("decision", **call, verdict="allow", reason="allowed")
     asked = ("--since", "yesterday", "--until", "today")
     [line] = command("audit", "tail", "--file", "log", *asked).out.splitlines()
 
