@@ -85,6 +85,8 @@ def test_the_reason_of_a_denial_reaches_the_model(
     anna.press("Deny", f"form[contains(@action, '{request.id}')]")
     anna.reads("anna denied this call. Reason: we do not gamble")
     assert "would fail all the same" not in anna.text, "nobody asks any more"
+    anna.open(f"{service.url}/audit")
+    anna.reads("denied we do not gamble by anna")
 
     result = call.result(timeout=60)
     assert result.status == "denied"

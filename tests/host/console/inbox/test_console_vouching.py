@@ -142,7 +142,7 @@ def test_the_inbox_marks_an_answer_that_may_be_anothers(
     if act == "approve":
         service.deny(request)
     assert call.result(timeout=60).status == "denied"
-    lately = vic.get("/").text.partition("Answered lately")[2]
+    lately = vic.get("/").text.partition("No longer waiting")[2]
 
     assert answer.status_code == 303
     told = f"vic-{act} answered with a passkey that a link of ines let in."
