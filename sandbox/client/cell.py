@@ -17,6 +17,7 @@ from ..network.run_clock import RunClock
 from .channel import Channel
 from .handshake import Handshake
 from .host_calls import CallServer, HostCalls, UnansweredCalls
+from .memory_kills import MemoryKills
 from .questions import INTERRUPT_SECONDS, OnAnswer, Questions
 from .request_encoder import RequestEncoder
 from .types import NOBODY, CellProcess, CellTraits, Listener, Program
@@ -71,7 +72,6 @@ class Cell:
         self._questions = Questions(channel, self.handshake)
         self._process = process
         self._layers: tuple[str, ...] = ()
-        self._oom_kills = 0
         self._requests = RequestEncoder(traits)
         self._killing: anyio.Lock | None = None
         self._judging = anyio.Lock(fast_acquire=True)
@@ -83,6 +83,7 @@ class Cell:
         self._report: RunReport | None = None
         # By branch: what no result could tell, since nobody waited for it.
         self._untold_losses: dict[str | None, str] = {}
+        self.memory_kills = MemoryKills()
         self.traits = traits
         self.lasting = False
         """True after `keep`: a run or a question whose caller is cancelled is ended in
@@ -340,7 +341,7 @@ class Cell:
         async with self._judging:
             if self._report is not None and not self.why_ended:
                 began = self._report.began
-                if await self._process.killed_for_memory(self._oom_kills, began):
+                if await self.memory_kills.ended(self._process, began):
                     self.why_ended = _NO_MEMORY
         return self.why_ended == _NO_MEMORY
 
@@ -365,7 +366,7 @@ class Cell:
             report.finish(header, payload, self._layers)
             self._is_over = not report.collecting
             self._layers = report.layers
-            self._oom_kills += report.oom_kills
+            self.memory_kills.note(report.oom_total)
             return True
         else:
             raise FrameError(f"unexpected frame {kind[:40]!r}")

@@ -77,6 +77,7 @@ class RunReport:
     cpu_ms: float = 0.0
     peak_memory_bytes: int = 0
     oom_kills: int = 0
+    oom_total: int = 0
     layers: tuple[str, ...] = ()
     setup_error: str | None = None
     state: Literal["kept", "lost"] | None = None
@@ -221,6 +222,7 @@ class RunReport:
         self.cpu_ms = milliseconds(header["cpu_ms"])
         self.peak_memory_bytes = whole(header["peak_memory_bytes"])
         self.oom_kills = whole(header["oom_kills"])
+        self.oom_total = whole(header["oom_total"])
         self.layers = known_layers
         if header["layers"] is not None:
             self.layers = tuple(str(layer)[:40] for layer in header["layers"][:40])

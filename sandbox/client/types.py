@@ -153,5 +153,6 @@ class CellProcess(Protocol):
 
         Args:
             known: The number of kills for memory that the supervisor has reported.
-            since: The start of the last run, by `time.monotonic`.
+            since: The start of the last run, or the report of the last of these kills
+                if that is later, by `time.monotonic`.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,11 +106,18 @@ class ProcessTable:
     Args:
         frames: Leads to the cell.
         traits: What the cell's backend promises.
+        on_memory_kills: Told how many processes of the cell were killed for memory.
     """
 
-    def __init__(self, frames: SideChannel, traits: CellTraits) -> None:
+    def __init__(
+        self,
+        frames: SideChannel,
+        traits: CellTraits,
+        on_memory_kills: Callable[[int], None],
+    ) -> None:
         self._frames = frames
         self._traits = traits
+        self._on_memory_kills = on_memory_kills
         self._spawn = frames.spawn
         self._made = 0
         self._living: dict[int, Process] = {}
@@ -282,6 +289,7 @@ class ProcessTable:
         else:
             process.handle_frame(header, frame.payload)
         if header["type"] == "exec_ended":
+            self._on_memory_kills(whole(header["oom_total"]))
             self._announce(number)
             self._end(number, process)
 

@@ -154,7 +154,7 @@ class SharedCell:
                 frames = SideChannel(channel, spawn, self._note_loss)
                 self._tables = CellTables(
                     frames,
-                    ProcessTable(frames, self.cell.traits),
+                    ProcessTable(frames, self.cell.traits, self.cell.memory_kills.note),
                     FileTable(frames, self.cell.traits),
                     PortTable(frames),
                     WatchTable(frames),

@@ -57,10 +57,9 @@ class ResourceAccounting:
         self.notifier = 0
         """The process that works for the cell's programs and is not below this one."""
         self._cpu_before = self._own_before = 0.0
-        self._oom_before = 0
+        self._oom_before = self._oom_at_rest = 0
         self._charged = 0.0
         self._samples: CpuSamples | None = None
-        self.mark_baseline()
 
     @staticmethod
     def _children_file() -> int | None:
@@ -108,6 +107,7 @@ class ResourceAccounting:
         """
         if self._memory is not None:
             self._memory.begin(request["watch_memory_bytes"])
+        self._oom_before = self.oom_total()
         alone = self._counts_alone(request)
         if alone:
             self._own_before = time.process_time()
@@ -123,15 +123,30 @@ class ResourceAccounting:
         """The open file that counts kills for memory; -1 if there is none."""
         return self._files.get("oom", -1)
 
-    def mark_baseline(self) -> None:
-        """Start the counts of the next run here."""
-        self._oom_before = self._read_oom()
+    def rest(self) -> None:
+        """Watch what a run has left, until the next one begins."""
+        self._oom_at_rest = self.oom_total()
         if self._memory is not None:
             self._memory.rest()
 
-    def oom_kills(self) -> int:
-        """Return how many processes the kernel killed for memory since the mark."""
-        return self._read_oom() - self._oom_before
+    def oom_kills(self, *, begun: bool) -> int:
+        """Return how many processes were killed for memory since the run began.
+
+        Args:
+            begun: False if its program never began. It kept state then, and had been
+                killed before, but not ended: what was killed since the last run counts.
+        """
+        return self.oom_total() - (self._oom_before if begun else self._oom_at_rest)
+
+    def oom_total(self) -> int:
+        """Return how many processes of the cell were ever killed for memory."""
+        return oom_kills_in(self._read("oom"))
+
+    def take_kill(self) -> None:
+        """Leave one kill for memory out of this run's count: it ended a command."""
+        total = self.oom_total()
+        self._oom_before = min(self._oom_before + 1, total)
+        self._oom_at_rest = min(self._oom_at_rest + 1, total)
 
     def _counts_alone(self, request: dict[str, Any]) -> bool:
         """Return True if the cgroup's CPU counter counts nothing but this run."""
@@ -224,9 +239,6 @@ class ResourceAccounting:
         now, processes = time.monotonic(), self._processes()
         self._charged = self._samples.charge(now, counted, processes)
         return self._charged
-
-    def _read_oom(self) -> int:
-        return oom_kills_in(self._read("oom"))
 
     def _read_cpu_seconds(self) -> float:
         if "cpu" not in self._files:

@@ -58,8 +58,8 @@ class Process:
         self.credit = WINDOW_BYTES
         self.status: int | None = None
         self.reason: str | None = None
-        # Kills for memory in the cell: before it began, and from then to its end.
-        self.oom_before = self.oom_kills = 0
+        # Kills for memory in the cell: before it began, from then to its end, and all.
+        self.oom_before = self.oom_kills = self.oom_total = 0
         self._usage: resource.struct_rusage | None = None
         self._started = self._ended = time.monotonic()
         self.deadline = None if timeout is None else self._started + timeout
@@ -133,6 +133,8 @@ class Process:
     def signal(self, number: int) -> None:
         """Send it a signal, if it has not ended."""
         if self.status is None:
+            if number == signal.SIGKILL:
+                self.reason = self.reason or "killed"
             os.kill(self.pid, number)
 
     def kill(self, reason: str) -> None:
@@ -177,6 +179,7 @@ class Process:
             "cpu_ms": (usage.ru_utime + usage.ru_stime) * 1000,
             "peak_memory_bytes": self.peak_bytes,
             "oom_kills": self.oom_kills,
+            "oom_total": self.oom_total,
         }
 
 

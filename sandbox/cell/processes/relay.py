@@ -30,11 +30,18 @@ class ProcessRelay:
     Args:
         channel: Leads to the host.
         fork: Forks this process, as `os.fork`.
+        on_memory_kill: Called when a command was ended for its memory.
     """
 
-    def __init__(self, channel: SupervisorChannel, fork: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        channel: SupervisorChannel,
+        fork: Callable[[], int],
+        on_memory_kill: Callable[[], None],
+    ) -> None:
         self._channel = channel
         self._fork = fork
+        self._on_memory_kill = on_memory_kill
         self._sock: socket.socket | None = None
         self._decoder = FrameDecoder()
         # Bounded by the credit of each command's input, and by its calls at once.
@@ -116,6 +123,8 @@ class ProcessRelay:
             if frame.header["type"] == "exec_lost":
                 self._lost = frame.header
             else:
+                if frame.header.get("reason") == "out_of_memory":
+                    self._on_memory_kill()
                 prefix = frame_prefix(frame.text, len(frame.payload))
                 self._channel.send(prefix, frame.payload)
         self.watch(poller)

@@ -174,6 +174,8 @@ class ProcessServer:
             self._extend_deadlines(frame.header["seconds"])
         elif kind == "exec_full":
             self._end_all("disk_limit")
+        elif kind == "exec_memory":
+            self._take_kill()
         elif kind == "exec_start":
             self._start(frame.header, frame.payload)
         elif frame.header["id"] in self._processes:
@@ -224,12 +226,12 @@ class ProcessServer:
             return
         finally:
             close_all(door)
-        process.oom_before = self._oom_kills()
+        process.oom_before = self._oom_total()
         self._processes[number] = self._by_pid[process.pid] = process
         self._send({"type": "exec_started", "id": number, "pid": process.pid})
         self._settle(process)
 
-    def _oom_kills(self) -> int:
+    def _oom_total(self) -> int:
         if self._oom < 0:
             return 0
         return oom_kills_in(os.pread(self._oom, 4096, 0).decode())
@@ -303,11 +305,22 @@ class ProcessServer:
             self._watch(process, fd, 0)
         self._abandon(process)
         self._networks.close(process.number)
-        process.oom_kills = self._oom_kills() - process.oom_before
-        if process.reason is None and self._took_too_much(process):
-            process.reason = "out_of_memory"
         self._send(process.report())
         return True
+
+    def _count_kills(self, process: Process) -> None:
+        """Note if a command that has just ended was ended for its memory."""
+        process.oom_total = self._oom_total()
+        process.oom_kills = process.oom_total - process.oom_before
+        if process.reason is None and self._took_too_much(process):
+            process.reason = "out_of_memory"
+            self._take_kill()
+
+    def _take_kill(self) -> None:
+        """Leave one kill for memory out of each command's count: it ended no other."""
+        total = self._oom_total()
+        for process in self._processes.values():
+            process.oom_before = min(process.oom_before + 1, total)
 
     def _took_too_much(self, process: Process) -> bool:
         """Return True if a command was ended for its memory.
@@ -356,6 +369,7 @@ class ProcessServer:
             process = self._by_pid.pop(pid, None)
             if process is not None:
                 process.end(status, usage)
+                self._count_kills(process)
                 self._calls.close(process.number)
                 self._settle(process)
 

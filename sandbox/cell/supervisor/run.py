@@ -383,6 +383,12 @@ class Run:
         """True if the program's own process has been collected."""
         return self._status is not None
 
+    @property
+    def killed_for_memory(self) -> bool:
+        """True if a kill for memory, and no limit of ours, ended the program."""
+        killed = self._status == signal.SIGKILL and self._reason is None
+        return killed and self._accounting.oom_kills(begun=self._output.has_begun) > 0
+
     def reap(self) -> bool:
         """Collect ended processes and their usage. True if no process is left."""
         while True:
@@ -446,6 +452,7 @@ class Run:
             "cpu_ms": cpu_seconds * 1000,
             "peak_memory_bytes": self._peak_bytes,
             "oom_kills": self._oom_kills(program_report),
+            "oom_total": self._accounting.oom_total(),
             "layers": None if layers_known else setup.get("layers", []),
             "setup_error": setup.get("error"),
             "artifacts": artifacts,
@@ -467,4 +474,4 @@ class Run:
         # A process that lives on was not killed, but may report a lack of memory.
         if self.kept and b"MemoryError" not in program_report:
             return 0
-        return self._accounting.oom_kills()
+        return self._accounting.oom_kills(begun=self._output.has_begun)

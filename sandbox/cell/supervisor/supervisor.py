@@ -195,7 +195,9 @@ class Supervisor:
         """
         self._channel = channel
         self._processes = ProcessRelay(
-            channel, lambda: confine.fork_first_to_go(self._oom_score)
+            channel,
+            lambda: confine.fork_first_to_go(self._oom_score),
+            self._accounting.take_kill,
         )
         self._accounting.commands = lambda: self._processes.pid
         self._accounting.ours = self._ours
@@ -320,7 +322,6 @@ class Supervisor:
                 raise HostGone
             self._page.clear()
             self._artifacts = artifacts.Seen()
-            self._accounting.mark_baseline()
             self._fork(anew=True)
         except OSError as error:
             raise HostGone from error
@@ -413,16 +414,22 @@ class Supervisor:
                 os.unlink(os.path.join(folder, SESSION_BASH_NAME))
         left_some = files.holds(folder, ARTIFACTS, uid)
         run.finish(lost, left_some)
+        self._tell_commands(run)
         if not run.is_final:
             self._page.clear()
         self._branches.give_back(branch, child, self._workdir, kept=run.kept)
         self._reaper.kill_strays(self._lasting_pids())
         if left_some:
             artifacts.send(folder, uid, self._channel, self._artifacts)
-        self._accounting.mark_baseline()
+        self._accounting.rest()
         self._idle.begin()
         if run.clean and self._slate is not None:
             self._renew(self._slate)
+
+    def _tell_commands(self, run: Run) -> None:
+        """Have no command's end be put down to the kill that ended a run."""
+        if self._processes.pid and run.killed_for_memory:
+            self._processes.forward({"type": "exec_memory"}, b"", {}, -1)
 
     def _is_alone(self, run: Run) -> bool:
         """Return True if no process is left in the cell but those of ours."""

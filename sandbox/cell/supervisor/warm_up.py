@@ -46,7 +46,7 @@ def warm_up(
         return
     for _ in range(2):
         _run_dummy(accounting, wake)
-    accounting.mark_baseline()
+    accounting.rest()
     # Until the child is done, or the host cannot wait.
     select.select([child.result, channel.read_fd], [], [])
 

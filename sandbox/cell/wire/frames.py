@@ -73,6 +73,7 @@ REPORT_DEFAULTS: dict[str, Any] = {
     "state": None,
     "lost": None,
     "oom_kills": 0,
+    "oom_total": 0,
     "layers": None,
     "setup_error": None,
     "artifacts": False,
@@ -81,7 +82,8 @@ REPORT_DEFAULTS: dict[str, Any] = {
 }
 """Default header fields of a `finished` frame, the supervisor's report of a run. With
 `layers` None the layers of an earlier report still hold. Where there are artifacts they
-follow the report, and after them the names of those that were left out."""
+follow the report, and after them the names of those that were left out. `oom_total`
+counts the kills for memory of the whole cell, `oom_kills` those of the run."""
 
 # What is larger is not gathered piece by piece.
 _LARGE_BYTES = 64 * 1024

@@ -64,13 +64,13 @@ ASKED = ""
 READY = '{"type":"ready","protocol":1}'
 FINISHED = (
     '{"type":"finished","wait_status":0,"wall_ms":1.0,"cpu_ms":1.0,'
-    '"peak_memory_bytes":1,"oom_kills":0,"outputs_left":0}'
+    '"peak_memory_bytes":1,"oom_kills":0,"oom_total":0,"outputs_left":0}'
 )
 KEPT = FINISHED.replace('_status":0', '_status":null,"state":"kept"')
 LEFT_FILES = FINISHED.replace("}", ',"artifacts":true}')
 ENDED = (
     '{"type":"exec_ended","id":1,"reason":null,"wait_status":0,"wall_ms":1.0,'
-    '"cpu_ms":1.0,"peak_memory_bytes":1,"oom_kills":0}'
+    '"cpu_ms":1.0,"peak_memory_bytes":1,"oom_kills":0,"oom_total":0}'
 )
 USAGE = '{"type":"usage_told","id":1,"cpu_ms":1.0,"memory_bytes":1,"disk_bytes":1}'
 REPORT = '{"outcome":"ok","value":{"type":"thing"},"exit_code":0}\n'
@@ -124,7 +124,7 @@ async def list_files(cell: Cell) -> object:
 
 async def execute(cell: Cell) -> object:
     async with beside(cell) as frames:
-        table = ProcessTable(frames, cell.traits)
+        table = ProcessTable(frames, cell.traits, cell.memory_kills.note)
         process = await table.start(CommandRequest(argv=("true",)), Limits(), "")
         return process.pid, await process.wait()
 

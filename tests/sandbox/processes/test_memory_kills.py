@@ -1,0 +1,88 @@
+"""A kill for memory is the end of one program or command, and of nothing else."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import aclosing
+
+import anyio
+import pytest
+
+from toolcell.core import CellLostError
+from toolcell.sandbox import ExecutionResult, Limits, Process, SandboxManager, Session
+
+from ...conftest import SUBPROCESS, BackendRow
+from ...support.cells.stopped_cell import signal_cell
+
+pytestmark = pytest.mark.anyio
+
+LIMITS = Limits(memory_mib=64)
+FILL = "exec tail /dev/zero"
+FILLS = "import os\nos.execvp('tail', ['tail', '/dev/zero'])"
+ENDS_ITSELF = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+WAITS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+
+
+async def end_of(command: Process) -> ExecutionResult:
+    with anyio.fail_after(60):
+        return await command.wait()
+
+
+async def fill(session: Session) -> None:
+    command = await session.exec(FILL)
+    assert (await end_of(command)).status == "out_of_memory"
+
+
+async def test_no_later_run_ends_by_it(backend: BackendRow) -> None:
+    async with SandboxManager(backend.config(limits=LIMITS)) as manager:
+        async with manager.session() as session:
+            await session.run("kept = 1")
+            branch = await session.fork()
+            await end_of(await session.exec("tail /dev/zero; true"))
+            raised = await session.run("raise MemoryError")
+            await end_of(await session.exec("tail /dev/zero; true"))
+            ends = [await each.run(ENDS_ITSELF) for each in (branch, session)]
+
+    assert (raised.status, raised.self_reported) == ("out_of_memory", True)
+    assert [end.status for end in ends] == ["killed"] * 2
+
+
+async def test_no_command_beside_it_ends_by_it(backend: BackendRow) -> None:
+    async with SandboxManager(backend.config(limits=LIMITS)) as manager:
+        async with manager.session() as session:
+            by_host = await session.exec("tail /dev/zero; echo; sleep 600")
+            async with aclosing(by_host.output()) as output:
+                await anext(output)
+            by_command = await session.exec("sleep 600")
+            run = await session.run(FILLS)
+            await fill(session)
+            await session.exec(f"kill -9 {by_command.pid}")
+            await by_host.signal(signal.SIGKILL)
+            ends = [await end_of(each) for each in (by_command, by_host)]
+
+    assert run.status == "out_of_memory"
+    assert [end.status for end in ends] == ["killed"] * 2
+
+
+async def test_no_run_beside_it_ends_by_it(backend: BackendRow) -> None:
+    async with SandboxManager(backend.config(limits=LIMITS)) as manager:
+        async with manager.session() as session, anyio.create_task_group() as tasks:
+
+            async def let_go() -> None:
+                await fill(session)
+                await session.write_file("go", b"")
+
+            tasks.start_soon(let_go)
+            run = await session.run(WAITS + ENDS_ITSELF)
+
+    assert run.status == "killed"
+
+
+async def test_no_cell_is_lost_by_it() -> None:
+    async with SandboxManager(SUBPROCESS.config(limits=LIMITS)) as manager:
+        async with manager.session() as session:
+            await session.run("1")
+            await fill(session)
+            signal_cell(session, signal.SIGKILL)
+            with pytest.raises(CellLostError, match="the cell ended"):
+                await session.run("1")
