@@ -61,6 +61,11 @@ class ResourceAccounting:
         self._charged = 0.0
         self._samples: CpuSamples | None = None
 
+    def close(self) -> None:
+        """Close the file that lists children."""
+        if self._children is not None:
+            os.close(self._children)
+
     @staticmethod
     def _children_file() -> int | None:
         try:

@@ -10,19 +10,38 @@ from __future__ import annotations
 import os
 import select
 
+from ..accounting.usage import ResourceAccounting
 from ..wire.channel import SupervisorChannel
 from ..wire.contract import WARM_UP
 from ..wire.frames import RUN_DEFAULTS, FrameDecoder, encode
 from .child import Child
 from .run import Run
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..accounting.usage import ResourceAccounting
-
-
 # The output of a program that prints 1: its stdout, stderr and result pipe.
 _DUMMY_OUTPUT = (b"1\n", b"", b'{"layers":[],"cpu":0.0}\n{"outcome":"ok"}\n')
+# An interpreter adapts a function to its arguments in its ninth call, and its parts in
+# the next ones.
+_REHEARSALS = 20
+
+
+def rehearse() -> None:
+    """Do the supervisor's part of some runs, before supervisors are forked from here.
+
+    Each of them would else have to learn what the interpreter learns of it, in pages
+    that it has to copy.
+
+    Raises:
+        OSError: There are too few descriptors.
+    """
+    accounting = ResourceAccounting({}, adopts=False)
+    wake = os.pipe()
+    for fd in wake:
+        os.set_blocking(fd, False)
+    for _ in range(_REHEARSALS):
+        _run_dummy(accounting, wake)
+    accounting.close()
+    for fd in wake:
+        os.close(fd)
 
 
 def warm_up(

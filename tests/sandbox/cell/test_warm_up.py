@@ -5,6 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from toolcell.sandbox import SandboxManager
+from toolcell.sandbox.backends import launcher_start
+
+from ...conftest import SUBPROCESS
+from ...support.cells.changed_bundle import changed_bundle
+
 WARM_UP = """
 import os, signal, subprocess
 from toolcell.sandbox.cell.accounting.usage import ResourceAccounting
@@ -40,3 +48,43 @@ def test_no_other_process_hears_a_signal() -> None:
     )
 
     assert done.stdout == "0\n"
+
+
+REHEARSE = """
+import os, signal, subprocess
+from toolcell.sandbox.cell.supervisor.warm_up import rehearse
+
+heard = []
+signal.signal(signal.SIGURG, lambda number, _: heard.append(number))
+waits = subprocess.Popen(["sleep", "600"])
+before = os.listdir("/proc/self/fd")
+rehearse()
+print(heard, os.listdir("/proc/self/fd") == before, waits.poll())
+waits.kill()
+"""
+
+
+def test_a_rehearsal_leaves_nothing_and_collects_nobody() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REHEARSE],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        start_new_session=True,
+        timeout=60,
+    )
+
+    assert done.stdout == "[] True None\n"
+
+
+@pytest.mark.anyio
+async def test_cells_start_where_a_rehearsal_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begins = "accounting = ResourceAccounting({}, adopts=False)"
+    fails = f'raise OSError(24, "Too many open files")\n    {begins}'
+    code = changed_bundle([("supervisor.warm_up", begins, fails)])
+    for name in ("bundle", "compiled_bundle"):
+        monkeypatch.setattr(launcher_start, name, lambda: code)
+    async with SandboxManager(SUBPROCESS.config()) as manager:
+        assert (await manager.run("1 + 1")).value == 2
