@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -178,7 +179,8 @@ async def confined_fork(options: Options) -> list[Row]:
     async with SandboxManager(config) as sandbox, sandbox.session() as opened:
         isolation = (await opened.run(HELLO, fresh=True)).isolation
         own_user = isolation is not None and "own_uid" in isolation.layers
-        with programs.warm() as bare:
+        with programs.warm() as fork:
+            bare = replace(fork, settle=_pause)
             run = partial(_hello_again, opened)
             ours = Contender(name="session.run(fresh=True)", run=run, settle=_pause)
             samples = await take_turns([ours, bare], options.runs)
