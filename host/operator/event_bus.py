@@ -8,7 +8,14 @@ import re
 import secrets
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+)
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -236,6 +243,7 @@ class Events:
         last_id: str | None,
         *,
         seconds: float,
+        turn: Callable[[], Awaitable[object]] = anyio.lowlevel.checkpoint,
     ) -> AsyncGenerator[bytes, None]:
         """Yield the events of an agent in the form of server-sent events.
 
@@ -247,6 +255,8 @@ class Events:
             last_id: The id of the last event that the client has; None: only what
                 happens from now on.
             seconds: Seconds after which the stream ends.
+            turn: Called before what an event, or the end, brings about: all readers of
+                an agent wake at once.
         """
         agent = self._agents.setdefault(agent_id, _Agent())
         number, complete = self._start(agent, last_id)
@@ -267,6 +277,7 @@ class Events:
                 return
             with anyio.move_on_after(left):
                 await changed.wait()
+            await turn()
 
     def _start(self, agent: _Agent, last_id: str | None) -> tuple[int, bool]:
         """Return the number to read after, and True if nothing before it is missing."""

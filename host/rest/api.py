@@ -351,6 +351,7 @@ class RestAPI:
             whose(asked.token, asked.query.agent) or OPERATORS,
             asked.request.headers.get("last-event-id"),
             seconds=asked.query.seconds,
+            turn=partial(self._shares.turn, asked.agent_id),
         )
         return event_stream(stream, {"X-Accel-Buffering": "no"})
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import httpx2
 import pytest
 
+from toolcell.host.http.agent_shares import AgentShares
 from toolcell.host.http.streams import KEEP_ALIVE_SECONDS
 from toolcell.host.operator import event_bus as module
 from toolcell.host.operator.event_bus import Events
@@ -18,6 +21,8 @@ from toolcell.host.operator.events import SessionOpened
 from .served_rest import SUM, served, take
 
 pytestmark = pytest.mark.anyio
+
+READERS = 50
 
 
 async def test_calls_are_told_and_a_stream_is_resumed(tmp_path: Path) -> None:
@@ -156,3 +161,48 @@ async def test_readers_end_when_the_server_stops() -> None:
     events.close()
 
     assert [each async for each in stream] == []
+
+
+@pytest.mark.promise("R64")
+async def test_readers_of_one_agent_go_on_in_turns() -> None:
+    shares, events = AgentShares(256, 1_000_000, lambda: 0.0), Events()
+    told = list[bytes]()
+
+    async def read() -> None:
+        turn = partial(shares.turn, "a")
+        async for text in events.read("a", None, seconds=60, turn=turn):
+            told.append(text)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(READERS):
+            tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        opened = len(told)
+        events.put(SessionOpened(agent="a", number=1, session="s"))
+        for _ in range(16):
+            await anyio.lowlevel.checkpoint()
+        soon = len(told) - opened
+        while len(told) < 2 * READERS:
+            await anyio.lowlevel.checkpoint()
+        events.close()
+
+    assert opened == READERS
+    assert soon <= 2
+
+
+@pytest.mark.promise("R64")
+async def test_the_end_of_a_stream_takes_a_turn_of_its_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, turn = list[str](), AgentShares.turn
+
+    async def counted(shares: AgentShares, agent_id: str, **kind: bool) -> bool:
+        taken.append(agent_id)
+        return await turn(shares, agent_id, **kind)
+
+    monkeypatch.setattr(AgentShares, "turn", counted)
+    async with served(tmp_path) as service:
+        async with service.events(seconds=0.1) as stream:
+            [_ async for _ in stream]
+
+    assert taken == ["a", "a"]
