@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import anyio
 
+from toolcell.core.models import construct_unchecked
 from toolcell.guard import Redactor
 from toolcell.guard.spi import LimitState
 from toolcell.sandbox.spi import CellUsage
@@ -77,27 +78,31 @@ def budgets_view(agent_id: str, limits: Iterable[LimitState]) -> bodies.Budgets:
 
 
 def record_view(numbered: NumberedRecord) -> bodies.Record:
-    """Return a record as it is shown."""
+    """Return a record as it is shown.
+
+    Nothing is checked again: each of the values in arguments and results would be.
+    """
     record = numbered.record
-    return bodies.Record(
-        number=numbered.number,
-        call_id=record.call_id,
-        agent_id=record.agent_id,
-        parent_id=record.parent_id,
-        tool=record.tool_name,
-        version=record.tool_version,
-        arguments=dict(record.arguments),
-        verdict=record.verdict,
-        status=record.status,
-        outcome=record.outcome,
-        reason=record.reason,
-        rule=record.rule,
-        error_kind=record.error_kind,
-        result=record.result,
-        usage=dict(record.usage),
-        started_at=record.started_at.timestamp(),
-        duration_ms=record.duration_ms,
-        attempt=record.attempt,
-        final=record.final,
-        replayed=record.replayed,
-    )
+    fields = {
+        "number": numbered.number,
+        "call_id": record.call_id,
+        "agent_id": record.agent_id,
+        "parent_id": record.parent_id,
+        "tool": record.tool_name,
+        "version": record.tool_version,
+        "arguments": dict(record.arguments),
+        "verdict": record.verdict,
+        "status": record.status,
+        "outcome": record.outcome,
+        "reason": record.reason,
+        "rule": record.rule,
+        "error_kind": record.error_kind,
+        "result": record.result,
+        "usage": dict(record.usage),
+        "started_at": record.started_at.timestamp(),
+        "duration_ms": record.duration_ms,
+        "attempt": record.attempt,
+        "final": record.final,
+        "replayed": record.replayed,
+    }
+    return construct_unchecked(bodies.Record, fields, set(fields))
