@@ -6,6 +6,7 @@ does it, in steps of some milliseconds: between two of them the event loop goes 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,6 +31,8 @@ _TURNS = 16
 """About as many as a small call over HTTP takes; 0.15 ms if nothing is to do."""
 
 _PARTS = 16
+
+_WORK_SECONDS = 0.001
 
 _R = TypeVar("_R")
 _turns: RunVar[WeakValueDictionary[str, anyio.CapacityLimiter]] = RunVar("large values")
@@ -143,6 +146,25 @@ async def beside_loop(owner: str, work: Callable[[], _R]) -> _R:
         _turns.set(turns)
     turn = turns.setdefault(owner, anyio.CapacityLimiter(1))
     return await anyio.to_thread.run_sync(work, limiter=turn)
+
+
+class Pace:
+    """The pace of a thread's work beside the loop: a rest after each few milliseconds.
+
+    The interpreter turns to a thread that waits for it after five milliseconds, and a
+    small call waits so several times. A thread that rests as long as it worked leaves
+    it half of the time at once.
+    """
+
+    def __init__(self) -> None:
+        self._rested = time.thread_time()
+
+    def keep(self) -> None:
+        """Rest, if there was enough work since the last rest."""
+        worked = time.thread_time() - self._rested
+        if worked >= _WORK_SECONDS:
+            time.sleep(worked)
+            self._rested = time.thread_time()
 
 
 def wait_for(portal: BlockingPortal, call: Callable[[], Awaitable[_R]]) -> _R:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+import time
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from toolcell.host.rest import bodies
+from toolcell.host.rest.records import written_page
 from toolcell.host.rest.views import record_view
 from toolcell.tools import ToolExecutionRecord
 from toolcell.tools.spi import NumberedRecord
+from toolcell.tools.stores.records import MemoryRecords
 
 VALUES = 10_000
 
@@ -49,3 +54,16 @@ def test_no_value_of_a_record_is_looked_at_one_by_one() -> None:
 
     assert len(calls) < VALUES / 10
     assert bodies.Record.model_validate_json(text) == record_view(numbered)
+
+
+def test_a_page_rests_as_long_as_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    records, rests = MemoryRecords(), list[float]()
+    for _ in range(30):
+        records.add(large_record())
+    monkeypatch.setattr(time, "sleep", rests.append)
+    start = time.thread_time()
+    page = written_page(records.page, None, 100)
+    worked = time.thread_time() - start
+
+    assert page.count(b'"call_id"') == 30
+    assert worked / 2 < sum(rests) <= worked
