@@ -93,7 +93,6 @@ def serve(
         _require(api)
     if console is not None:
         _check_console(beside_http=bool(addresses))
-    resume_collection()
     if not addresses:
         anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
         return
@@ -157,6 +156,7 @@ async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -
             hint="name an agent of a policy; case counts",
         )
     async with open_watched(settings, path) as host, serve_metrics(settings):
+        resume_collection()
         await serve_stdio(host, agent_id)
 
 
@@ -172,6 +172,7 @@ async def _serve_over_http(
     from ...serving.servers import serve_host
 
     async with open_watched(settings, path) as host, serve_metrics(settings):
+        resume_collection()
         await serve_host(
             host,
             addresses,
