@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus, urlsplit
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 _LOGIN_SECONDS = 30.0
 _MAX_BYTES, _MAX_VALUES = 65_536, 5_000
-_OK, _UNAUTHORIZED = 200, 401
+_OK = 200
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
@@ -52,64 +51,12 @@ class OAuthLogin:
             )
 
 
-class _LoginError(Exception):
+class LoginError(Exception):
     """There is no token; the text says why."""
 
 
-def login_auth(
-    login: OAuthLogin, resource: str, note: Callable[[str | None], None]
-) -> httpx2.Auth:
-    """Return the object that gives each request of a client its token.
-
-    Args:
-        login: Gets the tokens.
-        resource: The URL that they are for (RFC 8707).
-        note: Called with the reason of a login that failed, and with None after one
-            that did not.
-    """
-    import httpx2
-
-    class Auth(httpx2.Auth):
-        def __init__(self) -> None:
-            self._token: str | None = None
-            self._logging_in = anyio.Lock()
-
-        async def async_auth_flow(
-            self, request: httpx2.Request
-        ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-            used = self._token or await self._another(None)
-            request.headers["Authorization"] = f"Bearer {used}"
-            response = yield request
-            if response.status_code != _UNAUTHORIZED:
-                return
-            try:
-                another = await self._another(used)
-            except _LoginError:
-                # The answer of the server stands.
-                return
-            request.headers["Authorization"] = f"Bearer {another}"
-            yield request
-
-        async def _another(self, refused: str | None) -> str:
-            async with self._logging_in:
-                if self._token is None or self._token == refused:
-                    self._token = await self._log_in()
-                return self._token
-
-        async def _log_in(self) -> str:
-            try:
-                token = await _token_of(login, resource)
-            except _LoginError as error:
-                note(str(error))
-                raise
-            note(None)
-            return token
-
-    return Auth()
-
-
-async def _token_of(login: OAuthLogin, resource: str) -> str:
-    """Return a token. Raises _LoginError."""
+async def client_token(login: OAuthLogin, resource: str) -> str:
+    """Return a token. Raises LoginError."""
     import httpx2
 
     failures = (httpx2.HTTPError, httpx2.InvalidURL, ValueError, RecursionError)
@@ -122,7 +69,7 @@ async def _token_of(login: OAuthLogin, resource: str) -> str:
             ) as client:
                 return await _given_token(client, login, resource)
     except (*failures, TimeoutError) as error:
-        raise _LoginError(f"{login.issuer} does not answer as it should") from error
+        raise LoginError(f"{login.issuer} does not answer as it should") from error
 
 
 async def _given_token(
@@ -131,7 +78,7 @@ async def _given_token(
     metadata = await _metadata(client, login.issuer)
     place = metadata.get("token_endpoint")
     if not isinstance(place, str) or not is_loopback_or_https(place):
-        raise _LoginError(f"{login.issuer} names no place for tokens over https")
+        raise LoginError(f"{login.issuer} names no place for tokens over https")
     fields = {"grant_type": "client_credentials", "resource": resource}
     if login.scope is not None:
         fields["scope"] = login.scope
@@ -142,7 +89,7 @@ async def _given_token(
     status, given = await _answer(client, request)
     token = given.get("access_token")
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-        raise _LoginError(f"{login.issuer} gave no token (HTTP status {status})")
+        raise LoginError(f"{login.issuer} gave no token (HTTP status {status})")
     return token
 
 
@@ -159,7 +106,7 @@ async def _metadata(client: httpx2.AsyncClient, issuer: str) -> dict[str, Any]:
         named = metadata.get("issuer")
         if isinstance(named, str) and named.rstrip("/") == issuer.rstrip("/"):
             return metadata
-    raise _LoginError(f"{issuer} has no metadata of that issuer")
+    raise LoginError(f"{issuer} has no metadata of that issuer")
 
 
 async def _answer(

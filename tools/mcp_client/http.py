@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 from toolcell.core import ConfigError
 from toolcell.core.addresses import is_loopback_or_https
 
-from ..external.login import OAuthLogin, login_auth
+from ..external.login import OAuthLogin
+from ..external.login_auth import login_auth
 from .http_bodies import bounded_transport
 from .kept_results import KeptResults
 
