@@ -17,7 +17,9 @@ from .execution.result_stream import ResultStream
 from .execution.runner import max_cpu_ms
 from .execution.user_questions import USER_ASK
 from .external.definition import ExternalDefinition, model_description
+from .external.kept_tokens import KeptTokens
 from .external.login import OAuthLogin
+from .external.person_login import log_in
 from .external.pins import PinChange
 from .hooks.hook import CallCancelledError, Invocation, Proceed
 from .hooks.result_size import FolderResultStore
@@ -46,6 +48,7 @@ __all__ = [
     "ExternalDefinition",
     "FolderResultStore",
     "Invocation",
+    "KeptTokens",
     "MCPActs",
     "MCPDefinition",
     "MCPEndpoint",
@@ -83,6 +86,7 @@ __all__ = [
     "first_facts",
     "has_words",
     "is_nested_call",
+    "log_in",
     "max_cpu_ms",
     "model_description",
     "words_in",

@@ -2,66 +2,169 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from .login import LoginError, OAuthLogin, client_token
+from toolcell.core import ConfigError
+
+from .kept_tokens import KeptTokens, Tokens
+from .login import (
+    LoginError,
+    OAuthLogin,
+    asking,
+    client_tokens,
+    given_tokens,
+    metadata_of,
+)
 
 if TYPE_CHECKING:
     import httpx2
 
+LOGIN_FAILED = -32_090
+"""The code of the error that calls without a token end with."""
+
+_REASON = "toolcell.login"
 _UNAUTHORIZED = 401
+_TURN_SECONDS = 60.0
+
+
+class _TokenSource(Protocol):
+    async def token(self, refused: str | None) -> str:
+        """Return a token that is not the refused one. Raises LoginError."""
+
+
+class _ClientSource:
+    """Tokens for the client's own credentials, which only this process has."""
+
+    def __init__(self, login: OAuthLogin, resource: str) -> None:
+        self._login, self._resource = login, resource
+        self._token: str | None = None
+        self._logging_in = anyio.Lock()
+
+    async def token(self, refused: str | None) -> str:
+        if self._token is not None and self._token != refused:
+            return self._token
+        async with self._logging_in:
+            if self._token is None or self._token == refused:
+                given = await client_tokens(self._login, self._resource)
+                self._token = given.access
+            return self._token
+
+
+class _PersonSource:
+    """Tokens of a person's login, which all processes with the file share."""
+
+    def __init__(self, login: OAuthLogin, kept: KeptTokens, resource: str) -> None:
+        self._login, self._kept, self._resource = login, kept, resource
+
+    async def token(self, refused: str | None) -> str:
+        try:
+            tokens = self._read()
+            if tokens.access != refused:
+                return tokens.access
+            with anyio.fail_after(_TURN_SECONDS):
+                async with self._kept.locked():
+                    return await self._renewed(refused)
+        except ConfigError as error:
+            raise LoginError(error.message, error.hint) from error
+        except TimeoutError:
+            raise LoginError("another process renews it for too long") from None
+
+    def _read(self) -> Tokens:
+        tokens = self._kept.read(purpose_of(self._login, self._resource))
+        if tokens is None:
+            raise LoginError("no one is logged in", self._kept.hint)
+        return tokens
+
+    async def _renewed(self, refused: str) -> str:
+        """Return the token of another process, or renew it for all of them."""
+        tokens = self._read()
+        if tokens.access != refused:
+            return tokens.access
+        if tokens.refresh is None:
+            raise LoginError("the login has ended", self._kept.hint)
+        # An issuer takes a token for this once: its answer has to be kept, even if
+        # the call that asked for it is over.
+        with anyio.CancelScope(shield=True):
+            given = await self._refreshed(tokens.refresh)
+            self._kept.write(given, purpose_of(self._login, self._resource))
+        return given.access
+
+    async def _refreshed(self, refresh: str) -> Tokens:
+        fields = {
+            "grant_type": "refresh_token",
+            "refresh_token": refresh,
+            "resource": self._resource,
+        }
+        async with asking(self._login.issuer) as client:
+            metadata = await metadata_of(client, self._login.issuer)
+            try:
+                given = await given_tokens(client, self._login, metadata, fields)
+            except LoginError as error:
+                raise LoginError(str(error), self._kept.hint) from error
+        return Tokens(access=given.access, refresh=given.refresh or refresh)
+
+
+def purpose_of(login: OAuthLogin, resource: str) -> str:
+    """Return the text that binds the tokens of a login to what they are for."""
+    return json.dumps([login.issuer, login.client_id, resource])
 
 
 def login_auth(
-    login: OAuthLogin, resource: str, note: Callable[[str | None], None]
+    login: OAuthLogin, resource: str, note: Callable[[LoginError | None], None]
 ) -> httpx2.Auth:
     """Return the object that gives each request of a client its token.
 
     Args:
         login: Gets the tokens.
         resource: The URL that they are for (RFC 8707).
-        note: Called with the reason of a login that failed, and with None after one
-            that did not.
+        note: Called with the error of a login that failed, and with None after the
+            server took a token.
     """
     import httpx2
 
-    class Auth(httpx2.Auth):
-        def __init__(self) -> None:
-            self._token: str | None = None
-            self._logging_in = anyio.Lock()
+    source: _TokenSource
+    if login.kept is None:
+        source = _ClientSource(login, resource)
+    else:
+        source = _PersonSource(login, login.kept, resource)
 
+    class Auth(httpx2.Auth):
         async def async_auth_flow(
             self, request: httpx2.Request
         ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-            used = self._token or await self._another(None)
-            request.headers["Authorization"] = f"Bearer {used}"
-            response = yield request
-            if response.status_code != _UNAUTHORIZED:
-                return
-            try:
-                another = await self._another(used)
-            except LoginError:
-                # The answer of the server stands.
-                return
-            request.headers["Authorization"] = f"Bearer {another}"
-            yield request
-
-        async def _another(self, refused: str | None) -> str:
-            async with self._logging_in:
-                if self._token is None or self._token == refused:
-                    self._token = await self._log_in()
-                return self._token
-
-        async def _log_in(self) -> str:
-            try:
-                token = await client_token(login, resource)
-            except LoginError as error:
-                note(str(error))
-                raise
-            note(None)
-            return token
+            used = None
+            for _ in range(2):
+                try:
+                    used = await source.token(used)
+                except LoginError as error:
+                    note(error)
+                    request.extensions[_REASON] = str(error)
+                    yield request
+                    return
+                request.headers["Authorization"] = f"Bearer {used}"
+                response = yield request
+                if response.status_code != _UNAUTHORIZED:
+                    note(None)
+                    return
 
     return Auth()
+
+
+def answer_without_token(request: httpx2.Request) -> httpx2.Response | None:
+    """Return the answer to a request that no token was found for, and that is not
+    sent; None: it has its token.
+
+    It is an error of JSON-RPC, so that the connection and other calls go on.
+    """
+    import httpx2
+
+    reason = request.extensions.get(_REASON)
+    if reason is None:
+        return None
+    error = {"code": LOGIN_FAILED, "message": f"its login failed: {reason}"}
+    body = {"jsonrpc": "2.0", "id": None, "error": error}
+    return httpx2.Response(_UNAUTHORIZED, json=body, request=request)

@@ -21,6 +21,7 @@ from toolcell.core.text.printable import escaped
 
 from ..definition.questions import AskUser
 from ..external.definition import D, Listing, unknown_outcome
+from ..external.login_auth import LOGIN_FAILED
 from .command import MCPCommand
 from .definition import MCPDefinition, mcp_definition
 from .elicitation import CallQuestions, ServerQuestions, asks_in_vain
@@ -242,7 +243,7 @@ class ServerConnection:
         except MCPError as error:
             # The session may be forgotten; the next call finds out.
             self.is_stale = True
-            raise _refused(name, error, self.last_error.status) from error
+            raise _refused(name, error, self.last_error) from error
         except ValidationError as error:
             raise unknown_outcome(f"{name} answered what MCP does not know") from error
 
@@ -275,7 +276,7 @@ def _listed_fields(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _refused(tool: str, error: Any, status: int | None) -> ToolExecutionError:
+def _refused(tool: str, error: Any, last_error: LastErrorStatus) -> ToolExecutionError:
     from mcp import types as mcp
 
     # With these codes it is not known whether the tool ran.
@@ -286,8 +287,16 @@ def _refused(tool: str, error: Any, status: int | None) -> ToolExecutionError:
         mcp.REQUEST_TIMEOUT,
     )
     text = escaped(error.error.message, MAX_ERROR_CHARACTERS)
+    if error.error.code == LOGIN_FAILED and last_error.login is not None:
+        return ToolExecutionError(
+            f"{tool} was not called: {text}",
+            hint=last_error.login.hint
+            or "look whether the issuer runs, and whether the login is right",
+        )
     # Servers say by the code of a time-out, too, that they have forgotten the session.
-    is_forgotten = status == _NOT_FOUND and error.error.code == mcp.REQUEST_TIMEOUT
+    is_forgotten = (
+        last_error.status == _NOT_FOUND and error.error.code == mcp.REQUEST_TIMEOUT
+    )
     if error.error.code in in_doubt and not is_forgotten:
         return unknown_outcome(f"{tool} gave no answer ({text})")
     return ToolExecutionError(
@@ -383,6 +392,7 @@ async def connect(
         raise ToolExecutionError(
             _reason(error, last_error, words),
             hint=words.cause
+            or (last_error.login and last_error.login.hint)
             or "look whether the server runs, and whether its address, login "
             "or command is right",
         ) from error

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from toolcell.core import ConfigError
 from toolcell.core.addresses import is_loopback_or_https
 
-from ..external.login import OAuthLogin
+from ..external.login import LoginError, OAuthLogin
 from ..external.login_auth import login_auth
 from .http_bodies import bounded_transport
 from .kept_results import KeptResults
@@ -68,14 +68,14 @@ class LastErrorStatus:
     """The last HTTP status that was an error, and failed login, for messages."""
 
     status: int | None = None
-    login: str | None = None
-    """The reason of the last login that failed."""
+    login: LoginError | None = None
+    """The last login, if it failed."""
 
     async def note(self, response: httpx2.Response) -> None:
         if response.status_code >= 400:
             self.status = response.status_code
 
-    def note_login(self, failure: str | None) -> None:
+    def note_login(self, failure: LoginError | None) -> None:
         self.login = failure
 
 

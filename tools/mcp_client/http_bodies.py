@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolcell.core.text.json_size import count_values
 
+from ..external.login_auth import answer_without_token
 from .kept_results import KeptResults
 from .message_limits import MESSAGE_VALUES, Pace
 
@@ -38,6 +39,8 @@ def bounded_transport(max_bytes: int, kept: KeptResults) -> httpx2.AsyncBaseTran
         async def handle_async_request(
             self, request: httpx2.Request
         ) -> httpx2.Response:
+            if refused := answer_without_token(request):
+                return refused
             response = await super().handle_async_request(request)
             kind = response.headers.get("content-type", "").lower()
             # Otherwise httpx would unpack it.

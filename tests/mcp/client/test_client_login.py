@@ -80,7 +80,7 @@ async def test_a_server_does_not_say_where_credentials_go(server: Server) -> Non
     ("named", "value", "reason"),
     [
         ("issuer", "https://elsewhere.test", "no metadata of that issuer"),
-        ("token_endpoint", "http://elsewhere.test/token", "no place for tokens"),
+        ("token_endpoint", "http://elsewhere.test/token", "no token endpoint"),
         ("token_endpoint", "https://[", "does not answer as it should"),
         ("token", "a\nb", "gave no token"),
         ("refuses", True, r"gave no token \(HTTP status 401\)"),

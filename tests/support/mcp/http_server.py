@@ -6,11 +6,12 @@ import contextlib
 import gzip
 import json
 import threading
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from .servers import definition
 
@@ -59,6 +60,21 @@ class Server(ThreadingHTTPServer):
         self.issuer = self.origin
         self.token_endpoint = f"{self.origin}/token"
         self.floods = False
+        self.described: dict[str, Any] = {
+            "authorization_endpoint": f"{self.origin}/authorize",
+            "code_challenge_methods_supported": ["S256"],
+        }
+        self.codes: dict[str, dict[str, str]] = {}
+        """What was asked for, by the code that was given for it."""
+
+        self.refresh = 0
+        """The number of the one token for renewals that is taken."""
+
+        self.moved = False
+        """If true, its place for tokens leads elsewhere."""
+
+        self.may_renew = threading.Event()
+        self.may_renew.set()
 
     @property
     def origin(self) -> str:
@@ -67,6 +83,15 @@ class Server(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"{self.origin}/mcp"
+
+    def authorize(self, address: str, **changes: str) -> str:
+        """Return the address to which a person who agrees is sent back."""
+        asked = dict(parse_qsl(urlsplit(address).query))
+        code = f"code-{len(self.codes)}"
+        self.codes[code] = asked
+        answer = {"code": code, "state": asked["state"], "iss": self.issuer} | changes
+        given = {name: value for name, value in answer.items() if value}
+        return f"{asked['redirect_uri']}?{urlencode(given)}"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -97,19 +122,46 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.note()
         if self.path == self.server.described_at:
-            described = {"issuer": self.server.issuer}
+            described = {"issuer": self.server.issuer, **self.server.described}
             described["token_endpoint"] = self.server.token_endpoint
             self.reply(json.dumps(described).encode())
         else:
             self.reply(b"", 405)
 
     def give_token(self, asked: bytes) -> None:
-        self.server.asked.append(parse_qs(asked.decode()))
-        if self.headers["Authorization"] == LOGIN and not self.server.refuses:
+        fields = parse_qs(asked.decode())
+        self.server.asked.append(fields)
+        if self.server.moved:
+            self.reply(b"", 307, Location=self.server.elsewhere)
+        elif fields["grant_type"] != ["client_credentials"]:
+            self.give_tokens({name: value for name, [value] in fields.items()})
+        elif self.headers["Authorization"] == LOGIN and not self.server.refuses:
             given = {"access_token": self.server.token, "token_type": "Bearer"}
             self.reply(json.dumps(given).encode())
         else:
             self.reply(b'{"error": "invalid_client"}', 401)
+
+    def give_tokens(self, fields: dict[str, str]) -> None:
+        """Give a person's tokens. Each code and token for renewals is taken once."""
+        server = self.server
+        server.may_renew.wait(120)
+        if fields["grant_type"] == "authorization_code":
+            asked = server.codes.pop(fields["code"], {})
+            digest = sha256(fields["code_verifier"].encode()).digest()
+            challenge = urlsafe_b64encode(digest).decode().rstrip("=")
+            fine = asked.get("code_challenge") == challenge
+            names = ("redirect_uri", "resource", "client_id")
+            fine = fine and all(asked[name] == fields[name] for name in names)
+        else:
+            fine = fields["refresh_token"] == f"refresh-{server.refresh}"
+        # Who sends an old one has stolen it, or was robbed: all of them end.
+        server.refresh = server.refresh + 1 if fine and not server.refuses else -1_000
+        if server.refresh < 0:
+            self.reply(b'{"error": "invalid_grant"}', 400)
+            return
+        given = {"access_token": server.token, "token_type": "Bearer"}
+        given["refresh_token"] = f"refresh-{server.refresh}"
+        self.reply(json.dumps(given).encode())
 
     def do_DELETE(self) -> None:
         self.note()

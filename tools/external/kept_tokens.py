@@ -1,0 +1,186 @@
+"""The file with the tokens that a person's login gave, encrypted with AES-256-GCM."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from base64 import b64decode
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from toolcell.core import ConfigError
+from toolcell.core.storage.whole_files import written_whole
+from toolcell.core.text.install_hint import install_hint
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+_KEY_BYTES, _NONCE_BYTES = 32, 12
+_MAX_BYTES = 262_144
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """The tokens that an issuer gave."""
+
+    access: str = field(repr=False)
+    refresh: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTokens:
+    """The place of the tokens of one server. Several processes may share it."""
+
+    file: Path
+    """The file, in a folder that need not exist. It is named like the server."""
+
+    key: str = field(repr=False)
+    """32 bytes in base64, with which it is encrypted."""
+
+    @property
+    def hint(self) -> str:
+        """The sentence that says how a person logs in."""
+        return f"run `toolcell tools login {self.file.name}` as the user of the host"
+
+    @asynccontextmanager
+    async def locked(self) -> AsyncGenerator[None, None]:
+        """Keep others from changing the tokens during the block.
+
+        Raises:
+            ConfigError: The folder cannot be used.
+        """
+        try:
+            self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place = self.file.with_suffix(".lock")
+            fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._unusable(error) from None
+        try:
+            while not _took(fd):  # noqa: ASYNC110 - it has no event
+                await anyio.sleep(_LOOK_SECONDS)
+            try:
+                yield
+            finally:
+                # A process that was forked meanwhile has the descriptor, too.
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            os.close(fd)
+
+    def read(self, purpose: str) -> Tokens | None:
+        """Return the tokens; None: no one is logged in.
+
+        Args:
+            purpose: As it was given to `write`.
+
+        Raises:
+            ConfigError: They cannot be read, are of another user, or were written for
+                another purpose or with another key.
+        """
+        cipher = self.cipher()
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            with open(self.file, "rb", opener=_open_own) as file:
+                sealed = file.read(_MAX_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unusable(error) from None
+        try:
+            nonce, content = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+            found = json.loads(cipher.decrypt(nonce, content, purpose.encode()))
+        except (InvalidTag, ValueError):
+            raise ConfigError(
+                f"the login in {self.file} is of another key, issuer, client or URL, "
+                "or was changed",
+                hint=self.hint,
+            ) from None
+        return Tokens(**found)
+
+    def write(self, tokens: Tokens, purpose: str) -> None:
+        """Write the tokens in the place of those before, whole or not at all.
+
+        Args:
+            tokens: The tokens.
+            purpose: What they are for. They cannot be read for another one.
+
+        Raises:
+            ConfigError: They cannot be written.
+        """
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        content = json.dumps(asdict(tokens)).encode()
+        sealed = nonce + self.cipher().encrypt(nonce, content, purpose.encode())
+        try:
+            with written_whole(self.file) as file:
+                file.write(sealed)
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    async def forget(self) -> bool:
+        """Remove the tokens; return False if there were none.
+
+        Raises:
+            ConfigError: They cannot be removed.
+        """
+        async with self.locked():
+            try:
+                self.file.unlink()
+            except FileNotFoundError:
+                return False
+            except OSError as error:
+                raise self._unusable(error) from None
+            return True
+
+    def cipher(self) -> AESGCM:
+        """Return what encrypts the file.
+
+        Raises:
+            ConfigError: The key is none, or the package `cryptography` is missing.
+        """
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        except ImportError:
+            raise ConfigError(
+                "the cryptography package is missing", hint=install_hint("mcp")
+            ) from None
+        try:
+            key = b64decode(self.key, validate=True)
+        except ValueError:
+            key = b""
+        if len(key) != _KEY_BYTES:
+            raise ConfigError(
+                f"the key of a login is {_KEY_BYTES} bytes in base64",
+                hint="make one: `openssl rand -base64 32`",
+            )
+        return AESGCM(key)
+
+    def _unusable(self, error: OSError) -> ConfigError:
+        return ConfigError(
+            f"the login in {self.file} cannot be used: {error.strerror}",
+            hint="run this as the user of the host, on a disk with room",
+        )
+
+
+def _open_own(path: str, flags: int) -> int:
+    """Open a file of this user. Raises OSError."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if os.fstat(fd).st_uid != os.geteuid():
+        os.close(fd)
+        raise PermissionError(0, "it is of another user")
+    return fd
+
+
+def _took(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
