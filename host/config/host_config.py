@@ -282,6 +282,13 @@ class HostConfig(Model):
             raise ValueError("webhooks need state.folder, which keeps their messages")
         return self
 
+    @model_validator(mode="after")
+    def _logins_are_kept(self) -> Self:
+        logins = [mcp.login for mcp in self.tools.mcp.values() if mcp.login]
+        if self.state.folder is None and any(login.key for login in logins):
+            raise ValueError("authorization_code needs state.folder, for its tokens")
+        return self
+
     @field_validator("policy_files")
     @classmethod
     def _patterns_of_one_folder(cls, files: tuple[Path, ...]) -> tuple[Path, ...]:

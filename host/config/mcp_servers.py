@@ -99,8 +99,8 @@ class MCPCellConfig(Model):
 
 
 class MCPLoginConfig(Model):
-    """Credentials of an OAuth client, with which the host gets tokens for the server
-    from an authorization server. No person is asked."""
+    """An OAuth client, as which the host gets tokens for the server from an
+    authorization server."""
 
     issuer: Annotated[str, Field(pattern=r"^https?://[^\s?#@]+$")]
     """The URL of the authorization server, as its metadata names it. The credentials
@@ -109,11 +109,32 @@ class MCPLoginConfig(Model):
     client_id: Annotated[str, Field(min_length=1)]
     """The name of the client."""
 
-    client_secret: SecretReference
-    """Its secret."""
+    client_secret: SecretReference | None = None
+    """Its secret. None: it has none, as clients for which people log in may."""
+
+    grant: Literal["client_credentials", "authorization_code"] = "client_credentials"
+    """`client_credentials`: the client gets tokens by its secret, and no person is
+    asked. `authorization_code`: a person logs in, with `toolcell tools login`."""
+
+    key: SecretReference | None = None
+    """A secret of 32 bytes in base64, with which the tokens of `authorization_code`
+    are encrypted in `state.folder`."""
 
     scope: str | None = None
     """The scopes to ask for, between spaces. None: the issuer's usual ones."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        by_person = self.grant == "authorization_code"
+        if by_person != (self.key is not None):
+            raise ValueError("a key belongs to authorization_code, which needs one")
+        if not by_person and self.client_secret is None:
+            raise ValueError("client_credentials needs a client_secret")
+        return self
+
+    @property
+    def secrets(self) -> list[str]:
+        return [each for each in (self.client_secret, self.key) if each is not None]
 
 
 class MCPServerConfig(Model):
@@ -226,7 +247,7 @@ class MCPServerConfig(Model):
 
     @property
     def secrets_of_url(self) -> tuple[str, ...]:
-        of_login = [self.login.client_secret] if self.login else []
+        of_login = self.login.secrets if self.login else []
         of_bearer = [self.bearer] if self.bearer else []
         return (*of_bearer, *of_login, *self.headers.values())
 

@@ -11,10 +11,10 @@ from toolcell.core import ConfigError
 from toolcell.core.secrets import read_secret
 from toolcell.sandbox import Network, SandboxConfig
 from toolcell.tools import MCPCommand, MCPToolset
-from toolcell.tools.spi import MCPEndpoint, MCPPins, OAuthLogin
+from toolcell.tools.spi import KeptTokens, MCPEndpoint, MCPPins, OAuthLogin
 
 from ..config.host_config import HostConfig
-from ..config.mcp_servers import MCPCellConfig, MCPServerConfig
+from ..config.mcp_servers import MCPCellConfig, MCPLoginConfig
 
 _log = logging.getLogger(__name__)
 
@@ -73,14 +73,27 @@ def offering_toolset(
     Raises:
         ConfigError: There is no such server, or a secret is not set.
     """
-    settings = config.tools.mcp.get(name)
-    if settings is None:
-        raise _unknown(name)
-    known = {
-        secret: read_secret(secret, environ).get_secret_value()
-        for secret in settings.secrets
-    }
+    known = _secrets_of(config, name, environ)
     return _toolset(config, name, None, known)
+
+
+def person_login(
+    config: HostConfig, name: str, environ: Mapping[str, str]
+) -> tuple[OAuthLogin, KeptTokens, str]:
+    """Return the login of a server by a person, the place of its tokens, and its URL.
+
+    Raises:
+        ConfigError: There is no such server, it has no such login, or a secret is not
+            set.
+    """
+    server = _server(name, config, _secrets_of(config, name, environ))
+    login = server.login if isinstance(server, MCPEndpoint) else None
+    if login is None or login.kept is None:
+        raise ConfigError(
+            f"no person logs in for the MCP server {name}",
+            hint='give its login grant = "authorization_code" and a key',
+        )
+    return login, login.kept, config.tools.mcp[name].url or ""
 
 
 def last_words(config: HostConfig, name: str) -> str:
@@ -107,6 +120,18 @@ def last_words(config: HostConfig, name: str) -> str:
         ) from error
 
 
+def _secrets_of(
+    config: HostConfig, name: str, environ: Mapping[str, str]
+) -> dict[str, str]:
+    settings = config.tools.mcp.get(name)
+    if settings is None:
+        raise _unknown(name)
+    return {
+        secret: read_secret(secret, environ).get_secret_value()
+        for secret in settings.secrets
+    }
+
+
 def _unknown(name: str) -> ConfigError:
     return ConfigError(
         f"there is no MCP server or API {name!r}",
@@ -131,7 +156,7 @@ def _toolset(
     settings = config.tools.mcp[name]
     return MCPToolset(
         name,
-        _server(name, settings, config.sandbox, secrets),
+        _server(name, config, secrets),
         pins=pins,
         prefix=settings.prefix,
         idempotent=settings.idempotent,
@@ -147,11 +172,9 @@ def _toolset(
 
 
 def _server(
-    name: str,
-    settings: MCPServerConfig,
-    sandbox: SandboxConfig,
-    secrets: Mapping[str, str],
+    name: str, config: HostConfig, secrets: Mapping[str, str]
 ) -> MCPCommand | MCPEndpoint:
+    settings = config.tools.mcp[name]
     if settings.command is not None:
         hidden = {key: secrets[each] for key, each in settings.secret_env.items()}
         return MCPCommand(
@@ -159,7 +182,7 @@ def _server(
             args=settings.args,
             env={**settings.env, **hidden},
             where=settings.where,
-            cell=_cell(name, settings.cell, sandbox)
+            cell=_cell(name, settings.cell, config.sandbox)
             if settings.where == "cell"
             else None,
             folder=settings.folder,
@@ -169,10 +192,23 @@ def _server(
         headers["Authorization"] = f"Bearer {secrets[settings.bearer]}"
     login = None
     if settings.login is not None:
-        secret = secrets[settings.login.client_secret]
-        given = settings.login.model_dump() | {"client_secret": secret}
-        login = OAuthLogin(**given)
+        login = _login(name, settings.login, config, secrets)
     return MCPEndpoint(url=settings.url or "", headers=headers, login=login)
+
+
+def _login(
+    name: str, settings: MCPLoginConfig, config: HostConfig, secrets: Mapping[str, str]
+) -> OAuthLogin:
+    secret, folder = settings.client_secret, config.state.folder
+    return OAuthLogin(
+        issuer=settings.issuer,
+        client_id=settings.client_id,
+        client_secret=None if secret is None else secrets[secret],
+        scope=settings.scope,
+        kept=None
+        if settings.key is None or folder is None
+        else KeptTokens(file=folder / "mcp_logins" / name, key=secrets[settings.key]),
+    )
 
 
 def _cell(name: str, cell: MCPCellConfig, sandbox: SandboxConfig) -> SandboxConfig:

@@ -13,6 +13,7 @@ from toolcell.core.text.printable import escaped
 
 from ...terminal.output import print_json, print_table
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath, ToolName
+from .login import login, logout
 from .pin import pin
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ tools = typer.Typer(
     help="List, show and pin the tools of a host.", no_args_is_help=True
 )
 tools.command()(pin)
+tools.command()(login)
+tools.command()(logout)
 
 AgentFilter = Annotated[
     str | None, typer.Option("--agent", help="Only tools that this agent may see.")

@@ -32,6 +32,8 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "clean": (("--no-such-option",), 2, "usage"),
     "tools pin": ((), 2, "config"),
     "tools logs": (("x",), 2, "config"),
+    "tools login": (("x",), 2, "config"),
+    "tools logout": (("x",), 2, "config"),
     "tools list": ((), 2, "config"),
     "tools show": (("x",), 2, "config"),
     "tools schema": (("x",), 2, "config"),

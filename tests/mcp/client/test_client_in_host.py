@@ -11,9 +11,19 @@ import pytest
 
 from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
-from toolcell.host.runtime.mcp_toolsets import last_words, offering_toolset
+from toolcell.host.runtime.mcp_toolsets import (
+    last_words,
+    offering_toolset,
+    person_login,
+)
 from toolcell.tools.mcp_client.last_words import LastWords
-from toolcell.tools.spi import MCPDefinition, MCPEndpoint, MCPPins, OAuthLogin
+from toolcell.tools.spi import (
+    KeptTokens,
+    MCPDefinition,
+    MCPEndpoint,
+    MCPPins,
+    OAuthLogin,
+)
 
 from ...support.mcp.offering import offering
 from ...support.mcp.servers import Scripted, definition, processes_of
@@ -210,6 +220,7 @@ async def test_a_secret_reaches_the_server_and_nothing_else(tmp_path: Path) -> N
 
 
 LOGIN = "login = { issuer = 'https://i', client_id = 'me', client_secret = 'env:X' }"
+PERSON = LOGIN.replace("client_secret", "grant = 'authorization_code', key")
 
 
 @pytest.mark.promise("E-131")
@@ -225,6 +236,14 @@ LOGIN = "login = { issuer = 'https://i', client_id = 'me', client_secret = 'env:
         (f"url = 'https://x/'\nbearer = 'env:X'\n{LOGIN}", "a bearer or a login"),
         (f"url = 'http://x/'\n{LOGIN}", "over https"),
         (f"url = 'https://x/'\n{LOGIN}".replace("https://i", "http://i"), "over https"),
+        (f"url = 'https://x/'\n{PERSON}", "needs state.folder"),
+        (f"url = 'http://x/'\n{PERSON}", "over https"),
+        (f"url = 'https://x/'\n{PERSON}".replace(", key = 'env:X'", ""), "a key"),
+        (f"url = 'https://x/'\n{LOGIN[:-2]}, key = 'env:X' }}", "a key belongs to"),
+        (
+            f"url = 'https://x/'\n{LOGIN}".replace(", client_secret = 'env:X'", ""),
+            "needs a client_secret",
+        ),
         ("url = 'https://u:p@x/'", "tools.mcp.files.url"),
         ("url = 'file:///x'", "tools.mcp.files.url"),
         ("command = 'x'\nsecret_env = { A = 'hunter2' }", "never written"),
@@ -259,6 +278,25 @@ async def test_a_login_is_read_from_its_table(tmp_path: Path) -> None:
     login = OAuthLogin(issuer="https://i", client_id="me", client_secret=SECRET)
     assert server == MCPEndpoint(url="https://x/", login=login)
     assert SECRET not in repr(server)
+
+
+async def test_a_person_s_login_is_read_from_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "toolcell.toml"
+    path.write_text(f"state.folder = 's'\n[tools.mcp.x]\nurl = 'https://x/'\n{PERSON}")
+    config = HostConfig.from_file(path, environ={})
+
+    login, kept, url = person_login(config, "x", {"X": SECRET})
+    assert (login.client_secret, login.kept, url) == (None, kept, "https://x/")
+    assert kept == KeptTokens(file=tmp_path / "s" / "mcp_logins" / "x", key=SECRET)
+    assert SECRET not in repr(login)
+    assert not kept.file.parent.exists()
+
+
+async def test_nobody_logs_in_for_a_login_of_the_client(tmp_path: Path) -> None:
+    path = tmp_path / "toolcell.toml"
+    path.write_text(f"[tools.mcp.x]\nurl = 'https://x/'\n{LOGIN}")
+    with pytest.raises(ConfigError, match="no person logs in"):
+        person_login(HostConfig.from_file(path, environ={}), "x", {"X": SECRET})
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8/", "http://[::1]/", "https://x/"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import anyio
@@ -22,9 +24,11 @@ from toolcell.tools.external.kept_tokens import Tokens
 from toolcell.tools.external.login_auth import login_auth, purpose_of
 from toolcell.tools.spi import KeptTokens, MCPEndpoint, OAuthLogin, log_in
 
+from ...support.child import Child
 from ...support.mcp.http_server import Server, serving
 from ...support.polling import until
 from ...support.sample_tools import call, executor
+from ...support.toolcell_command import TOOLCELL, toolcell
 
 pytestmark = pytest.mark.anyio
 KEY = b64encode(b"k" * 32).decode()
@@ -351,3 +355,28 @@ async def test_a_person_is_not_asked_in_vain(
         )
     assert not server.seen
     assert "hunter2" not in str(refused.value)
+
+
+def test_the_command_logs_in_and_out(server: Server, tmp_path: Path) -> None:
+    config = tmp_path / "toolcell.toml"
+    config.write_text(
+        f"state.folder = 'state'\n[tools.mcp.desk]\nurl = '{server.url}'\n"
+        f"[tools.mcp.desk.login]\nissuer = '{server.origin}'\nclient_id = 'me'\n"
+        "grant = 'authorization_code'\nkey = 'file:key'\n"
+    )
+    (tmp_path / "key").write_text(KEY)
+    arguments = ("desk", "--config", str(config))
+    command = [TOOLCELL, "tools", "login", *arguments]
+    with Child(command, stdout=PIPE, stderr=PIPE, text=True) as running:
+        assert running.stderr is not None
+        [address] = re.findall("http.*", running.stderr.readline())
+        assert visit(server.authorize(address)) == 200
+        out, errors = running.communicate(timeout=240)
+
+    assert (running.returncode, out, errors) == (0, "desk: logged in\n", "")
+    kept = KeptTokens(file=tmp_path / "state" / "mcp_logins" / "desk", key=KEY)
+    found = kept.read(purpose_of(login_at(server, kept), server.url))
+    assert found == Tokens(access="fresh-access", refresh="refresh-1")
+    for expected in (b"desk: logged out\n", b"desk: nobody was logged in\n"):
+        assert toolcell("tools", "logout", *arguments).stdout == expected
+    assert not kept.file.exists()
