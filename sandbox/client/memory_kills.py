@@ -1,4 +1,4 @@
-"""What a host knows of the processes of a cell that were killed for memory."""
+"""The processes of a cell that were killed for memory, as its host knows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class MemoryKills:
-    """The kills for memory that a cell has told of: it has outlived each of them."""
+    """The kills for memory that a cell has reported, and has outlived."""
 
     def __init__(self) -> None:
         self._total = 0
