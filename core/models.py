@@ -14,6 +14,7 @@ from pydantic import (
     JsonValue,
     ValidationError,
 )
+from pydantic_core import ErrorDetails
 
 from .errors import InvalidInputError, ToolcellError
 
@@ -91,14 +92,20 @@ def problems_of(error: ValidationError) -> list[tuple[str, str]]:
 
     A stranger may have written what stands in both, so they are cut.
     """
-    found = error.errors(include_input=False, include_url=False)[:_PROBLEMS]
     return [
-        (
-            ".".join(map(str, item["loc"]))[:_FIELD],
-            item["msg"].removeprefix("Value error, ")[:_REASON],
-        )
-        for item in found
+        (field_of(item), item["msg"].removeprefix("Value error, ")[:_REASON])
+        for item in first_errors(error)
     ]
+
+
+def first_errors(error: ValidationError) -> list[ErrorDetails]:
+    """Return what pydantic says about the first problems of values."""
+    return error.errors(include_input=False, include_url=False)[:_PROBLEMS]
+
+
+def field_of(item: ErrorDetails) -> str:
+    """Return the name of a problem's field, cut."""
+    return ".".join(map(str, item["loc"]))[:_FIELD]
 
 
 class FrozenModel(BaseModel):

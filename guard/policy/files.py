@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import PolicyError
+from toolcell.core.models import field_of, first_errors
 from toolcell.core.text.source_positions import SourcePositions, toml_positions
 
 from .base import PolicyModel
@@ -90,15 +91,17 @@ def _with_positions(
     path: Path, error: ValidationError, positions: SourcePositions
 ) -> PolicyError:
     problems: list[dict[str, Any]] = []
-    for item in error.errors(include_input=False, include_url=False):
+    for item in first_errors(error):
         line, column = positions.find(item["loc"])
-        field = ".".join(map(str, item["loc"])) or "policies"
+        field = field_of(item) or "policies"
         place = {"line": line, "column": column}
         problems.append({"field": field, "reason": item["msg"], **place})
     lines = [
         "line {line}, column {column}: {field}: {reason}".format(**problem)
         for problem in problems
     ]
+    if more := error.error_count() - len(problems):
+        lines.append(f"and {more} more")
     return PolicyError(
         f"{path}: {'; '.join(lines)}",
         hint="docs/configuration.md lists the keys of a policy",

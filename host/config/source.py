@@ -13,13 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from toolcell.core import ConfigError
-from toolcell.core.text.source_positions import toml_positions
+from toolcell.core.models import field_of, first_errors
+from toolcell.core.text.source_positions import SourcePositions, toml_positions
 
 from .base import FORMS
 
@@ -42,8 +44,8 @@ class ConfigSource:
     def error(self, error: ValidationError, model: type[BaseModel]) -> ConfigError:
         """Return the error of a model's invalid values, with the place of each."""
         problems = []
-        for item in error.errors(include_input=False, include_url=False):
-            field = ".".join(map(str, item["loc"]))
+        for item in first_errors(error):
+            field = field_of(item)
             reason = item["msg"].removeprefix("Value error, ")
             if item["type"] == "extra_forbidden":
                 reason = _no_such_key(model, item["loc"])
@@ -53,11 +55,17 @@ class ConfigSource:
                 {"field": field, "reason": reason, **self._place(item["loc"])}
             )
         described = "; ".join(map(_describe, problems))
+        if more := error.error_count() - len(problems):
+            described += f"; and {more} more"
         return ConfigError(
             f"{self.path}: {described}",
             hint="docs/configuration.md has every key",
             details={"problems": problems},
         )
+
+    @cached_property
+    def _positions(self) -> SourcePositions:
+        return toml_positions(self.text)
 
     def _place(self, location: Sequence[str | int]) -> dict[str, Any]:
         for keys, name in self.variables.items():
@@ -66,7 +74,7 @@ class ConfigSource:
                 return {"variable": name}
         if not location:
             return {}
-        line, column = toml_positions(self.text).find(location)
+        line, column = self._positions.find(location)
         return {"line": line, "column": column}
 
 

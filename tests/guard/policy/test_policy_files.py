@@ -160,6 +160,21 @@ def test_what_is_no_policy_file_is_refused(
         load_policies(written(tmp_path, name, text))
 
 
+def test_of_many_mistakes_the_first_are_named_and_the_rest_counted(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "many.toml"
+    keys = "".join(f"unknown_{number} = 1\n" for number in range(1_000))
+    path.write_text(f'[[policies]]\nagent_id = "a"\n{keys}')
+
+    with pytest.raises(PolicyError) as caught:
+        load_policies(path)
+
+    said = str(caught.value)
+    assert "unknown_19" in said and "unknown_20" not in said
+    assert "; and 980 more (" in said
+
+
 def test_a_file_that_is_away_or_too_large_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="cannot be read"):
         load_policies(tmp_path / "none.toml")

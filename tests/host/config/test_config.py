@@ -117,6 +117,17 @@ def test_all_problems_are_told_at_once_and_as_data(tmp_path: Path) -> None:
     assert fields == {"one": 1, "audit.two": 3}
 
 
+def test_of_many_problems_the_first_are_named_and_the_rest_counted(
+    tmp_path: Path,
+) -> None:
+    text = "".join(f"unknown_{number} = 1\n" for number in range(1_000))
+
+    said = problem(tmp_path, text)
+
+    assert "unknown_19" in said and "unknown_20" not in said
+    assert "; and 980 more (" in said
+
+
 def test_a_missing_file_names_the_command_that_writes_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="toolcell init"):
         HostConfig.from_file(tmp_path / "none.toml", environ={})
