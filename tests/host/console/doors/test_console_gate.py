@@ -160,6 +160,13 @@ def test_other_methods_are_refused(service: Service, http: httpx2.Client) -> Non
         assert answer.status_code == 405
 
 
+def test_a_phone_loads_little(http: httpx2.Client) -> None:
+    files = [http.get(f"/static/console.{kind}") for kind in ("css", "js")]
+
+    assert all(file.status_code == 200 for file in files)
+    assert sum(len(file.content) for file in files) <= 50 << 10
+
+
 @pytest.mark.parametrize(
     "path", ["/", "/login", "/nothing", "/static/console.js", "/join/x"]
 )
