@@ -189,17 +189,23 @@ class Caller:
             message = await next_message(self._exchange)
         return message
 
-    async def next_event(self) -> WireMessage:
-        """Return the next message of a stream; acts before it are answered."""
+    async def next_event(self, on_answer: OnAnswer) -> WireMessage:
+        """Return the next message of a stream; acts before it are answered.
+
+        Args:
+            on_answer: Called with the fields of the node's last message.
+        """
         with anyio.CancelScope(deadline=self.patience.deadline) as self.patience:
             try:
                 message = await next_message(self._exchange)
-                while is_about_act(message):
+                while self._acts and is_about_act(message) and not self._exchange.ended:
                     self._take(message)
                     message = await next_message(self._exchange)
             except SandboxError:
                 self.raise_failure()
                 raise
+            if self._exchange.ended:
+                on_answer(message.fields)
         self.raise_failure()
         return message
 
@@ -307,13 +313,11 @@ async def stream_on(
         await answering.open()
         try:
             while True:
-                message = await caller.next_event()
+                message = await caller.next_event(on_answer)
                 with closing_link_on_error(exchange):
                     event = read_event(message)
                     if isinstance(event, Finished) != exchange.ended:
                         raise ValueError("a stream ends with its result")
-                if isinstance(event, Finished):
-                    on_answer(message.fields)
                 yield event
                 if exchange.ended:
                     return

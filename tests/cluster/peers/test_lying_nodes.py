@@ -183,6 +183,46 @@ async def test_what_a_stream_cannot_say_ends_the_link(lying: Lying, odd: str) ->
             pass
 
 
+@pytest.mark.parametrize("last", [Kind.END, Kind.DATA])
+async def test_an_act_is_no_end_of_a_stream_and_needs_a_gate(
+    lying: Lying, last: Kind
+) -> None:
+    async def lie(exchange: Exchange, _: WireMessage) -> None:
+        if last is Kind.END:
+            exchange.finish(Kind.END, {**ACT, "act": 1})
+        await exchange.send({**ACT, "act": 1})
+        await anyio.sleep_forever()
+
+    gate = Gate() if last is Kind.END else None
+    async with lying(lie) as sandbox:
+        async for _ in sandbox.stream("1", gate=gate):
+            pass
+
+
+async def test_the_end_of_a_failed_stream_says_if_its_session_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(Gate):
+        async def look(self) -> None:
+            raise LookupError("broken")
+
+    async def lie(exchange: Exchange, message: WireMessage) -> None:
+        if message.fields["op"] == "session":
+            exchange.send_soon(OPENED)
+            await anyio.sleep_forever()
+        await exchange.send({**ACT, "act": 1})
+        await exchange.receive()
+        ended = {"event": "finished", "result": OK, "alive": False}
+        exchange.finish(Kind.END, ended, *EMPTY)
+
+    async with lying_node(monkeypatch, lie) as record, driver(record) as sandbox:
+        async with sandbox.session() as session:
+            with anyio.fail_after(60), pytest.raises(LookupError):
+                async for _ in session.stream("1", gate=Broken()):
+                    pass
+            assert not session.alive
+
+
 Use = Callable[[ClusterSession, Path], Awaitable[object]]
 
 
