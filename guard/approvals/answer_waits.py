@@ -229,7 +229,7 @@ class AnswerWaits:
                         return outcome_of(call, record)
                     if record.request.expires_at < request.expires_at:
                         # It was ended, and no request stays open.
-                        return no_answer(call, UNANSWERED)
+                        return no_answer(call, record.why_unanswered)
                 if self._workflow.clock() >= request.expires_at:
                     break
                 handler = self._handler

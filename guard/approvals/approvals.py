@@ -240,13 +240,15 @@ class Approvals:
 
         Args:
             request_id: The request.
-            reason: The reason, for people and for the record `approval_ended`.
+            reason: The reason, for people and for the record `approval_ended`: 1 to
+                2,000 characters.
 
         Returns:
             True if it was still waiting. What has been answered stays.
 
         Raises:
-            InvalidInputError: There is no such request.
+            InvalidInputError: There is no such request, or the reason is empty or too
+                long.
             AuditError: The end cannot be recorded; the request still waits.
             StoreUnavailableError: The store did not answer.
         """

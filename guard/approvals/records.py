@@ -125,6 +125,12 @@ class ApprovalRecord(NamedTuple):
         """The reason for which it was ended without an answer; None: it was not."""
         return self.reason if self.status == "pending" else None
 
+    @property
+    def why_unanswered(self) -> str:
+        """The reason for which its call gets no answer, for the model."""
+        because = self.ended_because
+        return UNANSWERED if because is None else f"its request was ended: {because}"
+
     def state(self, now: float) -> ApprovalState:
         """Return its state at a time, in seconds since 1970 (UTC)."""
         if self.status in ("rejected", "used"):

@@ -13,7 +13,7 @@ from ..audit.log import AuditLog
 from ..audit.redaction import Redactor
 from ..values.amounts import Clock
 from ..values.calls import CallFacts, Decision, call_hash
-from .records import UNANSWERED, ApprovalRecord, no_answer, outcome_of, with_arguments
+from .records import ApprovalRecord, no_answer, outcome_of, with_arguments
 from .shown import ShownRequest, check_seen, hidden_as_json
 from .store import ApprovalStore
 from .types import (
@@ -150,6 +150,10 @@ class ApprovalWorkflow:
 
     def end(self, request_id: str, reason: str) -> bool:
         """End a request without an answer; return whether it was still waiting."""
+        if not _checked_reason(reason):
+            raise InvalidInputError(
+                "a request ends for a reason", hint="say why nobody needs its answer"
+            )
         request = self._request_record(request_id).request
         record = partial(
             self._record, "approval_ended", **_named(request), reason=reason
@@ -166,7 +170,8 @@ class ApprovalWorkflow:
         call, ends = found.request.call, found.request.expires_at
         if found.status != "pending":
             return outcome_of(call, found)
-        return no_answer(call, UNANSWERED) if ends <= self.clock() else None
+        over = ends <= self.clock()
+        return no_answer(call, found.why_unanswered) if over else None
 
     def answer(self, request_id: str, reply: ApprovalReply, *, automatic: bool) -> None:
         """Answer a request, once.
@@ -284,7 +289,7 @@ class ApprovalWorkflow:
             InvalidInputError: The request does not wait, or `by` may not answer it.
         """
         found = self.store.get(request_id)
-        if found is None or found.status != "pending":
+        if found is None or found.state(self.clock()) != "waiting":
             raise InvalidInputError(f"no request {request_id!r} waits", hint=_WAITING)
         request = found.request
         self._check_approver(request, by, automatic=False)

@@ -102,6 +102,11 @@ async def test_a_request_that_is_ended_waits_no_more(
         outcome = await approvals.answered(over)
         assert outcome is not None and outcome.status == "unanswered"
         assert await asked(approvals, 0) != over
+        with pytest.raises(InvalidInputError, match="waits"):
+            await approvals.reveal(over, by="p")
+        for reason in ("", "x" * 2_001):
+            with pytest.raises(InvalidInputError, match="reason"):
+                await approvals.end(waiting, reason=reason)
 
     told = map(json.loads, log.read_text().splitlines())
     [record] = [each for each in told if each["event"] == "approval_ended"]
@@ -141,6 +146,7 @@ async def test_a_call_whose_request_is_ended_goes_on_without_an_answer() -> None
 
     [outcome] = outcomes
     assert (outcome.status, outcome.approved) == ("unanswered", False)
+    assert outcome.reason == "its request was ended: nobody needs it"
     assert outcome.approval_id is None, "no request stays open"
 
 
