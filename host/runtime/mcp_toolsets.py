@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from toolcell.tools import MCPCommand, MCPToolset
 from toolcell.tools.spi import KeptTokens, MCPEndpoint, MCPPins, OAuthLogin
 
 from ..config.host_config import HostConfig
-from ..config.mcp_servers import MCPCellConfig, MCPLoginConfig
+from ..config.mcp_servers import MCPCellConfig, MCPLoginConfig, MCPServerConfig
 
 _log = logging.getLogger(__name__)
 
@@ -73,27 +73,34 @@ def offering_toolset(
     Raises:
         ConfigError: There is no such server, or a secret is not set.
     """
-    known = _secrets_of(config, name, environ)
+    known = _known(_settings_of(config, name).secrets, environ)
     return _toolset(config, name, None, known)
 
 
 def person_login(
-    config: HostConfig, name: str, environ: Mapping[str, str]
+    config: HostConfig, name: str, environ: Mapping[str, str] | None
 ) -> tuple[OAuthLogin, KeptTokens, str]:
     """Return the login of a server by a person, the place of its tokens, and its URL.
+
+    Args:
+        config: The host's.
+        name: The server.
+        environ: Has the secrets of the login. None: the tokens are not read or written.
 
     Raises:
         ConfigError: There is no such server, it has no such login, or a secret is not
             set.
     """
-    server = _server(name, config, _secrets_of(config, name, environ))
-    login = server.login if isinstance(server, MCPEndpoint) else None
+    settings = _settings_of(config, name)
+    login = settings.login and _login(
+        name, settings.login, config, _known(settings.login.secrets, environ)
+    )
     if login is None or login.kept is None:
         raise ConfigError(
             f"no person logs in for the MCP server {name}",
             hint='give its login grant = "authorization_code" and a key',
         )
-    return login, login.kept, config.tools.mcp[name].url or ""
+    return login, login.kept, settings.url or ""
 
 
 def last_words(config: HostConfig, name: str) -> str:
@@ -120,16 +127,17 @@ def last_words(config: HostConfig, name: str) -> str:
         ) from error
 
 
-def _secrets_of(
-    config: HostConfig, name: str, environ: Mapping[str, str]
-) -> dict[str, str]:
+def _settings_of(config: HostConfig, name: str) -> MCPServerConfig:
     settings = config.tools.mcp.get(name)
     if settings is None:
         raise _unknown(name)
-    return {
-        secret: read_secret(secret, environ).get_secret_value()
-        for secret in settings.secrets
-    }
+    return settings
+
+
+def _known(secrets: Iterable[str], environ: Mapping[str, str] | None) -> dict[str, str]:
+    if environ is None:
+        return dict.fromkeys(secrets, "")
+    return {each: read_secret(each, environ).get_secret_value() for each in secrets}
 
 
 def _unknown(name: str) -> ConfigError:

@@ -43,7 +43,7 @@ def logout(
     from ...runtime.mcp_toolsets import person_login
 
     settings = HostConfig.from_file(config)
-    _, kept, _ = person_login(settings, server, os.environ)
+    _, kept, _ = person_login(settings, server, None)
     had_login = run_async(kept.forget)
     if as_json:
         print_json({"server": server, "had_login": had_login})

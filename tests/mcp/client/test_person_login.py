@@ -377,6 +377,8 @@ def test_the_command_logs_in_and_out(server: Server, tmp_path: Path) -> None:
     kept = KeptTokens(file=tmp_path / "state" / "mcp_logins" / "desk", key=KEY)
     found = kept.read(purpose_of(login_at(server, kept), server.url))
     assert found == Tokens(access="fresh-access", refresh="refresh-1")
+    # A login ends without its secrets, too.
+    (tmp_path / "key").unlink()
     for expected in (b"desk: logged out\n", b"desk: nobody was logged in\n"):
         assert toolcell("tools", "logout", *arguments).stdout == expected
     assert not kept.file.exists()
