@@ -149,7 +149,7 @@ async def beside_loop(owner: str, work: Callable[[], _R]) -> _R:
 
 
 class Pace:
-    """The pace of a thread's work beside the loop: a rest after each few milliseconds.
+    """The pace of a thread's work beside the loop: a rest after each millisecond.
 
     The interpreter turns to a thread that waits for it after five milliseconds, and a
     small call waits so several times. A thread that rests as long as it worked leaves

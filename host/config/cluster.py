@@ -48,9 +48,9 @@ class ClusterConfig(Model):
 
     driver: DriverName | None = None
     """The name of this host as a driver; `drivers` has its key. Nodes that do not have
-    both are not used. Hosts with the same name are one driver: their agents with the
-    same name are one agent at a node. None: it has no name, and no credentials on
-    nodes."""
+    this name and key are not used. Hosts with the same name are one driver: their
+    agents with the same name are one agent at a node. None: it has no name, and no
+    credentials on nodes."""
 
     drivers: Annotated[dict[DriverName, SecretReference], Field(max_length=256)] = (
         Field(default_factory=dict)

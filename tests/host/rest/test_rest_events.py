@@ -202,7 +202,7 @@ async def test_the_end_of_a_stream_takes_a_turn_of_its_agent(
 
     monkeypatch.setattr(AgentShares, "turn", counted)
     async with served(tmp_path) as service:
-        async with service.events(seconds=0.1) as stream:
+        async with service.events(seconds=1) as stream:
             [_ async for _ in stream]
 
     assert taken == ["a", "a"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from datetime import UTC, datetime
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from toolcell.core import event_loop
 from toolcell.host.rest import bodies
 from toolcell.host.rest.records import written_page
 from toolcell.host.rest.views import record_view
@@ -60,7 +61,8 @@ def test_a_page_rests_as_long_as_it_works(monkeypatch: pytest.MonkeyPatch) -> No
     records, rests = MemoryRecords(), list[float]()
     for _ in range(30):
         records.add(large_record())
-    monkeypatch.setattr(time, "sleep", rests.append)
+    clock = SimpleNamespace(sleep=rests.append, thread_time=time.thread_time)
+    monkeypatch.setattr(event_loop, "time", clock)
     start = time.thread_time()
     page = written_page(records.page, None, 100)
     worked = time.thread_time() - start

@@ -21,7 +21,9 @@ class Circle:
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     usual = gc.get_threshold()
+    gc.disable()
     yield
+    gc.enable()
     gc.unfreeze()
     gc.set_threshold(*usual)
 
