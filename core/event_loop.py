@@ -189,10 +189,11 @@ def wait_for(portal: BlockingPortal, call: Callable[[], Awaitable[_R]]) -> _R:
 
 @contextmanager
 def unwrapped_single_error() -> Iterator[None]:
-    """Raise the only error of a task group inside the block without the group."""
+    """Raise the only error of task groups inside the block without the groups."""
     try:
         yield
     except BaseExceptionGroup as group:
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from None
-        raise
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            [error] = error.exceptions
+        raise error from None

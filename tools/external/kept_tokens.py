@@ -59,12 +59,13 @@ class KeptTokens:
         """
         try:
             self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_owner(self.file.parent.stat())
             place = self.file.with_suffix(".lock")
             fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise self._unusable(error) from None
         try:
-            while not _took(fd):  # noqa: ASYNC110 - it has no event
+            while not self._took(fd):  # noqa: ASYNC110 - it has no event
                 await anyio.sleep(_LOOK_SECONDS)
             try:
                 yield
@@ -97,13 +98,13 @@ class KeptTokens:
         try:
             nonce, content = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
             found = json.loads(cipher.decrypt(nonce, content, purpose.encode()))
-        except (InvalidTag, ValueError):
+            return Tokens(**found)
+        except (InvalidTag, ValueError, TypeError):
             raise ConfigError(
-                f"the login in {self.file} is of another key, issuer, client or URL, "
-                "or was changed",
+                f"the login for {self.file.name} is of another key, issuer, client or "
+                "URL, or was changed",
                 hint=self.hint,
             ) from None
-        return Tokens(**found)
 
     def write(self, tokens: Tokens, purpose: str) -> None:
         """Write the tokens in the place of those before, whole or not at all.
@@ -162,25 +163,34 @@ class KeptTokens:
             )
         return AESGCM(key)
 
+    def _took(self, fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._unusable(error) from None
+        return True
+
     def _unusable(self, error: OSError) -> ConfigError:
         return ConfigError(
-            f"the login in {self.file} cannot be used: {error.strerror}",
-            hint="run this as the user of the host, on a disk with room",
+            f"the login for {self.file.name} cannot be used: {error.strerror}",
+            hint="run this as the user of the host, who must own "
+            f"{self.file.parent.name} in its state.folder, on a disk with room",
         )
 
 
 def _open_own(path: str, flags: int) -> int:
     """Open a file of this user. Raises OSError."""
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if os.fstat(fd).st_uid != os.geteuid():
+    try:
+        _check_owner(os.fstat(fd))
+    except OSError:
         os.close(fd)
-        raise PermissionError(0, "it is of another user")
+        raise
     return fd
 
 
-def _took(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _check_owner(found: os.stat_result) -> None:
+    if found.st_uid != os.geteuid():
+        raise PermissionError(0, "it is of another user")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _LOGIN_SECONDS = 30.0
 _MAX_BYTES, _MAX_VALUES = 65_536, 5_000
 _OK = 200
+_REFUSED = (400, 401)
+"""The statuses of a grant that is not taken (RFC 6749, 5.2)."""
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
@@ -156,6 +158,8 @@ async def given_tokens(
     login: OAuthLogin,
     metadata: Mapping[str, Any],
     fields: Mapping[str, str],
+    *,
+    again: str | None = None,
 ) -> Tokens:
     """Return what the issuer gives for a grant.
 
@@ -164,6 +168,7 @@ async def given_tokens(
         login: The client of the issuer.
         metadata: The issuer's.
         fields: The grant.
+        again: What to do if the issuer no longer takes it.
 
     Raises:
         LoginError: It gives no token.
@@ -186,7 +191,10 @@ async def given_tokens(
         for token in (given.get("access_token"), given.get("refresh_token"))
     )
     if access is None:
-        raise LoginError(f"{login.issuer} gave no token (HTTP status {status})")
+        raise LoginError(
+            f"{login.issuer} gave no token (HTTP status {status})",
+            again if status in _REFUSED else None,
+        )
     return Tokens(access=access, refresh=refresh)
 
 

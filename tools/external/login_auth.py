@@ -71,7 +71,7 @@ class _PersonSource:
         except ConfigError as error:
             raise LoginError(error.message, error.hint) from error
         except TimeoutError:
-            raise LoginError("another process renews it for too long") from None
+            raise LoginError("its renewal takes too long") from None
 
     def _read(self) -> Tokens:
         tokens = self._kept.read(purpose_of(self._login, self._resource))
@@ -88,9 +88,12 @@ class _PersonSource:
             raise LoginError("the login has ended", self._kept.hint)
         # An issuer takes a token for this once: its answer has to be kept, even if
         # the call that asked for it is over.
+        purpose = purpose_of(self._login, self._resource)
         with anyio.CancelScope(shield=True):
+            # Without room for the answer the issuer is not asked.
+            self._kept.write(tokens, purpose)
             given = await self._refreshed(tokens.refresh)
-            self._kept.write(given, purpose_of(self._login, self._resource))
+            self._kept.write(given, purpose)
         return given.access
 
     async def _refreshed(self, refresh: str) -> Tokens:
@@ -101,10 +104,9 @@ class _PersonSource:
         }
         async with asking(self._login.issuer) as client:
             metadata = await metadata_of(client, self._login.issuer)
-            try:
-                given = await given_tokens(client, self._login, metadata, fields)
-            except LoginError as error:
-                raise LoginError(str(error), self._kept.hint) from error
+            given = await given_tokens(
+                client, self._login, metadata, fields, again=self._kept.hint
+            )
         return Tokens(access=given.access, refresh=given.refresh or refresh)
 
 

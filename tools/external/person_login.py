@@ -20,6 +20,7 @@ import anyio
 from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 
 from toolcell.core import ToolExecutionError
+from toolcell.core.event_loop import unwrapped_single_error
 
 from .kept_tokens import KeptTokens, Tokens
 from .login import (
@@ -66,8 +67,10 @@ async def log_in(
         ConfigError: The tokens cannot be kept.
         ToolExecutionError: The issuer gives none, or the person did not log in.
     """
-    # A person is asked in vain if the key is none.
+    # A person is asked in vain if the tokens cannot be kept.
     kept.cipher()
+    async with kept.locked():
+        pass
     try:
         tokens = await _tokens(login, resource, show, seconds)
     except LoginError as error:
@@ -84,6 +87,7 @@ async def _tokens(
     async with asking(login.issuer) as client:
         metadata = await metadata_of(client, login.issuer)
         place = endpoint(metadata, "authorization")
+        endpoint(metadata, "token")
     methods = metadata.get("code_challenge_methods_supported")
     if not isinstance(methods, list) or "S256" not in methods:
         raise LoginError(
@@ -92,7 +96,7 @@ async def _tokens(
         )
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     digest = hashlib.sha256(verifier.encode()).digest()
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+    async with await _listener() as listener:
         port = listener.extra_attributes[SocketAttribute.local_port]()
         redirect = f"http://127.0.0.1:{port}{_PATH}"
         asked = {
@@ -132,6 +136,13 @@ def _code(answer: Mapping[str, str], metadata: Mapping[str, Any]) -> str:
     raise LoginError(f"{issuer} refused it: {named}")
 
 
+async def _listener() -> Listener[SocketStream]:
+    try:
+        return await anyio.create_tcp_listener(local_host="127.0.0.1")
+    except OSError as error:
+        raise LoginError(f"no port is free: {error.strerror}") from error
+
+
 async def _answer(
     listener: Listener[SocketStream], state: str, seconds: float
 ) -> dict[str, str]:
@@ -162,11 +173,13 @@ async def _answer(
         await stream.send(_page("200 OK", _DONE))
 
     try:
-        with anyio.fail_after(seconds):
+        with anyio.fail_after(seconds), unwrapped_single_error():
             async with anyio.create_task_group() as tasks:
                 await listener.serve(receive, tasks)
     except TimeoutError:
         raise LoginError(f"nobody came back within {seconds:g} seconds") from None
+    except OSError as error:
+        raise LoginError(f"no browser can come back: {error.strerror}") from error
     return found[0]
 
 

@@ -242,7 +242,7 @@ class ServerConnection:
             return await answer
         except MCPError as error:
             # The session may be forgotten; the next call finds out.
-            self.is_stale = True
+            self.is_stale |= not _had_no_token(error, self.last_error)
             raise _refused(name, error, self.last_error) from error
         except ValidationError as error:
             raise unknown_outcome(f"{name} answered what MCP does not know") from error
@@ -276,6 +276,10 @@ def _listed_fields(tool: Tool) -> dict[str, Any]:
     }
 
 
+def _had_no_token(error: Any, last_error: LastErrorStatus) -> bool:
+    return error.error.code == LOGIN_FAILED and last_error.login is not None
+
+
 def _refused(tool: str, error: Any, last_error: LastErrorStatus) -> ToolExecutionError:
     from mcp import types as mcp
 
@@ -287,7 +291,7 @@ def _refused(tool: str, error: Any, last_error: LastErrorStatus) -> ToolExecutio
         mcp.REQUEST_TIMEOUT,
     )
     text = escaped(error.error.message, MAX_ERROR_CHARACTERS)
-    if error.error.code == LOGIN_FAILED and last_error.login is not None:
+    if last_error.login is not None and _had_no_token(error, last_error):
         return ToolExecutionError(
             f"{tool} was not called: {text}",
             hint=last_error.login.hint

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import urllib.error
@@ -20,6 +22,7 @@ import pytest
 
 from toolcell.core import ConfigError, ToolcellError, ToolExecutionError, ToolResult
 from toolcell.tools import MCPToolset
+from toolcell.tools.external import kept_tokens
 from toolcell.tools.external.kept_tokens import Tokens
 from toolcell.tools.external.login_auth import login_auth, purpose_of
 from toolcell.tools.spi import KeptTokens, MCPEndpoint, OAuthLogin, log_in
@@ -186,6 +189,7 @@ async def test_an_answer_that_the_issuer_did_not_give_is_refused(
         ("authorization_endpoint", "javascript://localhost/%0aalert(1)", "no author"),
         ("authorization_endpoint", "http://login.test/", "no authorization endpoint"),
         ("authorization_endpoint", "https://[", "does not answer as it should"),
+        ("token_endpoint", "http://login.test/", "no token endpoint"),
         ("issuer", "https://other.test", "no metadata of that issuer"),
     ],
 )
@@ -235,6 +239,7 @@ async def test_two_hosts_that_renew_at_once_lose_no_token(
         server.token = "second-access"
         server.may_renew.clear()
         server.asked.clear()
+        server.seen.clear()
         results = []
 
         async def ask(toolset: MCPToolset) -> None:
@@ -243,6 +248,7 @@ async def test_two_hosts_that_renew_at_once_lose_no_token(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask, one)
             tasks.start_soon(ask, other)
+            await until(lambda: [path for _, path, _ in server.seen].count("/mcp") == 2)
             await until(lambda: bool(server.asked))
             server.may_renew.set()
 
@@ -292,6 +298,19 @@ async def test_a_login_that_is_missing_or_dead_says_how_to_log_in(
         assert secret not in f"{missing.value}{dead.error}"
 
 
+async def test_an_issuer_in_trouble_ends_no_login(
+    server: Server, kept: KeptTokens
+) -> None:
+    await keep(server, kept)
+    async with toolset_at(server, kept) as toolset:
+        server.token, server.moved = "second-access", True
+        late = await echo(toolset)
+        assert late.error is not None
+        assert LOGIN_AGAIN not in (late.error.hint or "")
+        server.moved = False
+        assert (await echo(toolset)).ok
+
+
 async def test_who_logs_out_ends_the_login_of_hosts_that_run(
     server: Server, kept: KeptTokens
 ) -> None:
@@ -303,6 +322,63 @@ async def test_who_logs_out_ends_the_login_of_hosts_that_run(
     assert server.called == ["echo"]
     assert lost.error is not None and LOGIN_AGAIN in (lost.error.hint or "")
     assert not await kept.forget()
+
+
+async def test_calls_without_a_token_end_no_other_call(
+    server: Server, kept: KeptTokens
+) -> None:
+    await keep(server, kept)
+    server.released.clear()
+    results = []
+
+    async def wait(toolset: MCPToolset) -> None:
+        never = call("test__never", "0")
+        results.append(await executor(*toolset.tools).call(never, raise_on_error=False))
+
+    async with toolset_at(server, kept) as toolset:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait, toolset)
+            await until(lambda: "never" in server.called)
+            await kept.forget()
+            lost = [await echo(toolset, f"{number}") for number in (1, 2)]
+            server.released.set()
+
+    assert [each.ok for each in [*lost, *results]] == [False, False, True]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOLCK])
+async def test_no_token_is_asked_for_that_could_not_be_kept(
+    server: Server, kept: KeptTokens, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    await keep(server, kept)
+    async with toolset_at(server, kept) as toolset:
+        server.token = "second-access"
+        server.asked.clear()
+        with monkeypatch.context() as broken:
+            if number == errno.ENOSPC:
+                broken.setattr(kept_tokens, "written_whole", fails)
+            else:
+                broken.setattr(fcntl, "flock", fails)
+            full = await echo(toolset, "1")
+        assert full.error is not None
+        assert "as the user of the host" in (full.error.hint or "")
+        assert not server.asked
+        assert (await echo(toolset, "2")).ok
+
+
+async def test_a_folder_of_another_user_is_not_used(
+    server: Server, kept: KeptTokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.file.parent.mkdir()
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    with pytest.raises(ConfigError, match="of another user"):
+        await log_in(login_at(server, kept), kept, server.url, pytest.fail)
+    assert not server.seen
+    assert not [*kept.file.parent.iterdir()]
 
 
 async def test_tokens_are_read_for_their_purpose_with_their_key_alone(

@@ -122,8 +122,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.note()
         if self.path == self.server.described_at:
-            described = {"issuer": self.server.issuer, **self.server.described}
-            described["token_endpoint"] = self.server.token_endpoint
+            server = self.server
+            described = {"issuer": server.issuer, **server.described}
+            described.setdefault("token_endpoint", server.token_endpoint)
             self.reply(json.dumps(described).encode())
         else:
             self.reply(b"", 405)
