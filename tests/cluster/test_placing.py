@@ -216,13 +216,13 @@ async def test_a_node_that_is_not_there_cannot_be_drained() -> None:
 async def test_another_protocol_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent_module, "PROTOCOL", 7)
+    monkeypatch.setattr(agent_module, "PROTOCOL", 99)
     async with node("old") as (_, old):
         nodes = FixedNodes([old.record])
         error = await refusal(ClusterSandbox(nodes, token=TOKEN, wait_seconds=LONG))
-        assert "old: it speaks protocol 7 of toolcell" in error.message
+        assert "old: it speaks protocol 99 of toolcell" in error.message
         [told] = await ClusterAdmin(nodes, token=TOKEN).status()
-        assert "protocol 7" in told.problem
+        assert "protocol 99" in told.problem
 
 
 @asynccontextmanager

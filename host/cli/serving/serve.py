@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...config.server import API
 
 MODULES = {
-    "mcp": ("mcp",),
+    "mcp": ("mcp", "cryptography"),
     "sandbox-api": ("starlette", "uvicorn", "python_multipart", "wsproto"),
     "rest": ("starlette", "uvicorn"),
 }
