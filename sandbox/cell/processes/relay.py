@@ -122,9 +122,9 @@ class ProcessRelay:
         for frame in self._decoder.feed(data):
             if frame.header["type"] == "exec_lost":
                 self._lost = frame.header
+            elif frame.header["type"] == "exec_memory":
+                self._on_memory_kill()
             else:
-                if frame.header.get("reason") == "out_of_memory":
-                    self._on_memory_kill()
                 prefix = frame_prefix(frame.text, len(frame.payload))
                 self._channel.send(prefix, frame.payload)
         self.watch(poller)

@@ -10,6 +10,7 @@ import pytest
 
 from toolcell.core import CellLostError
 from toolcell.sandbox import ExecutionResult, Limits, Process, SandboxManager, Session
+from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
 
 from ...conftest import SUBPROCESS, BackendRow
 from ...support.cells.stopped_cell import signal_cell
@@ -17,6 +18,8 @@ from ...support.cells.stopped_cell import signal_cell
 pytestmark = pytest.mark.anyio
 
 LIMITS = Limits(memory_mib=64)
+MORE = WINDOW_BYTES + 25_000
+"""More output than is read ahead, and less than its pipe holds besides."""
 FILL = "exec tail /dev/zero"
 FILLS = "import os\nos.execvp('tail', ['tail', '/dev/zero'])"
 ENDS_ITSELF = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
@@ -70,6 +73,24 @@ async def test_no_run_beside_it_ends_by_it(backend: BackendRow) -> None:
 
             async def let_go() -> None:
                 await fill(session)
+                await session.write_file("go", b"")
+
+            tasks.start_soon(let_go)
+            run = await session.run(WAITS + ENDS_ITSELF)
+
+    assert run.status == "killed"
+
+
+async def test_a_run_is_told_of_it_before_anybody_reads(backend: BackendRow) -> None:
+    async with SandboxManager(backend.config(limits=LIMITS)) as manager:
+        async with manager.session() as session, anyio.create_task_group() as tasks:
+
+            async def let_go() -> None:
+                unread = await session.exec(f"head -c {MORE} /dev/zero; {FILL}")
+                is_there = f"kill -0 {unread.pid} 2> /dev/null"
+                await end_of(
+                    await session.exec(f"while {is_there}; do sleep 0.01; done")
+                )
                 await session.write_file("go", b"")
 
             tasks.start_soon(let_go)
