@@ -343,7 +343,8 @@ class DockerBackend:
             return False
         api: Any = self._client.api
         now = time.time()
-        began = int(now - (time.monotonic() - since))
+        # A number of seconds alone would take in earlier kills.
+        began = f"{now - (time.monotonic() - since):.9f}"
         wanted = {"container": [container_id], "event": ["oom"]}
 
         def ask() -> bool:

@@ -151,6 +151,9 @@ class CellProcess(Protocol):
     async def killed_for_memory(self, known: int, since: float) -> bool:
         """Return True if a cell that ended ran out of memory. Never raises.
 
+        An engine may date a kill later than the supervisor has reported it. A backend
+        that goes by `since` then takes it for another one.
+
         Args:
             known: The number of kills for memory that the supervisor has reported.
             since: The start of the last run, or the report of the last of these kills

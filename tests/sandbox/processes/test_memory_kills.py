@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import signal
 from contextlib import aclosing
+from types import SimpleNamespace
 
 import anyio
 import pytest
 
 from toolcell.core import CellLostError
-from toolcell.sandbox import ExecutionResult, Limits, Process, SandboxManager, Session
+from toolcell.sandbox import (
+    ExecutionResult,
+    Limits,
+    Process,
+    SandboxConfig,
+    SandboxManager,
+    Session,
+)
+from toolcell.sandbox.backends import docker
 from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
 
 from ...conftest import SUBPROCESS, BackendRow
@@ -107,3 +116,23 @@ async def test_no_cell_is_lost_by_it() -> None:
             signal_cell(session, signal.SIGKILL)
             with pytest.raises(CellLostError, match="the cell ended"):
                 await session.run("1")
+
+
+async def test_an_engine_is_asked_for_later_ones_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[float] = []
+
+    def events(since: str, **_: object) -> list[bytes]:
+        asked.append(float(since))
+        return []
+
+    clock = SimpleNamespace(time=lambda: 1000.75, monotonic=lambda: 50.5)
+    api = SimpleNamespace(events=events)
+    monkeypatch.setattr(docker, "time", clock)
+    config = SandboxConfig(backend="docker", docker_host="tcp://127.0.0.1:1")
+    backend = docker.DockerBackend(config)
+    monkeypatch.setattr(backend, "_client", SimpleNamespace(api=api))
+
+    assert not await backend.reported_oom("made", since=50.25)
+    assert asked == [1000.5]
