@@ -314,9 +314,10 @@ class ProcessServer:
         process.oom_kills = process.oom_total - process.oom_before
         if process.reason is None and self._took_too_much(process):
             process.reason = "out_of_memory"
-            self._take_kill()
-            # Its report waits for whoever reads its output.
-            self._send({"type": "exec_memory"})
+            if process.status == signal.SIGKILL:
+                self._take_kill()
+                # Its report waits for whoever reads its output.
+                self._send({"type": "exec_memory"})
 
     def _take_kill(self) -> None:
         """Leave one kill for memory out of each command's count: it ended no other."""

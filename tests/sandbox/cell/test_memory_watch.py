@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import anyio
 import pytest
@@ -319,6 +320,34 @@ async def test_what_dies_too_large_ran_out_of_memory(unheld: Sandbox) -> None:
 
     ends = [run.status, command_end.status, alone.status]
     assert ends == ["out_of_memory"] * 3
+
+
+SEEMS_LARGE = """
+import mmap, os
+fd, size = os.memfd_create("m"), 20 << 20
+os.ftruncate(fd, size)
+maps = [mmap.mmap(fd, size, flags=mmap.MAP_SHARED | 0x8000) for _ in range(7)]
+os.abort()
+"""
+"""Its peak is above the limit, and it uses too little to be ended for it."""
+
+
+@pytest.mark.parametrize("unheld", ROWS[:1], indirect=True)
+async def test_what_gives_up_takes_the_kill_of_no_other(unheld: Sandbox) -> None:
+    async with unheld.session() as session:
+        killed = await session.exec("tail /dev/zero; echo; sleep 600")
+        async with aclosing(killed.output()) as output:
+            await anext(output)
+        # That of its child stands for its own, counted and not yet collected.
+        gives_up = await session.exec(["python3", "-c", SEEMS_LARGE])
+        ends = [await gives_up.wait()]
+        await session.exec(f"kill -9 {killed.pid}")
+        ends.append(await killed.wait())
+
+    assert [(end.status, end.signal) for end in ends] == [
+        ("out_of_memory", "SIGABRT"),
+        ("out_of_memory", "SIGKILL"),
+    ]
 
 
 class Counter:
