@@ -185,7 +185,10 @@ class ResourceAccounting:
         greatest, commands = self._takes_too_much(), self.commands()
         if greatest and not (commands and process_tree.is_below(greatest, commands)):
             return "out_of_memory"
-        self._kill(greatest)
+        if greatest:
+            self._kill(greatest)
+            # It is the end of a command, and no reason for one of this run.
+            self._oom_before += 1
         seconds = request["cpu_seconds"]
         if seconds and self._cpu_seconds_charged() >= seconds:
             return "cpu_limit"

@@ -332,6 +332,28 @@ os.abort()
 """Its peak is above the limit, and it uses too little to be ended for it."""
 
 
+WAITS = """
+import os, signal, time
+while not os.path.exists("go"): time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+async def test_no_run_ends_by_the_kill_of_a_child_of_a_command(
+    unheld: Sandbox,
+) -> None:
+    async with unheld.session() as session, anyio.create_task_group() as tasks:
+
+        async def let_go() -> None:
+            await (await session.exec("tail /dev/zero; true")).wait()
+            await session.write_file("go", b"")
+
+        tasks.start_soon(let_go)
+        run = await session.run(WAITS)
+
+    assert run.status == "killed"
+
+
 @pytest.mark.parametrize("unheld", ROWS[:1], indirect=True)
 async def test_what_gives_up_takes_the_kill_of_no_other(unheld: Sandbox) -> None:
     async with unheld.session() as session:
