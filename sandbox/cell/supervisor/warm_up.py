@@ -7,6 +7,7 @@ fork, and by nothing that forks again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 
@@ -28,20 +29,21 @@ def rehearse() -> None:
     """Do the supervisor's part of some runs, before supervisors are forked from here.
 
     Each of them would else have to learn what the interpreter learns of it, in pages
-    that it has to copy.
+    that it has to copy. Whoever calls this has no children: it collects them.
 
     Raises:
         OSError: There are too few descriptors.
     """
-    accounting = ResourceAccounting({}, adopts=False)
-    wake = os.pipe()
-    for fd in wake:
-        os.set_blocking(fd, False)
-    for _ in range(_REHEARSALS):
-        _run_dummy(accounting, wake)
-    accounting.close()
-    for fd in wake:
-        os.close(fd)
+    with contextlib.closing(ResourceAccounting({}, adopts=False)) as accounting:
+        wake = os.pipe()
+        try:
+            for fd in wake:
+                os.set_blocking(fd, False)
+            for _ in range(_REHEARSALS):
+                _run_dummy(accounting, wake)
+        finally:
+            for fd in wake:
+                os.close(fd)
 
 
 def warm_up(
@@ -76,17 +78,25 @@ def _run_dummy(accounting: ResourceAccounting, wake: tuple[int, int]) -> None:
     header = {"type": "run", "language": "", "wall_seconds": 0, "output_bytes": 2}
     [frame] = FrameDecoder().feed(encode(header, b"print(1)"))
     frame.header = {**RUN_DEFAULTS, **frame.header}
-    null = os.open(os.devnull, os.O_RDWR)
     # Its own channel: frames of the host are not for this run.
-    quiet_r, quiet_w = os.pipe()
-    child = Child(0, os.dup(null), *(_closed_pipe_with(text) for text in _DUMMY_OUTPUT))
-    run = Run(SupervisorChannel(quiet_r, null), child, frame.header, accounting, wake_r)
-    run.hand_over(frame)
-    os.write(wake_w, b"!")
-    run.watch()
-    run.finish(None)
-    for fd in (null, quiet_r, quiet_w):
-        os.close(fd)
+    fds = [*os.pipe()]
+    pipes: list[int] = []
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        fds.append(null)
+        pipes.append(os.dup(null))
+        pipes.extend(_closed_pipe_with(text) for text in _DUMMY_OUTPUT)
+        channel, child = SupervisorChannel(fds[0], null), Child(0, *pipes)
+        run = Run(channel, child, frame.header, accounting, wake_r)
+        run.hand_over(frame)
+        os.write(wake_w, b"!")
+        run.watch()
+        run.finish(None)
+        # It has closed these.
+        pipes.clear()
+    finally:
+        for fd in (*fds, *pipes):
+            os.close(fd)
 
 
 def _closed_pipe_with(text: bytes) -> int:
