@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import sys
 
 from ..accounting.usage import ResourceAccounting
 from ..wire.channel import SupervisorChannel
@@ -29,11 +30,15 @@ def rehearse() -> None:
     """Do the supervisor's part of some runs, before supervisors are forked from here.
 
     Each of them would else have to learn what the interpreter learns of it, in pages
-    that it has to copy. Whoever calls this has no children: it collects them.
+    that it has to copy. Before Python 3.11 it learns nothing.
+
+    Whoever calls this has no children: it collects them.
 
     Raises:
         OSError: There are too few descriptors.
     """
+    if sys.version_info < (3, 11):
+        return
     with contextlib.closing(ResourceAccounting({}, adopts=False)) as accounting:
         wake = os.pipe()
         try:

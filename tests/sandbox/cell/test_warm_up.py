@@ -10,6 +10,7 @@ import pytest
 
 from toolcell.sandbox import SandboxManager
 from toolcell.sandbox.backends import launcher_start
+from toolcell.sandbox.cell.supervisor import warm_up
 
 from ...conftest import SUBPROCESS
 from ...support.cells.changed_bundle import changed_bundle
@@ -82,6 +83,18 @@ def test_a_rehearsal_leaves_nothing_where_it_fails_or_not() -> None:
     )
 
     assert done.stdout == f"[] {{{errno.EMFILE}}} True\n"
+
+
+def test_no_interpreter_rehearses_that_adapts_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rehearsed: list[object] = []
+    monkeypatch.setattr(warm_up, "_run_dummy", lambda *given: rehearsed.append(given))
+    with monkeypatch.context() as older:
+        older.setattr(sys, "version_info", (3, 10, 14))
+        warm_up.rehearse()
+
+    assert not rehearsed
 
 
 @pytest.mark.anyio
