@@ -23,6 +23,6 @@ def missing_package(exception: ExceptionInfo | None) -> tuple[str, ...]:
     if module is None or module[1] in sys.stdlib_module_names:
         return ()
     return (
-        f"the program says that module {module[1]!r} is missing; name the package that"
-        " has it, under its own name, in `packages`",
+        f"the program says that module {module[1]!r} is missing; its package, which"
+        " may have another name, has to be in the `packages` of the sandbox",
     )

@@ -29,8 +29,8 @@ def test_no_package_is_named_for_a_module(module: str) -> None:
     [hint] = missing_package(failed(f"No module named '{module}'"))
 
     assert hint == (
-        f"the program says that module '{module}' is missing; name the package that has"
-        " it, under its own name, in `packages`"
+        f"the program says that module '{module}' is missing; its package, which may"
+        " have another name, has to be in the `packages` of the sandbox"
     )
 
 
