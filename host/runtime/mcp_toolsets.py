@@ -92,9 +92,10 @@ def person_login(
             set.
     """
     settings = _settings_of(config, name)
-    login = settings.login and _login(
-        name, settings.login, config, _known(settings.login.secrets, environ)
-    )
+    login = None
+    if settings.login is not None:
+        known = _known(settings.login.secrets, environ)
+        login = _login(name, settings.login, config, known)
     if login is None or login.kept is None:
         raise ConfigError(
             f"no person logs in for the MCP server {name}",

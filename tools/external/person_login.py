@@ -97,7 +97,7 @@ async def _tokens(
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     digest = hashlib.sha256(verifier.encode()).digest()
     async with await _listener() as listener:
-        port = listener.extra_attributes[SocketAttribute.local_port]()
+        port = listener.extra(SocketAttribute.local_port)
         redirect = f"http://127.0.0.1:{port}{_PATH}"
         asked = {
             "response_type": "code",
