@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import anyio
 from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
+from anyio.streams.stapled import MultiListener
 
 from toolcell.core import ToolExecutionError
 from toolcell.core.event_loop import unwrapped_single_error
@@ -97,7 +98,7 @@ async def _tokens(
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     digest = hashlib.sha256(verifier.encode()).digest()
     async with await _listener() as listener:
-        port = listener.extra(SocketAttribute.local_port)
+        port = listener.extra_attributes[SocketAttribute.local_port]()
         redirect = f"http://127.0.0.1:{port}{_PATH}"
         asked = {
             "response_type": "code",
@@ -136,7 +137,7 @@ def _code(answer: Mapping[str, str], metadata: Mapping[str, Any]) -> str:
     raise LoginError(f"{issuer} refused it: {named}")
 
 
-async def _listener() -> Listener[SocketStream]:
+async def _listener() -> MultiListener[SocketStream]:
     try:
         return await anyio.create_tcp_listener(local_host="127.0.0.1")
     except OSError as error:

@@ -58,6 +58,7 @@ class Process:
         self.credit = WINDOW_BYTES
         self.status: int | None = None
         self.reason: str | None = None
+        self.is_killed = False
         # Kills for memory in the cell: before it began, from then to its end, and all.
         self.oom_before = self.oom_kills = self.oom_total = 0
         self._usage: resource.struct_rusage | None = None
@@ -133,8 +134,7 @@ class Process:
     def signal(self, number: int) -> None:
         """Send it a signal, if it has not ended."""
         if self.status is None:
-            if number == signal.SIGKILL:
-                self.reason = self.reason or "killed"
+            self.is_killed |= number == signal.SIGKILL
             os.kill(self.pid, number)
 
     def kill(self, reason: str) -> None:

@@ -312,7 +312,8 @@ class ProcessServer:
         """Note if a command that has just ended was ended for its memory."""
         process.oom_total = self._oom_total()
         process.oom_kills = process.oom_total - process.oom_before
-        if process.reason is None and self._took_too_much(process):
+        ended_otherwise = process.reason is not None or process.is_killed
+        if not ended_otherwise and self._took_too_much(process):
             process.reason = "out_of_memory"
             if process.status == signal.SIGKILL:
                 self._take_kill()
