@@ -21,6 +21,7 @@ from toolcell.core.text.printable import escaped
 
 from ..definition.questions import AskUser
 from ..external.definition import D, Listing, unknown_outcome
+from ..external.login import LoginError
 from ..external.login_auth import LOGIN_FAILED
 from .command import MCPCommand
 from .definition import MCPDefinition, mcp_definition
@@ -242,7 +243,7 @@ class ServerConnection:
             return await answer
         except MCPError as error:
             # The session may be forgotten; the next call finds out.
-            self.is_stale |= not _had_no_token(error, self.last_error)
+            self.is_stale |= _failed_login(error, self.last_error) is None
             raise _refused(name, error, self.last_error) from error
         except ValidationError as error:
             raise unknown_outcome(f"{name} answered what MCP does not know") from error
@@ -276,8 +277,9 @@ def _listed_fields(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _had_no_token(error: Any, last_error: LastErrorStatus) -> bool:
-    return error.error.code == LOGIN_FAILED and last_error.login is not None
+def _failed_login(error: Any, last_error: LastErrorStatus) -> LoginError | None:
+    """Return the login for want of which a call was not sent; None: it was."""
+    return last_error.login if error.error.code == LOGIN_FAILED else None
 
 
 def _refused(tool: str, error: Any, last_error: LastErrorStatus) -> ToolExecutionError:
@@ -291,10 +293,10 @@ def _refused(tool: str, error: Any, last_error: LastErrorStatus) -> ToolExecutio
         mcp.REQUEST_TIMEOUT,
     )
     text = escaped(error.error.message, MAX_ERROR_CHARACTERS)
-    if last_error.login is not None and _had_no_token(error, last_error):
+    if (login := _failed_login(error, last_error)) is not None:
         return ToolExecutionError(
             f"{tool} was not called: {text}",
-            hint=last_error.login.hint
+            hint=login.hint
             or "look whether the issuer runs, and whether the login is right",
         )
     # Servers say by the code of a time-out, too, that they have forgotten the session.
