@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
@@ -14,7 +15,6 @@ from pydantic import (
     JsonValue,
     ValidationError,
 )
-from pydantic_core import ErrorDetails
 
 from .errors import InvalidInputError, ToolcellError
 
@@ -98,12 +98,12 @@ def problems_of(error: ValidationError) -> list[tuple[str, str]]:
     ]
 
 
-def first_errors(error: ValidationError) -> list[ErrorDetails]:
+def first_errors(error: ValidationError) -> list[Any]:
     """Return what pydantic says about the first problems of values."""
     return error.errors(include_input=False, include_url=False)[:_PROBLEMS]
 
 
-def field_of(item: ErrorDetails) -> str:
+def field_of(item: Mapping[str, Any]) -> str:
     """Return the name of a problem's field, cut."""
     return ".".join(map(str, item["loc"]))[:_FIELD]
 
