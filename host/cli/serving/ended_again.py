@@ -107,6 +107,9 @@ class _Approvals:
                 yield from self._answer(act, act.approval_id)
             case "approval_used" if act.approval_id:
                 yield from self._use(act, act.approval_id)
+            case "approval_ended" if act.approval_id:
+                if self._store.end(act.approval_id, _at(act), act.reason, _no_record):
+                    yield Ended("approval", act.approval_id)
             case "approvals_withdrawn":
                 taken = self._store.withdraw(
                     act.person, _at(act), act.kept_agents, _no_record

@@ -21,6 +21,7 @@ _SUBJECTS = {
     "person_changed": "role",
     "passkey_removed": "person",
     "approval_answered": "approved",
+    "approval_ended": "approval_id",
     "approval_used": "approval_id",
     "approvals_withdrawn": "person",
     "grant_revoked": "grant_id",

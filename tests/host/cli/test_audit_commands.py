@@ -246,7 +246,8 @@ def test_answers_given_since_a_backup_stay_given(
     command: Command, tmp_path: Path
 ) -> None:
     written(tmp_path, AUDITED)
-    names = "used withdrawn kept rejected later_used later_approved revoked".split()
+    names = ["used", "withdrawn", "kept", "rejected", "later_used", "later_approved"]
+    names += ["revoked", "unneeded"]
     ids: dict[str, str] = {}
     grants: list[str] = []
 
@@ -268,6 +269,7 @@ def test_answers_given_since_a_backup_stay_given(
             await made.approvals.withdraw("bert", by="eva")
             rejected = Reject(approver="anna", reason="no")
             await made.approvals.answer(ids["rejected"], rejected)
+            await made.approvals.end(ids["unneeded"], reason="the run is over")
             for name in ("later_used", "later_approved"):
                 await made.approvals.answer(ids[name], ANNA)
             await made.ran(to="later_used")
@@ -290,7 +292,11 @@ def test_answers_given_since_a_backup_stay_given(
         "later_used": "used",
         "later_approved": "pending",  # A person is asked anew.
         "revoked": "pending",
+        "unneeded": "pending",
     }
+    assert (unneeded := found["unneeded"])
+    assert unneeded.state(time.time()) == "ended"
+    assert unneeded.reason == "the run is over"
     ended = {each["id"] for each in done.json["ended"]}
     stays = {"kept", "later_approved"}
     assert ended == {*grants, *(ids[name] for name in names if name not in stays)}
