@@ -196,4 +196,9 @@ def unwrapped_single_error() -> Iterator[None]:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             [error] = error.exceptions
-        raise error from None
+        context = error.__context__
+        try:
+            raise error
+        finally:
+            # Not the groups that are being handled here.
+            error.__context__ = context

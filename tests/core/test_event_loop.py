@@ -17,6 +17,7 @@ from toolcell.core.event_loop import (
     give_way,
     is_large,
     large_values_of,
+    unwrapped_single_error,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("R2")]
@@ -129,3 +130,16 @@ async def test_a_task_that_is_cancelled_gives_way_all_the_same() -> None:
         for number in range(3):
             tasks.start_soon(work, number)
     assert ended == [0, 1, 2]
+
+
+@pytest.mark.parametrize("others", [[], [KeyError()]])
+def test_an_unwrapped_error_keeps_what_led_to_it(others: list[Exception]) -> None:
+    inner: Exception = ValueError()
+    if others:
+        inner = ExceptionGroup("several", [inner, *others])
+    inner.__context__ = OSError()
+    with pytest.raises(type(inner)) as raised, unwrapped_single_error():
+        raise ExceptionGroup("one", [ExceptionGroup("one", [inner])])
+    assert raised.value is inner
+    assert isinstance(inner.__context__, OSError)
+    assert not inner.__suppress_context__
