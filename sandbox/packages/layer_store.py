@@ -10,7 +10,6 @@ back. If the state differs, the content is compared: a copied folder has the sam
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -19,10 +18,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolcell.core import SandboxUnavailableError
+from toolcell.core.storage.file_locks import lock, try_lock
 
 from ..config.mount_rules import Bind
 from ..config.settings import SandboxConfig
@@ -32,7 +31,6 @@ TARGET = "/packages"
 """The path of the folder of layers in cells."""
 
 _DAY_SECONDS = 86_400.0
-_POLL_SECONDS = 0.05
 UNLISTED = 0o311
 """The mode of that folder. No program can list it, not even as its owner: only the name
 opens a layer."""
@@ -205,15 +203,7 @@ class LayerStore:
 
     def try_lock(self, name: str, *, shared: bool = False) -> int | None:
         """Return a descriptor that holds a lock until it is closed; None if taken."""
-        path = self._locks / name
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        return fd
+        return try_lock(self._locks / name, shared=shared)
 
     @asynccontextmanager
     async def alone(self, name: str, *, shared: bool = False) -> AsyncIterator[None]:
@@ -226,9 +216,7 @@ class LayerStore:
 
     async def lock(self, name: str, *, shared: bool = False) -> int:
         """Wait for a lock; return a descriptor that holds it until it is closed."""
-        while (held := self.try_lock(name, shared=shared)) is None:  # noqa: ASYNC110
-            await anyio.sleep(_POLL_SECONDS)
-        return held
+        return await lock(self._locks / name, shared=shared)
 
     def entries(self) -> Iterator[PackageLayer]:
         """Yield the installed layers, the last used one first."""

@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anyio
-
 from toolcell.core import ConfigError
+from toolcell.core.storage.file_locks import lock
 from toolcell.core.storage.whole_files import written_whole
 from toolcell.core.text.install_hint import install_hint
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 _KEY_BYTES, _NONCE_BYTES = 32, 12
 _MAX_BYTES = 262_144
-_LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +58,14 @@ class KeptTokens:
         try:
             self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_owner(self.file.parent.stat())
-            place = self.file.with_suffix(".lock")
-            fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = await lock(self.file.with_suffix(".lock"))
         except OSError as error:
             raise self._unusable(error) from None
         try:
-            while not self._took(fd):  # noqa: ASYNC110 - it has no event
-                await anyio.sleep(_LOOK_SECONDS)
-            try:
-                yield
-            finally:
-                # A process that was forked meanwhile has the descriptor, too.
-                fcntl.flock(fd, fcntl.LOCK_UN)
+            yield
         finally:
+            # A process that was forked meanwhile has the descriptor, too.
+            fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
     def read(self, purpose: str) -> Tokens | None:
@@ -162,15 +155,6 @@ class KeptTokens:
                 hint="make one: `openssl rand -base64 32`",
             )
         return AESGCM(key)
-
-    def _took(self, fd: int) -> bool:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise self._unusable(error) from None
-        return True
 
     def _unusable(self, error: OSError) -> ConfigError:
         return ConfigError(
