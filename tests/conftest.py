@@ -26,7 +26,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from sniffio import current_async_library_cvar
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import Limits, Sandbox, SandboxConfig, SandboxManager
+from toolcell.sandbox import (
+    Limits,
+    Sandbox,
+    SandboxConfig,
+    SandboxManager,
+    SandboxSession,
+)
 
 from .support import confined_rows
 from .support.child import end_children
@@ -341,6 +347,20 @@ async def sandbox(backend: BackendRow) -> AsyncIterator[Sandbox]:
     else:
         async with SandboxManager(config) as manager:
             yield manager
+
+
+@pytest.fixture(scope="module")
+async def cell(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
+    """A cell that all tests of a module share."""
+    async with sandbox.session() as session:
+        yield session
+
+
+@pytest.fixture
+async def session(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
+    """A session of one test."""
+    async with sandbox.session() as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,6 @@ ENGINE_SOCKETS = (
     "/var/run/crio/crio.sock",
     "/run/buildkit/buildkitd.sock",
 )
-
-
-@pytest.fixture(scope="module")
-async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
-    async with sandbox.session() as session:
-        yield session
 
 
 @pytest.fixture

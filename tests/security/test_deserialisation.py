@@ -8,13 +8,12 @@ import builtins
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toolcell.sandbox import SandboxManager, Session
+from toolcell.sandbox import Session
 from toolcell.sandbox.cell.wire.frames import (
     FrameDecoder,
     FrameError,
@@ -35,12 +34,6 @@ def cases(folder: str) -> list[dict[str, Any]]:
     if not path.is_file():
         missing(f"there is no {path}")
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-@pytest.fixture(scope="module")
-async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
-    async with sandbox.session() as session:
-        yield session
 
 
 def forbid(*_: object, **__: object) -> Any:

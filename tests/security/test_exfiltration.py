@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,6 @@ from ..support.attacks.programs import host_addresses, ways_out
 from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
-    async with sandbox.session() as session:
-        yield session
 
 
 @dataclass

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,6 @@ from ..support.paths import ROOT
 pytestmark = pytest.mark.anyio
 
 GOOD = '{"outcome":"ok","value":{"json":"forged"}}'
-
-
-@pytest.fixture(scope="module")
-async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
-    async with sandbox.session() as session:
-        yield session
 
 
 async def run(cell: Session, code: str) -> ExecutionResult:

@@ -7,7 +7,7 @@ import os
 import stat
 import tarfile
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -47,12 +47,6 @@ for place, folders, files in os.walk('.'):
         else: found[path] = hashlib.sha256(open(path, 'rb').read()).hexdigest()
 [found, subprocess.check_output(['deep/link'], text=True)]
 """
-
-
-@pytest.fixture
-async def session(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
-    async with sandbox.session() as session:
-        yield session
 
 
 async def test_a_work_dir_outlives_its_manager(

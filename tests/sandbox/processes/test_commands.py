@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import Limits, Sandbox, SandboxManager, SandboxSession
+from toolcell.sandbox import Limits, SandboxManager, SandboxSession
 
 from ...conftest import SUBPROCESS, BackendRow
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def session(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
-    async with sandbox.session() as session:
-        yield session
 
 
 async def test_a_command_ends_with_its_output_and_code(session: SandboxSession) -> None:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import Sandbox, SandboxManager, SandboxSession, Session
+from toolcell.sandbox import SandboxManager, SandboxSession, Session
 from toolcell.sandbox.spi import SandboxProcess
 
 from ...conftest import BackendRow
@@ -17,12 +17,6 @@ from ...conftest import BackendRow
 pytestmark = pytest.mark.anyio
 
 COUNT = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done"
-
-
-@pytest.fixture
-async def session(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
-    async with sandbox.session() as session:
-        yield session
 
 
 async def test_a_command_stops_and_goes_on(session: SandboxSession) -> None:

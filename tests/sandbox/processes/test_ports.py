@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 from anyio.abc import ByteStream
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import Sandbox, SandboxManager, SandboxSession
+from toolcell.sandbox import SandboxManager, SandboxSession
 
 from ...conftest import BackendRow
 
@@ -30,12 +29,6 @@ while True:
 """
 ECHO = "while data := peer.recv(65536): peer.sendall(data)"
 WHOLE = "b''.join(iter(lambda: peer.recv(65536), b''))"
-
-
-@pytest.fixture
-async def session(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
-    async with sandbox.session() as session:
-        yield session
 
 
 async def serve(

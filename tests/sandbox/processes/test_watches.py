@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import anyio
 import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import Sandbox, SandboxManager, SandboxSession
+from toolcell.sandbox import SandboxManager, SandboxSession
 from toolcell.sandbox.spi import SandboxWatch
 
 from ...conftest import BackendRow
@@ -28,12 +26,6 @@ tick = os.sysconf('SC_CLK_TCK')
 now = float(open('/proc/uptime').read().split()[0])
 print((int(host[11]) + int(host[12])) / tick, now - int(host[19]) / tick)
 """
-
-
-@pytest.fixture
-async def session(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
-    async with sandbox.session() as session:
-        yield session
 
 
 async def shell(session: SandboxSession, script: str) -> None:

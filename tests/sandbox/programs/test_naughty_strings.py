@@ -8,14 +8,14 @@ import os
 import subprocess
 import sys
 import unicodedata
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from toolcell.core.text.printable import escaped
-from toolcell.sandbox import ExecutionResult, SandboxManager, Session
+from toolcell.sandbox import ExecutionResult, Session
 from toolcell.sandbox.cell.wire.frames import FrameError, strict_json
 from toolcell.sandbox.spi import OpaqueValue
 
@@ -32,12 +32,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.corpus]
 REORDERING = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e") | set(
     "\u2066\u2067\u2068\u2069"
 )
-
-
-@pytest.fixture(scope="module")
-async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
-    async with sandbox.session() as session:
-        yield session
 
 
 def joined(strings: list[str]) -> bytes:

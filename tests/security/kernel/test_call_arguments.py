@@ -8,7 +8,6 @@ rules by hand.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ from ...conftest import BackendRow, need_shared_memory
 from ...support.attacks.as_programs import attempt, program, system_call, value_of
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
-    """One cell for all probes of this module; each run has a new interpreter."""
-    async with sandbox.session() as session:
-        yield session
 
 
 def own_filters() -> dict[str, str]:

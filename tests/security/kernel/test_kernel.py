@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -75,13 +74,6 @@ NUMBERS = {
     "userfaultfd": (323, 282),
     "vhangup": (153, 58),
 }
-
-
-@pytest.fixture(scope="module")
-async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
-    """One cell for all probes of this module; each run has a new interpreter."""
-    async with sandbox.session() as session:
-        yield session
 
 
 def raw_calls(numbers: dict[str, int]) -> dict[str, str]:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from toolcell.sandbox import SandboxManager, Session
+from toolcell.sandbox import Session
 
 from ...conftest import BackendRow
 from ...support.attacks.as_programs import program, system_call, value_of
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
-    """One cell for all probes of this module; each run has a new interpreter."""
-    async with sandbox.session() as session:
-        yield session
 
 
 def pseudo_terminals() -> int:
