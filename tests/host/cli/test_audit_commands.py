@@ -25,19 +25,12 @@ from toolcell.host.terminal.user_name import account_name
 from ...conftest import run_apart
 from ...support.console.people import join, passkey
 from ...support.guard.desk import Desk
-from ...support.mcp.served_hosts import CONFIG, written
+from ...support.mcp.served_hosts import AUDITED, CONFIG, records, written
 from .conftest import Command
 
-AUDITED = CONFIG + '[audit]\npath = "audit.jsonl"\n'
 SUM = '{"expression": "6 * 7"}'
 ONE = Rule(tools=["pay"])
 ANNA = Approve(approver="anna")
-
-
-def records(folder: Path, *events: str) -> list[dict[str, Any]]:
-    """Return the records of some events."""
-    lines = (folder / "audit.jsonl").read_text().splitlines()
-    return [each for each in map(json.loads, lines) if each["event"] in events]
 
 
 @pytest.mark.promise("JC4", "JC10")

@@ -14,7 +14,7 @@ from toolcell.core import ToolResult
 from toolcell.core.text.printable import escaped
 from toolcell.tools import tool
 
-from ...support.console.browser import Browser, browser
+from ...support.console.browser import Browser
 from ...support.console.hostile import hostile_texts
 from ...support.console.served import Service, runs_programs, served
 
@@ -55,66 +55,59 @@ def service(
         yield made
 
 
-@pytest.fixture(scope="module")
-def page(service: Service) -> Iterator[Browser]:
-    with browser() as started:
-        started.join(service.link(), "anna")
-        yield started
-
-
 def lines() -> list[str]:
     """Return hostile texts, each as one line."""
     return [text.replace("\n", " ").replace("\r", " ") for text in hostile_texts()]
 
 
 def test_a_run_is_followed_as_text_and_ended(
-    service: Service, page: Browser, gates: list[anyio.Event]
+    service: Service, anna: Browser, gates: list[anyio.Event]
 ) -> None:
     texts = lines()
-    page.open(f"{service.url}/runs")
-    page.reads("No call runs")
+    anna.open(f"{service.url}/runs")
+    anna.reads("No call runs")
     call: Future[ToolResult] = service.call(
         "run_python", agent="coder", code=PROGRAM.format(texts=texts)
     )
     # The page hears of it, and of the call inside it.
-    page.reads("run_python")
-    page.reads("gate")
-    page.click("#live a")
-    page.reads("begun")
+    anna.reads("run_python")
+    anna.reads("gate")
+    anna.click("#live a")
+    anna.reads("begun")
     others = "return document.querySelectorAll(':not([data-lines] span)').length"
-    before = page.script(others)
+    before = anna.script(others)
     service.portal.call(gates[0].set)
-    page.reads("all said")
-    shown = page.script("return document.querySelector('[data-lines]').textContent")
+    anna.reads("all said")
+    shown = anna.script("return document.querySelector('[data-lines]').textContent")
 
     said = ["begun", "100%", *(escaped(COLOURS.sub("", text)) for text in texts)]
     assert shown == "\n".join([*said, "all said", ""])
-    assert page.script(others) == before
-    assert page.script("return document.querySelector('.ansi-2').textContent") == "100%"
-    assert page.script("return window.hacked") is None
-    page.press("End the call")
-    page.reads("No call runs")
+    assert anna.script(others) == before
+    assert anna.script("return document.querySelector('.ansi-2').textContent") == "100%"
+    assert anna.script("return window.hacked") is None
+    anna.press("End the call")
+    anna.reads("No call runs")
     assert call.result(60).status == "cancelled"
-    page.open(f"{service.url}/runs")
-    page.until(lambda: "cancelled" in page.text)
-    assert page.complaints() == []
+    anna.open(f"{service.url}/runs")
+    anna.until(lambda: "cancelled" in anna.text)
+    assert anna.complaints() == []
 
 
-def test_pages_work_without_scripts(service: Service, page: Browser) -> None:
+def test_pages_work_without_scripts(service: Service, anna: Browser) -> None:
     service.call("note", text="<img src=x onerror=hacked=1>").result(60)
-    page.allow_scripts(False)
+    anna.allow_scripts(False)
     try:
         found: dict[str, Any] = {}
         for path in ("runs", "sessions", "agents", "audit", "policies", "health"):
-            page.open(f"{service.url}/{path}")
-            found[path] = page.find("h1").text
-        page.open(f"{service.url}/audit")
-        page.press("Check it now")
-        page.reads("The log verifies")
-        page.press("Keep the present head")
-        page.reads("anna")
+            anna.open(f"{service.url}/{path}")
+            found[path] = anna.find("h1").text
+        anna.open(f"{service.url}/audit")
+        anna.press("Check it now")
+        anna.reads("The log verifies")
+        anna.press("Keep the present head")
+        anna.reads("anna")
     finally:
-        page.allow_scripts(True)
+        anna.allow_scripts(True)
 
     assert set(found.values()) == {
         *("Runs", "Sessions", "Agents", "Audit", "Policies and tools", "Health")

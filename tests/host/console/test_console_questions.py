@@ -5,24 +5,14 @@ from __future__ import annotations
 import re
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
-from toolcell.core import InterruptDeniedError
-from toolcell.flow import Flow, SQLiteCheckpointer, interrupt
+from toolcell.flow import Flow, SQLiteCheckpointer
 
 from ...support.console.served import Service
-from ...support.flow.graphs import Log, chain, said
-
-
-def ask() -> dict[str, Any]:
-    """Ask how many, and say what was answered."""
-    try:
-        return said(str(interrupt({"question": "how many?"}, answer=int | bool)))
-    except InterruptDeniedError as error:
-        return said(f"{error.details['reason']}: {error.hint}")
+from ...support.flow.graphs import Log, ask, chain
 
 
 @pytest.mark.promise("LC-29", "flow-29")

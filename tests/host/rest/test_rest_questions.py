@@ -7,21 +7,12 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import InterruptDeniedError
-from toolcell.flow import Flow, SQLiteCheckpointer, interrupt
+from toolcell.flow import Flow, SQLiteCheckpointer
 
-from ...support.flow.graphs import Log, chain, said
+from ...support.flow.graphs import Log, ask, chain
 from .served_rest import Service, served, take
 
 pytestmark = pytest.mark.anyio
-
-
-def ask() -> dict[str, Any]:
-    """Ask how many, and say what was answered."""
-    try:
-        return said(str(interrupt({"question": "how many?"}, answer=int | bool)))
-    except InterruptDeniedError as error:
-        return said(f"{error.details['reason']}: {error.hint}")
 
 
 def flow_of(service: Service, store: SQLiteCheckpointer) -> Flow[Log]:

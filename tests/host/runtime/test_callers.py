@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, called_by
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
 from ...support.mcp.served_hosts import (
+    AUDITED,
     CONFIG,
     LEGACY,
     MODES,
@@ -22,6 +22,7 @@ from ...support.mcp.served_hosts import (
     http_client,
     http_served,
     make_token,
+    records,
     served,
 )
 from ..e2b.served_sandboxes import POLICIES
@@ -29,14 +30,6 @@ from ..e2b.served_sandboxes import served as sandboxes_served
 from ..rest.served_rest import served as rest_served
 
 pytestmark = pytest.mark.anyio
-
-AUDITED = CONFIG + '[audit]\npath = "audit.jsonl"\n'
-
-
-def records(folder: Path, *events: str) -> list[dict[str, Any]]:
-    """Return the records of some events."""
-    lines = (folder / "audit.jsonl").read_text().splitlines()
-    return [each for each in map(json.loads, lines) if each["event"] in events]
 
 
 @pytest.mark.promise("JC4", "JC10")

@@ -9,18 +9,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import anyio
 import pytest
 
 from toolcell.sandbox import SandboxManager
 from toolcell.sandbox.backends import launcher
-from toolcell.sandbox.backends.container_spec import OWNER_LABEL
 from toolcell.sandbox.machine import host_cgroups, process_identity
 
 from ...conftest import SUBPROCESS, BackendRow
-from ...support.cells.leftovers import host_groups
+from ...support.cells.leftovers import containers_of, host_groups
 from ...support.child import Child
 from ...support.polling import until
 from ...support.process_tree import alive, below, children, runs
@@ -88,13 +86,6 @@ async def test_cells_end_with_a_host_that_forked(backend: BackendRow) -> None:
         host.kill()
         await until(lambda: not containers_of(client.api, name))
     client.close()
-
-
-def containers_of(engine: Any, process: str) -> list[str]:
-    filters = {"label": f"{OWNER_LABEL}={process}"}
-    return [
-        container["Id"] for container in engine.containers(all=True, filters=filters)
-    ]
 
 
 @pytest.mark.promise("F1")

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel
 
-from toolcell.flow import END, START, Flow, FlowResult, Graph, add_numbers, append_list
+from toolcell.core import InterruptDeniedError
+from toolcell.flow import (
+    END,
+    START,
+    Flow,
+    FlowResult,
+    Graph,
+    add_numbers,
+    append_list,
+    interrupt,
+)
 from toolcell.flow.spi import InterruptValue
 
 
@@ -40,6 +50,14 @@ def flow(*nodes: Callable[..., Any], **options: Any) -> Flow[Log]:
 def said(*names: str) -> dict[str, Any]:
     """Return an update that says what ran."""
     return {"log": names}
+
+
+def ask() -> dict[str, Any]:
+    """Ask how many, and say what was answered."""
+    try:
+        return said(str(interrupt({"question": "how many?"}, answer=int | bool)))
+    except InterruptDeniedError as error:
+        return said(f"{error.details['reason']}: {error.hint}")
 
 
 def only(result: FlowResult[Any]) -> InterruptValue:

@@ -50,6 +50,7 @@ ask = ["get_today_date"]
 agent_id = "b"
 allow = ["get_today_date"]
 """
+AUDITED = CONFIG + '[audit]\npath = "audit.jsonl"\n'
 WITH_CODE = CONFIG.replace('"clock"]', '"clock", "code"]')
 SUM = {"expression": "6 * 7"}
 INITIALIZE = {
@@ -69,6 +70,12 @@ def written(folder: Path, text: str = CONFIG) -> Path:
     path = folder / "toolcell.toml"
     path.write_text(text)
     return path
+
+
+def records(folder: Path, *events: str) -> list[dict[str, Any]]:
+    """Return the records of some events, of the audit log of `AUDITED`."""
+    lines = (folder / "audit.jsonl").read_text().splitlines()
+    return [each for each in map(json.loads, lines) if each["event"] in events]
 
 
 def settings(folder: Path, text: str = CONFIG) -> HostConfig:

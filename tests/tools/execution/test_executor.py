@@ -49,11 +49,6 @@ pytestmark = [
 BOTH = pytest.mark.parametrize("kind", [SequentialExecutor, ConcurrentExecutor])
 
 
-@pytest.fixture
-def gates() -> Gates:
-    return Gates()
-
-
 @BOTH
 async def test_results_are_in_input_order(kind: type[Any]) -> None:
     made = kind(ToolRegistry([echo, add]), guard=None)

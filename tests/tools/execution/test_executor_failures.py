@@ -45,11 +45,6 @@ from ...support.sample_tools import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def gates() -> Gates:
-    return Gates()
-
-
 async def given_up(
     made: ConcurrentExecutor, name: str
 ) -> tuple[ToolResult, ToolExecutionRecord]:

@@ -387,11 +387,6 @@ async def test_a_cancelled_call_is_settled_and_recorded(gates: Gates) -> None:
     assert verdicts(made) == [("allowed", "cancelled"), ("allowed", "ok")]
 
 
-@pytest.fixture
-def gates() -> Gates:
-    return Gates()
-
-
 async def test_a_guard_that_breaks_denies_and_nothing_runs(
     counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

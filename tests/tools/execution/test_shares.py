@@ -26,11 +26,6 @@ def calls(agent: str, numbers: range, name: str = "wait") -> list[ToolCall]:
     ]
 
 
-@pytest.fixture
-def gates() -> Gates:
-    return Gates()
-
-
 @pytest.mark.promise("R64")
 async def test_slow_calls_of_one_agent_keep_no_other_one_waiting(gates: Gates) -> None:
     made = ConcurrentExecutor(ToolRegistry([gates.tool]), guard=None, max_concurrency=3)

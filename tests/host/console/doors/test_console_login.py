@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -33,16 +32,8 @@ const key = PublicKeyCredential;
 """
 
 
-@pytest.fixture(scope="module")
-def page(service: Service) -> Iterator[Browser]:
-    """A browser in which anna is signed in."""
-    with browser() as started:
-        started.join(service.link(), "anna")
-        yield started
-
-
-def proof(page: Browser, kind: str) -> str:
-    return str(page.driver.execute_async_script(PROOF, kind))
+def proof(anna: Browser, kind: str) -> str:
+    return str(anna.driver.execute_async_script(PROOF, kind))
 
 
 def signed_in(service: Service, text: str) -> int:
@@ -52,21 +43,21 @@ def signed_in(service: Service, text: str) -> int:
     ).status_code
 
 
-def test_a_person_signs_out_and_in(service: Service, page: Browser) -> None:
-    [cookie] = page.driver.get_cookies()
-    page.press("Sign out")
-    page.until(lambda: "Sign in" in page.driver.title)
-    page.open(f"{service.url}/events")
-    page.open(f"{service.url}/?x=1")
-    page.press("Sign in with a passkey")
-    page.until(lambda: page.driver.current_url == f"{service.url}/?x=1")
+def test_a_person_signs_out_and_in(service: Service, anna: Browser) -> None:
+    [cookie] = anna.driver.get_cookies()
+    anna.press("Sign out")
+    anna.until(lambda: "Sign in" in anna.driver.title)
+    anna.open(f"{service.url}/events")
+    anna.open(f"{service.url}/?x=1")
+    anna.press("Sign in with a passkey")
+    anna.until(lambda: anna.driver.current_url == f"{service.url}/?x=1")
 
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
     assert service.sessions.find(cookie["value"]) is None
-    assert page.complaints() == []
+    assert anna.complaints() == []
 
 
-def test_a_used_link_is_refused(service: Service, page: Browser) -> None:
+def test_a_used_link_is_refused(service: Service, anna: Browser) -> None:
     link = service.link("viewer", person_id="berta")
     with browser() as other:
         other.open(link)
@@ -81,20 +72,20 @@ def test_a_used_link_is_refused(service: Service, page: Browser) -> None:
 
 @pytest.mark.parametrize("url", ["//evil.test", "https://evil.test", "/\\evil.test"])
 def test_signing_in_leads_to_pages_of_ours(
-    service: Service, page: Browser, url: str
+    service: Service, anna: Browser, url: str
 ) -> None:
-    page.press("Sign out")
-    page.until(lambda: "Sign in" in page.driver.title)
-    page.open(f"{service.url}/login?next={url}")
-    page.press("Sign in with a passkey")
-    page.until(lambda: page.driver.current_url == f"{service.url}/")
+    anna.press("Sign out")
+    anna.until(lambda: "Sign in" in anna.driver.title)
+    anna.open(f"{service.url}/login?next={url}")
+    anna.press("Sign in with a passkey")
+    anna.until(lambda: anna.driver.current_url == f"{service.url}/")
 
 
 def test_a_proof_counts_once_and_for_its_purpose(
-    service: Service, page: Browser
+    service: Service, anna: Browser
 ) -> None:
-    page.open(service.url)
-    touched, good = proof(page, "touch"), proof(page, "login")
+    anna.open(service.url)
+    touched, good = proof(anna, "touch"), proof(anna, "login")
     changed = good.replace('"signature":"M', '"signature":"N')
 
     assert signed_in(service, touched) == 403
@@ -107,15 +98,15 @@ def test_a_proof_counts_once_and_for_its_purpose(
 
 
 def test_a_passkey_of_another_server_is_refused(
-    service: Service, page: Browser, tmp_path: Path
+    service: Service, anna: Browser, tmp_path: Path
 ) -> None:
     with served(tmp_path) as other:
-        page.open(f"{other.url}/login")
-        page.press("Sign in with a passkey")
-        page.reads("does not open the console")
+        anna.open(f"{other.url}/login")
+        anna.press("Sign in with a passkey")
+        anna.reads("does not open the console")
 
-    page.open(service.url)
-    assert "Inbox" in page.driver.title
+    anna.open(service.url)
+    assert "Inbox" in anna.driver.title
 
 
 def test_attempts_are_limited(tmp_path: Path) -> None:

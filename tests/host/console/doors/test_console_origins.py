@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from ....support.console.browser import Browser, browser
+from ....support.console.browser import Browser
 from ....support.console.served import Service
 
 FORM = """
@@ -76,19 +76,12 @@ class Pages(BaseHTTPRequestHandler):
         """Write no line for a request."""
 
 
-@pytest.fixture(scope="module")
-def page(service: Service) -> Iterator[Browser]:
-    with browser() as started:
-        started.join(service.link(), "anna")
-        yield started
-
-
 @pytest.fixture(autouse=True)
-def windows(page: Browser) -> Iterator[None]:
+def windows(anna: Browser) -> Iterator[None]:
     """Close what a test has opened, also where it fails."""
-    own = page.driver.current_window_handle
+    own = anna.driver.current_window_handle
     yield
-    page.close_others(own)
+    anna.close_others(own)
 
 
 @pytest.fixture(scope="module", params=["localhost", "evil.localhost", "127.0.0.1"])
@@ -104,12 +97,12 @@ def elsewhere(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def known(service: Service, page: Browser) -> Iterator[dict[str, str]]:
+def known(service: Service, anna: Browser) -> Iterator[dict[str, str]]:
     """All that a form of ours has, as if a hostile page had learned it."""
     request, _ = service.asked(to="evil")
-    page.open(f"{service.url}/approvals/{request.id}")
+    anna.open(f"{service.url}/approvals/{request.id}")
     values = {
-        name: page.find(f"input[name={name}]").get_attribute("value") or ""
+        name: anna.find(f"input[name={name}]").get_attribute("value") or ""
         for name in ("digest", "form_token")
     }
     yield {
@@ -125,28 +118,28 @@ def known(service: Service, page: Browser) -> Iterator[dict[str, str]]:
 @pytest.mark.parametrize("more", ["", 'enctype="text/plain"', 'target="_blank"'])
 def test_a_form_elsewhere_does_nothing(
     service: Service,
-    page: Browser,
+    anna: Browser,
     elsewhere: str,
     known: dict[str, str],
     more: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    page.open(elsewhere)
+    anna.open(elsewhere)
     monkeypatch.setattr(Pages, "page", FORM.format(**known, more=more))
-    page.open(elsewhere)
+    anna.open(elsewhere)
     if "_blank" in more:
-        page.until(lambda: len(page.driver.window_handles) == 2)
-        page.driver.switch_to.window(page.driver.window_handles[1])
-    page.reads("asked from another origin")
+        anna.until(lambda: len(anna.driver.window_handles) == 2)
+        anna.driver.switch_to.window(anna.driver.window_handles[1])
+    anna.reads("asked from another origin")
 
     assert known["id"] in {each.id for each in service.waiting()}
 
 
 def test_fetches_from_elsewhere_read_and_do_nothing(
-    service: Service, page: Browser, elsewhere: str, known: dict[str, str]
+    service: Service, anna: Browser, elsewhere: str, known: dict[str, str]
 ) -> None:
-    page.open(elsewhere)
-    found = page.driver.execute_async_script(FETCHES, *known.values())
+    anna.open(elsewhere)
+    found = anna.driver.execute_async_script(FETCHES, *known.values())
 
     assert found == [
         *("rejected", "rejected", "rejected", "rejected"),
@@ -156,22 +149,22 @@ def test_fetches_from_elsewhere_read_and_do_nothing(
 
 
 def test_no_page_elsewhere_frames_or_holds_ours(
-    service: Service, page: Browser, elsewhere: str
+    service: Service, anna: Browser, elsewhere: str
 ) -> None:
-    page.open(elsewhere)
-    framed = page.driver.execute_async_script(FRAME, service.url)
-    held = page.driver.execute_async_script(WINDOW, service.url)
+    anna.open(elsewhere)
+    framed = anna.driver.execute_async_script(FRAME, service.url)
+    held = anna.driver.execute_async_script(WINDOW, service.url)
 
     # Our window has left the group of its opener, to whom it looks closed.
     assert (framed, held) == ("nothing", "nothing")
 
 
 def test_a_link_from_elsewhere_leads_in(
-    service: Service, page: Browser, elsewhere: str, monkeypatch: pytest.MonkeyPatch
+    service: Service, anna: Browser, elsewhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pages, "page", f"<a href='{service.url}/?x=1'>approve</a>")
-    page.open(elsewhere)
-    page.click("a")
-    page.until(lambda: "Inbox" in page.driver.title)
+    anna.open(elsewhere)
+    anna.click("a")
+    anna.until(lambda: "Inbox" in anna.driver.title)
 
-    assert page.driver.current_url == f"{service.url}/?x=1"
+    assert anna.driver.current_url == f"{service.url}/?x=1"
