@@ -234,19 +234,30 @@ def desk(folder: Path) -> Iterator[Desk]:
             yield made
 
 
+RESTORED = {
+    "used": "used",
+    "withdrawn": "pending",
+    "kept": "approved",
+    "rejected": "rejected",
+    "later_used": "used",
+    "later_approved": "pending",  # A person is asked anew.
+    "revoked": "pending",
+    "unneeded": "pending",
+}
+"""The statuses of requests after a restore, by what became of them before it."""
+
+
 @pytest.mark.promise("JC5")
 def test_answers_given_since_a_backup_stay_given(
     command: Command, tmp_path: Path
 ) -> None:
     written(tmp_path, AUDITED)
-    names = ["used", "withdrawn", "kept", "rejected", "later_used", "later_approved"]
-    names += ["revoked", "unneeded"]
     ids: dict[str, str] = {}
     grants: list[str] = []
 
     async def before() -> None:
         with desk(tmp_path) as made:
-            for name in names:
+            for name in RESTORED:
                 ids[name] = await made.ask(to=name)
             for name in ("used", "kept"):
                 await made.approvals.answer(ids[name], ANNA)
@@ -275,24 +286,15 @@ def test_answers_given_since_a_backup_stay_given(
 
     assert done.code == 0, done.err
     with ApprovalStore(tmp_path / "state/approvals.db") as store:
-        found = {name: store.get(ids[name]) for name in names}
+        found = {name: store.get(ids[name]) for name in RESTORED}
         assert store.grants(0.0) == []
-    assert {name: each and each.status for name, each in found.items()} == {
-        "used": "used",
-        "withdrawn": "pending",
-        "kept": "approved",
-        "rejected": "rejected",
-        "later_used": "used",
-        "later_approved": "pending",  # A person is asked anew.
-        "revoked": "pending",
-        "unneeded": "pending",
-    }
+    assert {name: each and each.status for name, each in found.items()} == RESTORED
     assert (unneeded := found["unneeded"])
     assert unneeded.state(time.time()) == "ended"
     assert unneeded.reason == "the run is over"
     ended = {each["id"] for each in done.json["ended"]}
     stays = {"kept", "later_approved"}
-    assert ended == {*grants, *(ids[name] for name in names if name not in stays)}
+    assert ended == {*grants, *(ids[name] for name in RESTORED if name not in stays)}
     assert done.json["counts_again"] == [
         {"kind": "approval", "id": ids["kept"], "what": "a, pay, anna"}
     ]
