@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import anyio
+import anyio.abc
 
 from toolcell.core import InvalidInputError
 from toolcell.core.detached import Detachable
@@ -23,10 +24,8 @@ from .interface import Sandbox
 from .programs.program import RunRequest
 from .runs.program_factory import ProgramFactory, not_open
 from .runs.single_runs import SingleRuns
-from .scheduling.active_cells import ActiveCells
-from .scheduling.background_work import BackgroundWork
 from .scheduling.cell_events import CellEvents, CellListener
-from .scheduling.cell_supply import CellSupply
+from .scheduling.cell_supply import ActiveCells, CellSupply
 from .scheduling.pool import PoolStats
 
 if TYPE_CHECKING:
@@ -309,3 +308,35 @@ def _index_password(config: SandboxConfig) -> SecretStr | None:
     """Return that of the index of packages, if it has one. Raises ConfigError."""
     reference = config.package_rules.index_password
     return None if reference is None else read_secret(reference)
+
+
+class BackgroundWork:
+    """Work of one manager that nobody waits for.
+
+    Args:
+        tasks: Owns the work; it outlives this.
+    """
+
+    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
+        self._tasks = tasks
+        self._scopes: set[anyio.CancelScope] = set()
+
+    def start(self, work: Callable[[], Awaitable[object]]) -> anyio.CancelScope:
+        """Start work; return a scope that cancels it."""
+        scope = anyio.CancelScope()
+
+        async def run() -> None:
+            try:
+                with scope:
+                    await work()
+            finally:
+                self._scopes.discard(scope)
+
+        self._scopes.add(scope)
+        self._tasks.start_soon(run)
+        return scope
+
+    def cancel(self) -> None:
+        """Cancel all work that has not ended."""
+        for scope in self._scopes:
+            scope.cancel()

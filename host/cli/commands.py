@@ -94,10 +94,8 @@ def _run(*, as_json: bool) -> None:
 
         error = typed_error(raised)
         if not as_json and error.details.get("reason") == "image_missing":
-            from .base.missing_image import pulls_missing_image
-
             try:
-                pulled = pulls_missing_image(error)
+                pulled = _pulls_missing_image(error)
             except ToolcellError as failed:
                 pulled, error = False, failed
             if pulled:
@@ -112,6 +110,34 @@ def _run(*, as_json: bool) -> None:
         usage = ErrorInfo(kind="usage", message=escaped(error.format_message()))
         print_error(usage, as_json=True)
         raise SystemExit(EXIT_BAD_INPUT) from None
+
+
+def _pulls_missing_image(error: ToolcellError) -> bool:
+    """Ask, on a terminal, to pull the image that is missing; True if it is here now.
+
+    A program that is typed at the terminal has been read already, so it is not asked.
+
+    Args:
+        error: The error that ended a command.
+
+    Raises:
+        SandboxUnavailableError: The engine cannot pull it.
+    """
+    missing = error.details.get("reason") == "image_missing"
+    image = error.details.get("image")
+    seen = sys.stdin.isatty() and sys.stderr.isatty() and "-" not in sys.argv
+    if not (missing and image and seen):
+        return False
+    typer.echo(f"toolcell: {error.message}", err=True)
+    if not typer.confirm(f"pull {image} now?", default=True, err=True):
+        return False
+    from toolcell.sandbox.spi import pull_image
+
+    from ..terminal.progress import progress
+
+    with progress(f"pulling {image}", quiet=False) as on_step:
+        pull_image(str(image), on_step=on_step)
+    return True
 
 
 def _named(first: Sequence[str]) -> Collection[str]:

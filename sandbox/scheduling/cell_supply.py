@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+import anyio
 import anyio.abc
 
 from toolcell.core import SandboxUnavailableError
@@ -13,11 +14,12 @@ from toolcell.core import SandboxUnavailableError
 from ..client.backend import Backend
 from ..client.cell import Cell
 from ..config.settings import Limits, SandboxConfig
-from .active_cells import ActiveCells
 from .cell_events import CellEvents
 from .fair_queue import FairQueue
 from .pool import Pool, PoolStats
 from .used_cells import Owner
+
+_STOP_SECONDS = 2.0
 
 
 class _Once:
@@ -30,6 +32,41 @@ class _Once:
         function, self._function = self._function, None
         if function is not None:
             function()
+
+
+class ActiveCells:
+    """The cells that runs and sessions of one manager use now."""
+
+    def __init__(self) -> None:
+        self._cells: set[Cell] = set()
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self._cells)
+
+    def add(self, cell: Cell) -> None:
+        """Add a cell that is about to be used."""
+        self._cells.add(cell)
+
+    def discard(self, cell: Cell) -> None:
+        """Forget a cell; one that is unknown is fine."""
+        self._cells.discard(cell)
+
+    async def stop(self) -> None:
+        """Stop the runs, then kill the cells.
+
+        Runs end as `cancelled` if their supervisors answer within two seconds. Idle
+        sessions lose their cells.
+        """
+        with anyio.move_on_after(_STOP_SECONDS):
+            async with anyio.create_task_group() as stops:
+                for cell in self._cells:
+                    stops.start_soon(_stop, cell)
+        async with anyio.create_task_group() as ends:
+            for cell in self._cells:
+                ends.start_soon(cell.kill)
 
 
 class CellSupply:
@@ -136,3 +173,8 @@ class CellSupply:
             raise SandboxUnavailableError(
                 "the manager was closed", hint="open a new SandboxManager"
             )
+
+
+async def _stop(cell: Cell) -> None:
+    await cell.stop()
+    await cell.wait_idle()

@@ -106,7 +106,7 @@ async def test_a_cell_that_cannot_be_killed_does_not_hold_up_who_cancels() -> No
 async def test_a_cell_that_cannot_be_killed_does_not_hold_up_the_close(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 0.1)
+    monkeypatch.setattr("toolcell.sandbox.scheduling.cell_supply._STOP_SECONDS", 0.1)
     caplog.set_level(logging.WARNING)
     with ExitStack() as cold, anyio.fail_after(60):
         async with AsyncExitStack() as opened:

@@ -27,7 +27,7 @@ SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)"
 async def test_runs_that_end_while_others_are_stopped_do_no_harm(
     backend: BackendRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 60)
+    monkeypatch.setattr("toolcell.sandbox.scheduling.cell_supply._STOP_SECONDS", 60)
     stop, outcomes = Cell.stop, []
     async with anyio.create_task_group() as tasks, AsyncExitStack() as closing:
         manager = await closing.enter_async_context(SandboxManager(backend.config()))
@@ -53,7 +53,7 @@ async def test_runs_that_end_while_others_are_stopped_do_no_harm(
 async def test_a_cell_that_reads_nothing_does_not_hold_up_the_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 0.1)
+    monkeypatch.setattr("toolcell.sandbox.scheduling.cell_supply._STOP_SECONDS", 0.1)
     lost: list[CellLostError] = []
 
     async def write(session: Any) -> None:
@@ -87,7 +87,7 @@ async def test_a_stream_that_nobody_ends_does_not_hold_up_the_close(
     backend: BackendRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not with a connection that is open, either."""
-    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 0.1)
+    monkeypatch.setattr("toolcell.sandbox.scheduling.cell_supply._STOP_SECONDS", 0.1)
     with anyio.fail_after(60), socket.create_server(("127.0.0.1", 0)) as server:
         target = f"127.0.0.1:{server.getsockname()[1]}"
         config = backend.config(network=Network.allow([target]))
@@ -100,7 +100,7 @@ async def test_a_stream_that_nobody_ends_does_not_hold_up_the_close(
 async def test_a_stream_ends_as_cancelled_when_the_manager_closes(
     backend: BackendRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 60)
+    monkeypatch.setattr("toolcell.sandbox.scheduling.cell_supply._STOP_SECONDS", 60)
     found: list[Event] = []
     up = anyio.Event()
 
@@ -124,7 +124,7 @@ async def test_a_stream_ends_as_cancelled_when_the_manager_closes(
 async def test_who_reads_a_stream_on_after_the_close_hears_that_it_is_lost(
     backend: BackendRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 0.1)
+    monkeypatch.setattr("toolcell.sandbox.scheduling.cell_supply._STOP_SECONDS", 0.1)
     with anyio.fail_after(60):
         async with SandboxManager(backend.config()) as manager:
             events = manager.stream(SLEEPS)

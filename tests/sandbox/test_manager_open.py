@@ -34,7 +34,7 @@ async def test_one_task_opens_and_another_closes(backend: BackendRow) -> None:
 
 
 async def test_closing_ends_runs_as_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 60)
+    monkeypatch.setattr("toolcell.sandbox.scheduling.cell_supply._STOP_SECONDS", 60)
     manager = await SandboxManager.open(SUBPROCESS.config())
     statuses = []
     started = anyio.Event()

@@ -251,7 +251,7 @@ async def test_what_a_listener_raises_ends_the_batch() -> None:
 
 
 async def test_a_manager_that_closes_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 60)
+    monkeypatch.setattr("toolcell.sandbox.scheduling.cell_supply._STOP_SECONDS", 60)
     door = Door()
     door.open("first")
     jobs = [door.job("first"), door.job("second")]

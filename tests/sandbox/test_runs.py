@@ -346,7 +346,7 @@ async def test_who_is_cancelled_twice_leaves_no_cell(
 async def test_closing_the_manager_ends_runs_as_cancelled(
     backend: BackendRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.sandbox.scheduling.active_cells._STOP_SECONDS", 60)
+    monkeypatch.setattr("toolcell.sandbox.scheduling.cell_supply._STOP_SECONDS", 60)
     results: list[ExecutionResult] = []
     started = anyio.Event()
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -17,7 +17,6 @@ from toolcell.core.text.printable import escaped
 
 from ...charts.bars import Bar, bars_svg, lines_svg
 from . import programs
-from .tables import table
 
 FOLDER = Path(__file__).resolve().parent.parent / "templates"
 
@@ -25,6 +24,8 @@ _EXCERPT = 90
 """Characters of the arguments of a call that a list shows."""
 
 _JOINT = re.compile(r"(?<=[_\-./:@])(?=\w)")
+_COLUMNS = re.compile(r"(?<!\\)\|")
+_ESCAPED = re.compile(r"\\([\\|])")
 
 
 def make_templates() -> Environment:
@@ -144,3 +145,32 @@ def excerpt(arguments: Mapping[str, Any]) -> str:
             break
     whole = " · ".join(texts)
     return whole if len(whole) <= _EXCERPT else f"{whole[: _EXCERPT - 1]}…"
+
+
+class Table(NamedTuple):
+    """A table that a program showed as Markdown, and the text below it."""
+
+    heading: list[str]
+    rows: list[list[str]]
+    rest: str
+
+
+def table(text: str) -> Table | None:
+    """Return the table with which a text begins; None if it begins otherwise."""
+    lines = text.split("\n")
+    if len(lines) < 2 or not lines[0].startswith("| "):
+        return None
+    heading = _cells(lines[0])
+    if _cells(lines[1]) != ["---"] * len(heading):
+        return None
+    count = 2
+    # A row that was cut is text.
+    while count < len(lines) and re.fullmatch(r"\| .* \|", lines[count]):
+        count += 1
+    rows = [_cells(line) for line in lines[2:count]]
+    return Table(heading, rows, "\n".join(lines[count:]).strip())
+
+
+def _cells(line: str) -> list[str]:
+    parts = _COLUMNS.split(line.strip("|"))
+    return [_ESCAPED.sub(r"\1", part.strip()) for part in parts]

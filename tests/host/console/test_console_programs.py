@@ -19,7 +19,7 @@ from toolcell.host.console.web.programs import (
     program,
     terminal,
 )
-from toolcell.host.console.web.tables import table
+from toolcell.host.console.web.templating import table
 
 from ...support.console.client import Client
 from ...support.console.person import Client as Person
