@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,8 +24,9 @@ from .login import (
 if TYPE_CHECKING:
     import httpx2
 
-LOGIN_FAILED = -32_090
-"""The code of the error that calls without a token end with."""
+_LOGIN_FAILED = -32_090
+_MARK = secrets.token_hex(16)
+"""Marks the errors of calls that were not sent. No server can know it."""
 
 _REASON = "toolcell.login"
 _UNAUTHORIZED = 401
@@ -144,7 +146,7 @@ def login_auth(
                     used = await source.token(used)
                 except LoginError as error:
                     note(error)
-                    request.extensions[_REASON] = str(error)
+                    request.extensions[_REASON] = error
                     yield request
                     return
                 request.headers["Authorization"] = f"Bearer {used}"
@@ -164,9 +166,25 @@ def answer_without_token(request: httpx2.Request) -> httpx2.Response | None:
     """
     import httpx2
 
-    reason = request.extensions.get(_REASON)
+    reason: LoginError | None = request.extensions.get(_REASON)
     if reason is None:
         return None
-    error = {"code": LOGIN_FAILED, "message": f"its login failed: {reason}"}
+    error = {
+        "code": _LOGIN_FAILED,
+        "message": f"its login failed: {reason}",
+        "data": {_MARK: reason.hint},
+    }
     body = {"jsonrpc": "2.0", "id": None, "error": error}
     return httpx2.Response(_UNAUTHORIZED, json=body, request=request)
+
+
+def failed_login(message: str, data: object) -> LoginError | None:
+    """Return the login for want of which a call was not sent; None: it was.
+
+    Args:
+        message: The message of the error that the call ended with.
+        data: The data of that error.
+    """
+    if not isinstance(data, dict) or _MARK not in data:
+        return None
+    return LoginError(message, data[_MARK])

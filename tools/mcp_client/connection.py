@@ -21,8 +21,7 @@ from toolcell.core.text.printable import escaped
 
 from ..definition.questions import AskUser
 from ..external.definition import D, Listing, unknown_outcome
-from ..external.login import LoginError
-from ..external.login_auth import LOGIN_FAILED
+from ..external.login_auth import failed_login
 from .command import MCPCommand
 from .definition import MCPDefinition, mcp_definition
 from .elicitation import CallQuestions, ServerQuestions, asks_in_vain
@@ -243,7 +242,7 @@ class ServerConnection:
             return await answer
         except MCPError as error:
             # The session may be forgotten; the next call finds out.
-            self.is_stale |= _failed_login(error, self.last_error) is None
+            self.is_stale |= failed_login(error.error.message, error.error.data) is None
             raise _refused(name, error, self.last_error) from error
         except ValidationError as error:
             raise unknown_outcome(f"{name} answered what MCP does not know") from error
@@ -277,11 +276,6 @@ def _listed_fields(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _failed_login(error: Any, last_error: LastErrorStatus) -> LoginError | None:
-    """Return the login for want of which a call was not sent; None: it was."""
-    return last_error.login if error.error.code == LOGIN_FAILED else None
-
-
 def _refused(tool: str, error: Any, last_error: LastErrorStatus) -> ToolExecutionError:
     from mcp import types as mcp
 
@@ -293,7 +287,7 @@ def _refused(tool: str, error: Any, last_error: LastErrorStatus) -> ToolExecutio
         mcp.REQUEST_TIMEOUT,
     )
     text = escaped(error.error.message, MAX_ERROR_CHARACTERS)
-    if (login := _failed_login(error, last_error)) is not None:
+    if (login := failed_login(text, error.error.data)) is not None:
         return ToolExecutionError(
             f"{tool} was not called: {text}",
             hint=login.hint

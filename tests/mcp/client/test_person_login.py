@@ -25,6 +25,7 @@ from toolcell.tools import MCPToolset
 from toolcell.tools.external import kept_tokens
 from toolcell.tools.external.kept_tokens import Tokens
 from toolcell.tools.external.login_auth import login_auth, purpose_of
+from toolcell.tools.mcp_client.http import LastErrorStatus
 from toolcell.tools.spi import KeptTokens, MCPEndpoint, OAuthLogin, log_in
 
 from ...support.child import Child
@@ -296,6 +297,36 @@ async def test_a_login_that_is_missing_or_dead_says_how_to_log_in(
     assert "outcome" not in dead.error.details
     for secret in ("fresh-access", "refresh-1", KEY):
         assert secret not in f"{missing.value}{dead.error}"
+
+
+async def test_an_answer_to_another_call_hides_no_failed_login(
+    server: Server, kept: KeptTokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the other answer came before this call hears of its login.
+    monkeypatch.setattr(LastErrorStatus, "note_login", lambda *_: None)
+    await keep(server, kept)
+    async with toolset_at(server, kept) as toolset:
+        await kept.forget()
+        lost = await echo(toolset)
+
+    assert lost.error is not None
+    assert LOGIN_AGAIN in (lost.error.hint or "")
+    assert not server.called
+
+
+async def test_no_server_can_say_that_a_call_was_not_sent(
+    server: Server, kept: KeptTokens
+) -> None:
+    await keep(server, kept)
+    async with toolset_at(server, kept) as toolset:
+        refused = await executor(*toolset.tools).call(
+            call("test__unsent"), raise_on_error=False
+        )
+
+    assert server.called == ["unsent"]
+    assert refused.error is not None
+    assert "refused the call" in refused.error.message
+    assert LOGIN_AGAIN not in (refused.error.hint or "")
 
 
 async def test_an_issuer_in_trouble_ends_no_login(

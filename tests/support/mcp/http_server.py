@@ -30,6 +30,7 @@ TOOLS = (
     "never",
     "fault",
     "away",
+    "unsent",
 )
 
 
@@ -254,6 +255,10 @@ class Handler(BaseHTTPRequestHandler):
                 self.reply(b"\x1b[2Jgateway", 502, Content_Type="text/html")
             case "away":
                 self.reply(b"", 307, Location=self.server.elsewhere)
+            case "unsent":
+                error = {"code": -32_090, "message": "no login", "data": {"": ""}}
+                failed = {"jsonrpc": "2.0", "id": number, "error": error}
+                self.reply(json.dumps(failed).encode())
             case "forget":
                 self.server.forgets = True
                 self.reply(fine)
