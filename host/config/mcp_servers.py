@@ -114,7 +114,7 @@ class MCPLoginConfig(Model):
 
     grant: Literal["client_credentials", "authorization_code"] = "client_credentials"
     """`client_credentials`: the client gets tokens by its secret, and no person is
-    asked. `authorization_code`: a person logs in, with `toolcell tools login`."""
+    asked. `authorization_code`: people log in, with `toolcell tools login`."""
 
     key: SecretReference | None = None
     """A secret of 32 bytes in base64, with which the tokens of `authorization_code`
@@ -123,11 +123,17 @@ class MCPLoginConfig(Model):
     scope: str | None = None
     """The scopes to ask for, between spaces. None: the issuer's usual ones."""
 
+    shared: bool = False
+    """If true, with `authorization_code`, agents that have no login use the one that
+    was made without `--agent`; if false, their calls are not made."""
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         by_person = self.grant == "authorization_code"
         if by_person != (self.key is not None):
             raise ValueError("a key belongs to authorization_code, which needs one")
+        if self.shared and not by_person:
+            raise ValueError("shared belongs to authorization_code")
         if not by_person and self.client_secret is None:
             raise ValueError("client_credentials needs a client_secret")
         return self
@@ -207,7 +213,8 @@ class MCPServerConfig(Model):
 
     per_agent: bool = False
     """If true, the server is started once for each agent, so that none meets what
-    another one left there; if false, one is for all."""
+    another one left there; if false, one is for all. Where people log in, each agent
+    has its own connection."""
 
     max_agents: Count = 16
     """Agents that have a server at once, with `per_agent`. When it is reached the

@@ -78,13 +78,17 @@ def offering_toolset(
 
 
 def person_login(
-    config: HostConfig, name: str, environ: Mapping[str, str] | None
+    config: HostConfig,
+    name: str,
+    agent_id: str | None,
+    environ: Mapping[str, str] | None,
 ) -> tuple[OAuthLogin, KeptTokens, str]:
     """Return the login of a server by a person, the place of its tokens, and its URL.
 
     Args:
         config: The host's.
         name: The server.
+        agent_id: The agent whose own login it is. None: the one without an agent.
         environ: Has the secrets of the login. None: the tokens are not read or written.
 
     Raises:
@@ -101,7 +105,8 @@ def person_login(
             f"no person logs in for the MCP server {name}",
             hint='give its login grant = "authorization_code" and a key',
         )
-    return login, login.kept, settings.url or ""
+    kept = login.kept if agent_id is None else login.kept.of_agent(agent_id)
+    return login, kept, settings.url or ""
 
 
 def last_words(config: HostConfig, name: str) -> str:
@@ -214,6 +219,7 @@ def _login(
         client_id=settings.client_id,
         client_secret=None if secret is None else secrets[secret],
         scope=settings.scope,
+        shared=settings.shared,
         kept=None
         if settings.key is None or folder is None
         else KeptTokens(file=folder / "mcp_logins" / name, key=secrets[settings.key]),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import secrets
+import shlex
 from base64 import b64decode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from toolcell.core import ConfigError
 from toolcell.core.storage.file_locks import lock
 from toolcell.core.storage.whole_files import written_whole
 from toolcell.core.text.install_hint import install_hint
+from toolcell.core.text.printable import escaped_line
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -35,18 +38,35 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTokens:
-    """The place of the tokens of one server. Several processes may share it."""
+    """The place of the tokens of one login. Several processes may share it."""
 
     file: Path
-    """The file, in a folder that need not exist. It is named like the server."""
+    """The file, in a folder that need not exist. It is named like the server, and that
+    of an agent has more of a name."""
 
     key: str = field(repr=False)
     """32 bytes in base64, with which it is encrypted."""
 
+    agent_id: str | None = None
+    """The agent whose login it is; made by `of_agent`. None: it is of no agent."""
+
+    def of_agent(self, agent_id: str) -> KeptTokens:
+        """Return the place of the tokens of an agent's own login for the server."""
+        named = hashlib.sha256(agent_id.encode("utf-8", "surrogatepass")).hexdigest()
+        file = self.file.with_name(f"{self._server}@{named}")
+        return replace(self, file=file, agent_id=agent_id)
+
     @property
     def hint(self) -> str:
         """The sentence that says how a person logs in."""
-        return f"run `toolcell tools login {self.file.name}` as the user of the host"
+        command = f"toolcell tools login {self._server}"
+        if self.agent_id is not None:
+            command += f" --agent {escaped_line(shlex.quote(self.agent_id))}"
+        return f"run `{command}` as the user of the host"
+
+    @property
+    def _server(self) -> str:
+        return self.file.name.partition("@")[0]
 
     @asynccontextmanager
     async def locked(self) -> AsyncGenerator[None, None]:
@@ -94,8 +114,8 @@ class KeptTokens:
             return Tokens(**found)
         except (InvalidTag, ValueError, TypeError):
             raise ConfigError(
-                f"the login for {self.file.name} is of another key, issuer, client or "
-                "URL, or was changed",
+                f"the login for {self._server} is of another key, issuer, client, "
+                "URL or agent, or was changed",
                 hint=self.hint,
             ) from None
 
@@ -158,7 +178,7 @@ class KeptTokens:
 
     def _unusable(self, error: OSError) -> ConfigError:
         return ConfigError(
-            f"the login for {self.file.name} cannot be used: {error.strerror}",
+            f"the login for {self._server} cannot be used: {error.strerror}",
             hint="run this as the user of the host, who must own "
             f"{self.file.parent.name} in its state.folder, on a disk with room",
         )

@@ -50,7 +50,22 @@ class OAuthLogin:
     """The scopes to ask for, between spaces. None: the issuer's usual ones."""
 
     kept: KeptTokens | None = None
-    """The tokens that a person's login gave. None: no person is asked."""
+    """The place of the tokens that a person's login without an agent gave; beside it
+    are those of agents. None: no person is asked."""
+
+    shared: bool = False
+    """True if agents that have no login use the one without an agent."""
+
+    agent_id: str | None = None
+    """The agent that tokens are for, whose own login comes first. None: none."""
+
+    @property
+    def places(self) -> tuple[KeptTokens, ...]:
+        """The places of a person's tokens; the first that has some counts."""
+        if self.kept is None or self.agent_id is None:
+            return () if self.kept is None else (self.kept,)
+        own = self.kept.of_agent(self.agent_id)
+        return (own, self.kept) if self.shared else (own,)
 
     def __post_init__(self) -> None:
         if not is_loopback_or_https(self.issuer):

@@ -59,46 +59,47 @@ class _ClientSource:
 class _PersonSource:
     """Tokens of a person's login, which all processes with the file share."""
 
-    def __init__(self, login: OAuthLogin, kept: KeptTokens, resource: str) -> None:
-        self._login, self._kept, self._resource = login, kept, resource
+    def __init__(self, login: OAuthLogin, resource: str) -> None:
+        self._login, self._resource = login, resource
 
     async def token(self, refused: str | None) -> str:
         try:
-            tokens = self._read()
+            kept, tokens = self._read(self._login.places)
             if tokens.access != refused:
                 return tokens.access
             with anyio.fail_after(_TURN_SECONDS):
-                async with self._kept.locked():
-                    return await self._renewed(refused)
+                async with kept.locked():
+                    return await self._renewed(kept, refused)
         except ConfigError as error:
             raise LoginError(error.message, error.hint) from error
         except TimeoutError:
             raise LoginError("its renewal takes too long") from None
 
-    def _read(self) -> Tokens:
-        tokens = self._kept.read(purpose_of(self._login, self._resource))
-        if tokens is None:
-            raise LoginError("no one is logged in", self._kept.hint)
-        return tokens
+    def _read(self, places: tuple[KeptTokens, ...]) -> tuple[KeptTokens, Tokens]:
+        for kept in places:
+            tokens = kept.read(purpose_of(self._login, self._resource, kept))
+            if tokens is not None:
+                return kept, tokens
+        raise LoginError("no one is logged in", places[0].hint)
 
-    async def _renewed(self, refused: str) -> str:
+    async def _renewed(self, kept: KeptTokens, refused: str) -> str:
         """Return the token of another process, or renew it for all of them."""
-        tokens = self._read()
+        _, tokens = self._read((kept,))
         if tokens.access != refused:
             return tokens.access
         if tokens.refresh is None:
-            raise LoginError("the login has ended", self._kept.hint)
+            raise LoginError("the login has ended", kept.hint)
         # An issuer takes a token for this once: its answer has to be kept, even if
         # the call that asked for it is over.
-        purpose = purpose_of(self._login, self._resource)
+        purpose = purpose_of(self._login, self._resource, kept)
         with anyio.CancelScope(shield=True):
             # Without room for the answer the issuer is not asked.
-            self._kept.write(tokens, purpose)
-            given = await self._refreshed(tokens.refresh)
-            self._kept.write(given, purpose)
+            kept.write(tokens, purpose)
+            given = await self._refreshed(tokens.refresh, kept.hint)
+            kept.write(given, purpose)
         return given.access
 
-    async def _refreshed(self, refresh: str) -> Tokens:
+    async def _refreshed(self, refresh: str, again: str) -> Tokens:
         fields = {
             "grant_type": "refresh_token",
             "refresh_token": refresh,
@@ -107,14 +108,15 @@ class _PersonSource:
         async with asking(self._login.issuer) as client:
             metadata = await metadata_of(client, self._login.issuer)
             given = await given_tokens(
-                client, self._login, metadata, fields, again=self._kept.hint
+                client, self._login, metadata, fields, again=again
             )
         return Tokens(access=given.access, refresh=given.refresh or refresh)
 
 
-def purpose_of(login: OAuthLogin, resource: str) -> str:
-    """Return the text that binds the tokens of a login to what they are for."""
-    return json.dumps([login.issuer, login.client_id, resource])
+def purpose_of(login: OAuthLogin, resource: str, kept: KeptTokens) -> str:
+    """Return the text that binds the tokens of a place to what they are for."""
+    agent = [] if kept.agent_id is None else [kept.agent_id]
+    return json.dumps([login.issuer, login.client_id, resource, *agent])
 
 
 def login_auth(
@@ -134,7 +136,7 @@ def login_auth(
     if login.kept is None:
         source = _ClientSource(login, resource)
     else:
-        source = _PersonSource(login, login.kept, resource)
+        source = _PersonSource(login, resource)
 
     class Auth(httpx2.Auth):
         async def async_auth_flow(

@@ -79,7 +79,7 @@ async def log_in(
             f"no one is logged in: {error}", hint=error.hint or "log in once more"
         ) from error
     async with kept.locked():
-        kept.write(tokens, purpose_of(login, resource))
+        kept.write(tokens, purpose_of(login, resource, kept))
 
 
 async def _tokens(

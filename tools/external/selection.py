@@ -89,8 +89,10 @@ class ToolSelection(Generic[D, T]):
 
     def compare(
         self, listing: Listing[D], go_on: Callable[[], None] = lambda: None
-    ) -> None:
+    ) -> Mapping[str, str]:
         """Compare the server's list with the approved tools.
+
+        Returns the reason for each of these that it does not have as it was approved.
 
         Args:
             listing: The list.
@@ -118,6 +120,7 @@ class ToolSelection(Generic[D, T]):
             )
         if self._changed != before:
             _log.warning("tools of %s: %s", self._server, self._changed)
+        return self._changed
 
     def _adopt(
         self, definitions: Mapping[str, D], go_on: Callable[[], None] = lambda: None

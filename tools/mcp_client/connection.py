@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -69,6 +69,9 @@ class ServerConnection:
 
     is_stale: bool = False
     """True if its tools have to be listed again before the next call."""
+
+    changed: Mapping[str, str] = field(default_factory=dict)
+    """The reason for each tool that is not the approved one in its latest list."""
 
     version: str | None = None
     """The version of the protocol; None: it is not agreed on yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 class _Place:
     """The connection of one agent, or of all."""
 
+    agent_id: str | None
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     connection: ServerConnection | None = None
     calls: int = 0
@@ -44,7 +45,8 @@ class ServerConnections:
     Args:
         name: The server's name.
         server: The command that starts it, or its address.
-        compare: Takes the tools that it lists, each time that it does.
+        compare: Takes the tools that it lists, each time that it does, and returns the
+            reason for each that is not the approved one.
         startup_seconds: As in `MCPToolset`.
         max_message_bytes: As in `MCPToolset`.
         max_agents: Agents that have their own connection at once; None: one
@@ -58,7 +60,7 @@ class ServerConnections:
         self,
         name: str,
         server: MCPCommand | MCPEndpoint,
-        compare: Callable[[Listing[MCPDefinition]], Awaitable[None]],
+        compare: Callable[[Listing[MCPDefinition]], Awaitable[Mapping[str, str]]],
         *,
         startup_seconds: float,
         max_message_bytes: int,
@@ -133,7 +135,7 @@ class ServerConnections:
                 )
             oldest = min(idle, key=lambda key: self._places[key].last_used)
             _end(self._places.pop(oldest))
-        place = self._places[agent_id] = _Place()
+        place = self._places[agent_id] = _Place(agent_id)
         return place
 
     async def _connected(self, place: _Place) -> ServerConnection:
@@ -153,7 +155,8 @@ class ServerConnections:
         connection.is_stale = False
         try:
             with anyio.fail_after(self._startup_seconds):
-                await self._compare(await connection.listing())
+                listing = await connection.listing()
+                connection.changed = await self._compare(listing)
         except Exception as error:  # noqa: BLE001 - a new connection follows
             connection.ended.set()
             _log.info(
@@ -168,6 +171,8 @@ class ServerConnections:
     ) -> None:
         """Hold a connection open until it ends."""
         server, is_open, words = self._server, False, self._listener()
+        if isinstance(server, MCPEndpoint):
+            server = server.for_agent(place.agent_id)
         questions = ServerQuestions(
             self._name, may_ask=self._elicitation, is_shared=self._max_agents is None
         )
@@ -180,7 +185,7 @@ class ServerConnections:
                     ) as connection:
                         listing = await connection.listing()
                         scope.deadline = math.inf
-                        await self._compare(listing)
+                        connection.changed = await self._compare(listing)
                         is_open = True
                         task_status.started(connection)
                         await self._until_over(place, connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -62,6 +62,17 @@ class MCPEndpoint:
                 "a token is sent over https, or to a loopback address",
                 hint='write the URL like "https://example.org/mcp"',
             )
+
+    @property
+    def by_person(self) -> bool:
+        """True if its tokens are of people's logins, which agents have of their own."""
+        return self.login is not None and self.login.kept is not None
+
+    def for_agent(self, agent_id: str | None) -> MCPEndpoint:
+        """Return the server as an agent reaches it."""
+        if self.login is None:
+            return self
+        return replace(self, login=replace(self.login, agent_id=agent_id))
 
 
 class LastErrorStatus:

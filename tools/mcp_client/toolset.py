@@ -112,7 +112,8 @@ class MCPToolset:
         max_message_bytes: Bytes of one message of the server; default 4 MiB. When it is
             reached the call fails; a program is ended with its connection.
         per_agent: True starts the server once for each agent, so that none meets what
-            another one left there; False has one for all.
+            another one left there; False has one for all. Where people log in, each
+            agent has its own connection.
         max_agents: Agents that have a server at once, with `per_agent`; default 16.
             When it is reached the server that is idle longest ends; if all are at work
             the call fails.
@@ -170,13 +171,14 @@ class MCPToolset:
         self.unlisted: set[Kind] = set()
         """The kinds whose list could not be read when the toolset was opened."""
 
+        by_person = isinstance(server, MCPEndpoint) and server.by_person
         self._connections = ServerConnections(
             name,
             server,
             self._compare,
             startup_seconds=startup_seconds,
             max_message_bytes=max_message_bytes,
-            max_agents=max_agents if per_agent else None,
+            max_agents=max_agents if per_agent or by_person else None,
             idle_seconds=idle_seconds,
             elicitation=elicitation,
             log=log,
@@ -231,13 +233,12 @@ class MCPToolset:
         idempotent = definition.name in self._idempotent
         return MCPTool(self, definition, idempotent=idempotent)
 
-    async def _compare(self, listing: Listing[MCPDefinition]) -> None:
+    async def _compare(self, listing: Listing[MCPDefinition]) -> Mapping[str, str]:
         """Compare a list; to make tools of the first one takes milliseconds each."""
         if not self._selection.is_adopting:
-            self._selection.compare(listing)
-            return
+            return self._selection.compare(listing)
         compare = partial(self._selection.compare, listing, from_thread.check_cancelled)
-        await beside_loop(f"mcp:{self.name}", compare)
+        return await beside_loop(f"mcp:{self.name}", compare)
 
     async def _adopt_offers(self, connection: ServerConnection) -> None:
         for kind in KINDS:
@@ -297,7 +298,7 @@ class MCPToolset:
             ToolExecutionError: It was not made, it failed, or its outcome is unknown.
         """
         async with self._connections.use(context.agent_id) as connection:
-            reason = self._selection.change_of(tool.definition.name)
+            reason = connection.changed.get(tool.definition.name)
             if reason is not None:
                 raise ToolExecutionError(
                     f"{tool.name} cannot be used: {reason}",

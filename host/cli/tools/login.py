@@ -12,10 +12,17 @@ from ...terminal.signals import run_async
 from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 _Server = Annotated[str, typer.Argument(help="The MCP server.")]
+_Agent = Annotated[
+    str | None,
+    typer.Option("--agent", help="The agent whose own login it is; else of none."),
+]
 
 
 def login(
-    server: _Server, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
+    server: _Server,
+    agent: _Agent = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
 ) -> None:
     """Log in for an MCP server, with a browser of this machine."""
     from toolcell.tools.spi import log_in
@@ -27,25 +34,28 @@ def login(
         print_notice(f"open this in a browser: {address}", as_json=as_json)
 
     settings = HostConfig.from_file(config)
-    client, kept, resource = person_login(settings, server, os.environ)
+    client, kept, resource = person_login(settings, server, agent, os.environ)
     run_async(log_in, client, kept, resource, show)
     if as_json:
-        print_json({"server": server, "logged_in": True})
+        print_json({"server": server, "agent_id": agent, "logged_in": True})
     else:
         print(f"{server}: logged in")
 
 
 def logout(
-    server: _Server, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
+    server: _Server,
+    agent: _Agent = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
 ) -> None:
     """Forget the login for an MCP server, also in hosts that run."""
     from ...config.host_config import HostConfig
     from ...runtime.mcp_toolsets import person_login
 
     settings = HostConfig.from_file(config)
-    _, kept, _ = person_login(settings, server, None)
+    _, kept, _ = person_login(settings, server, agent, None)
     had_login = run_async(kept.forget)
     if as_json:
-        print_json({"server": server, "had_login": had_login})
+        print_json({"server": server, "agent_id": agent, "had_login": had_login})
     else:
         print(f"{server}: " + ("logged out" if had_login else "nobody was logged in"))

@@ -240,6 +240,7 @@ PERSON = LOGIN.replace("client_secret", "grant = 'authorization_code', key")
         (f"url = 'http://x/'\n{PERSON}", "over https"),
         (f"url = 'https://x/'\n{PERSON}".replace(", key = 'env:X'", ""), "a key"),
         (f"url = 'https://x/'\n{LOGIN[:-2]}, key = 'env:X' }}", "a key belongs to"),
+        (f"url = 'https://x/'\n{LOGIN[:-2]}, shared = true }}", "shared belongs to"),
         (
             f"url = 'https://x/'\n{LOGIN}".replace(", client_secret = 'env:X'", ""),
             "needs a client_secret",
@@ -285,7 +286,10 @@ async def test_a_person_s_login_is_read_from_its_table(tmp_path: Path) -> None:
     path.write_text(f"state.folder = 's'\n[tools.mcp.x]\nurl = 'https://x/'\n{PERSON}")
     config = HostConfig.from_file(path, environ={})
 
-    login, kept, url = person_login(config, "x", {"X": SECRET})
+    login, kept, url = person_login(config, "x", None, {"X": SECRET})
+    assert not login.shared
+    _, own, _ = person_login(config, "x", "ann", {"X": SECRET})
+    assert own == kept.of_agent("ann")
     assert (login.client_secret, login.kept, url) == (None, kept, "https://x/")
     assert kept == KeptTokens(file=tmp_path / "s" / "mcp_logins" / "x", key=SECRET)
     assert SECRET not in repr(login)
@@ -296,7 +300,7 @@ async def test_nobody_logs_in_for_a_login_of_the_client(tmp_path: Path) -> None:
     path = tmp_path / "toolcell.toml"
     path.write_text(f"[tools.mcp.x]\nurl = 'https://x/'\n{LOGIN}")
     with pytest.raises(ConfigError, match="no person logs in"):
-        person_login(HostConfig.from_file(path, environ={}), "x", {"X": SECRET})
+        person_login(HostConfig.from_file(path, environ={}), "x", None, {"X": SECRET})
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8/", "http://[::1]/", "https://x/"])

@@ -66,7 +66,7 @@ def toolset_at(server: Server, kept: KeptTokens) -> MCPToolset:
 
 async def keep(server: Server, kept: KeptTokens, tokens: Tokens = OLD) -> None:
     async with kept.locked():
-        kept.write(tokens, purpose_of(login_at(server, kept), server.url))
+        kept.write(tokens, purpose_of(login_at(server, kept), server.url, kept))
 
 
 async def echo(toolset: MCPToolset, call_id: str = "1") -> ToolResult:
@@ -119,7 +119,7 @@ async def test_a_person_logs_in_and_calls_have_the_tokens(
     assert statuses == [200]
     assert first["resource"] == second["resource"] == [server.url]
     assert second["refresh_token"] == ["refresh-1"]
-    purpose = purpose_of(login_at(server, kept), server.url)
+    purpose = purpose_of(login_at(server, kept), server.url, kept)
     expected = Tokens(access="second-access", refresh="refresh-2")
     assert kept.read(purpose) == expected
     assert kept.file.stat().st_mode & 0o777 == 0o600
@@ -277,7 +277,7 @@ async def test_a_token_that_came_for_a_cancelled_request_is_kept(
         server.may_renew.set()
 
     expected = Tokens(access="fresh-access", refresh="refresh-1")
-    assert kept.read(purpose_of(login, server.url)) == expected
+    assert kept.read(purpose_of(login, server.url, kept)) == expected
 
 
 async def test_a_login_that_is_missing_or_dead_says_how_to_log_in(
@@ -302,7 +302,7 @@ async def test_a_login_that_is_missing_or_dead_says_how_to_log_in(
 async def test_an_answer_to_another_call_hides_no_failed_login(
     server: Server, kept: KeptTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As if the other answer came before this call hears of its login.
+    # As if the other answer came before the error of this call.
     monkeypatch.setattr(LastErrorStatus, "note_login", lambda *_: None)
     await keep(server, kept)
     async with toolset_at(server, kept) as toolset:
@@ -417,11 +417,12 @@ async def test_tokens_are_read_for_their_purpose_with_their_key_alone(
 ) -> None:
     await keep(server, kept)
     login = login_at(server, kept)
-    purpose = purpose_of(login, server.url)
+    purpose = purpose_of(login, server.url, kept)
     other_places = [
-        purpose_of(login, "https://other.test/mcp"),
-        purpose_of(replace(login, issuer="https://other.test"), server.url),
-        purpose_of(replace(login, client_id="other"), server.url),
+        purpose_of(login, "https://other.test/mcp", kept),
+        purpose_of(replace(login, issuer="https://other.test"), server.url, kept),
+        purpose_of(replace(login, client_id="other"), server.url, kept),
+        purpose_of(login, server.url, kept.of_agent("ann")),
     ]
     odd_key = replace(kept, key=OTHER_KEY)
     for place, about in [(odd_key, purpose), *((kept, each) for each in other_places)]:
@@ -449,7 +450,7 @@ async def test_tokens_are_not_read_through_a_link(
     kept.file.rename(kept.file.with_suffix(".moved"))
     kept.file.symlink_to(kept.file.with_suffix(".moved"))
     with pytest.raises(ConfigError, match="cannot be used"):
-        kept.read(purpose_of(login_at(server, kept), server.url))
+        kept.read(purpose_of(login_at(server, kept), server.url, kept))
 
 
 @pytest.mark.parametrize("key", ["", "hunter2", b64encode(b"short").decode(), "\udcff"])
@@ -473,7 +474,8 @@ def test_the_command_logs_in_and_out(server: Server, tmp_path: Path) -> None:
     )
     (tmp_path / "key").write_text(KEY)
     arguments = ("desk", "--config", str(config))
-    command = [TOOLCELL, "tools", "login", *arguments]
+    of_agent = ("--agent", "ann")
+    command = [TOOLCELL, "tools", "login", *arguments, *of_agent]
     with Child(command, stdout=PIPE, stderr=PIPE, text=True) as running:
         assert running.stderr is not None
         [address] = re.findall("http.*", running.stderr.readline())
@@ -481,11 +483,13 @@ def test_the_command_logs_in_and_out(server: Server, tmp_path: Path) -> None:
         out, errors = running.communicate(timeout=240)
 
     assert (running.returncode, out, errors) == (0, "desk: logged in\n", "")
-    kept = KeptTokens(file=tmp_path / "state" / "mcp_logins" / "desk", key=KEY)
-    found = kept.read(purpose_of(login_at(server, kept), server.url))
+    place = tmp_path / "state" / "mcp_logins" / "desk"
+    kept = KeptTokens(file=place, key=KEY).of_agent("ann")
+    found = kept.read(purpose_of(login_at(server, kept), server.url, kept))
     assert found == Tokens(access="fresh-access", refresh="refresh-1")
     # A login ends without its secrets, too.
     (tmp_path / "key").unlink()
-    for expected in (b"desk: logged out\n", b"desk: nobody was logged in\n"):
-        assert toolcell("tools", "logout", *arguments).stdout == expected
+    ends = ((), b"desk: nobody was logged in\n"), (of_agent, b"desk: logged out\n")
+    for who, expected in ends:
+        assert toolcell("tools", "logout", *arguments, *who).stdout == expected
     assert not kept.file.exists()

@@ -45,6 +45,9 @@ class Server(ThreadingHTTPServer):
         """Method, path and Authorization of each request."""
 
         self.called: list[str] = []
+        self.callers: list[str | None] = []
+        """The Authorization of each call."""
+
         self.released = threading.Event()
         self.is_open = True
         self.forgets = False
@@ -52,6 +55,9 @@ class Server(ThreadingHTTPServer):
         self.elsewhere = ""
         self.token = ""
         """What it wants, and its own issuer gives; empty: it wants none."""
+
+        self.others: list[str] = []
+        """More tokens that it takes. To each of these it describes `echo` otherwise."""
 
         self.refuses = False
         self.asked: list[dict[str, list[str]]] = []
@@ -178,13 +184,14 @@ class Handler(BaseHTTPRequestHandler):
             return
         message = json.loads(body)
         number, method = message.get("id"), message["method"]
-        token = f"Bearer {self.server.token}"
+        tokens = [f"Bearer {each}" for each in (self.server.token, *self.server.others)]
+        token = self.headers["Authorization"]
         if not self.server.is_open:
             where = f'Bearer resource_metadata="{self.server.url}/metadata; open x"'
             self.reply(b"", 401, WWW_Authenticate=where)
         elif self.server.floods:
             self.flood()
-        elif self.server.token and self.headers["Authorization"] != token:
+        elif self.server.token and token not in tokens:
             where = f'Bearer resource_metadata="{self.server.elsewhere}/metadata"'
             self.reply(b"", 401, WWW_Authenticate=where)
         elif method == "initialize":
@@ -205,9 +212,12 @@ class Handler(BaseHTTPRequestHandler):
             self.server.forgets = False
             self.reply(self.server.forgotten.replace(b"null", b"%d" % number), 404)
         elif method == "tools/list":
-            self.reply(self.result(number, tools=[definition(tool) for tool in TOOLS]))
+            listed = [definition(tool) for tool in TOOLS]
+            listed[0]["description"] += "".join(set(tokens[1:]) & {token})
+            self.reply(self.result(number, tools=listed))
         elif method == "tools/call":
             self.server.called.append(message["params"]["name"])
+            self.server.callers.append(token)
             self.act(number, message["params"]["name"])
         else:
             self.reply(b"", 202)
