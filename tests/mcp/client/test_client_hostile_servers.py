@@ -23,6 +23,7 @@ from toolcell.tools import (
     ToolRegistry,
     tool,
 )
+from toolcell.tools.mcp_client import message_limits
 from toolcell.tools.mcp_client.message_limits import MESSAGE_VALUES
 from toolcell.tools.spi import MCPDefinition, MCPPins
 
@@ -289,7 +290,11 @@ async def test_a_message_of_many_values_ends_the_connection_unread(
 
 
 @pytest.mark.promise("E-137")
-async def test_a_server_may_not_ask_for_anything(tmp_path: Path) -> None:
+async def test_a_server_may_not_ask_for_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A busy machine reads a flood no faster than a server earns messages.
+    monkeypatch.setattr(message_limits, "MESSAGES_PER_SECOND", 0)
     methods = ["sampling/createMessage", "elicitation/create", "roots/list", "x/y"]
     methods += ["tools/call", "initialize", "sampling/createMessage"]
     server = Scripted(tmp_path, "ask", "echo")
