@@ -12,6 +12,7 @@ that never got that far can be swept.
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import sys
 import threading
@@ -121,6 +122,8 @@ class DockerBackend:
         if not mount_rules.is_local(self._where()):
             self._packages.copy_from_now_on()
         try:
+            # On a busy machine it may take longer than an engine has to answer.
+            await self._call(docker_engine.import_sdk, math.inf)
             info = await self._ask(self._connect)
             runtimes = info.get("Runtimes") or {}
             self._runtime = self._config.runtime or info.get("DefaultRuntime") or "runc"

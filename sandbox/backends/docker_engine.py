@@ -82,6 +82,16 @@ async def in_thread(
     return outcome.result()
 
 
+def import_sdk() -> None:
+    """Import the SDK.
+
+    It is imported late, for hosts without an engine: this takes a third of the time of
+    all imports.
+    """
+    import docker
+    import docker.utils  # noqa: F401
+
+
 def connect(
     docker_host: str | None, seconds: int = QUICK_SECONDS, version: str | None = None
 ) -> docker.DockerClient:
@@ -97,7 +107,6 @@ def connect(
         OSError: Nothing listens on the engine's Unix socket.
     """
     probe_socket(address(docker_host))
-    # Late, for hosts without an engine: this takes a third of the time of all imports.
     import docker
     import docker.utils
 
