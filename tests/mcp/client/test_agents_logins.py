@@ -60,12 +60,12 @@ async def echo(toolset: MCPToolset, agent_id: str) -> ToolResult:
 async def test_each_agent_calls_with_its_own_login(
     server: Server, kept: KeptTokens
 ) -> None:
+    server.others = ["of-bob"]
     keep(server, kept, "of-nobody")
-    keep(server, kept.of_agent("ann"), "of-ann")
+    for agent_id in ("ann", "bob"):
+        keep(server, kept.of_agent(agent_id), f"of-{agent_id}")
     async with toolset_at(server, kept, shared=True) as toolset:
         assert (await echo(toolset, "ann")).ok
-        server.token = "of-bob"
-        keep(server, kept.of_agent("bob"), "of-bob")
         assert (await echo(toolset, "bob")).ok
     assert server.callers == ["Bearer of-ann", "Bearer of-bob"]
 
@@ -114,7 +114,7 @@ async def test_the_login_of_one_agent_cannot_be_laid_in_another_s_place(
 async def test_a_tool_that_changed_for_one_agent_is_the_approved_one_for_others(
     server: Server, kept: KeptTokens
 ) -> None:
-    server.others = ["of-bob"]
+    server.others, server.changed_for = ["of-bob"], "of-bob"
     for agent_id in ("ann", "bob"):
         keep(server, kept.of_agent(agent_id), f"of-{agent_id}")
     async with toolset_at(server, kept) as toolset:

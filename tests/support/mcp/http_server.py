@@ -57,7 +57,10 @@ class Server(ThreadingHTTPServer):
         """What it wants, and its own issuer gives; empty: it wants none."""
 
         self.others: list[str] = []
-        """More tokens that it takes. To each of these it describes `echo` otherwise."""
+        """More tokens that it takes."""
+
+        self.changed_for = ""
+        """The token to which it describes `echo` otherwise."""
 
         self.refuses = False
         self.asked: list[dict[str, list[str]]] = []
@@ -213,7 +216,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(self.server.forgotten.replace(b"null", b"%d" % number), 404)
         elif method == "tools/list":
             listed = [definition(tool) for tool in TOOLS]
-            listed[0]["description"] += "".join(set(tokens[1:]) & {token})
+            if token == f"Bearer {self.server.changed_for}":
+                listed[0]["description"] = "changed"
             self.reply(self.result(number, tools=listed))
         elif method == "tools/call":
             self.server.called.append(message["params"]["name"])
