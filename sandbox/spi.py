@@ -36,7 +36,6 @@ if typing.TYPE_CHECKING:
     from .packages.distributions import OnStep
     from .packages.layer_store import PackageLayer, list_packages, prune_packages
     from .processes.interface import FileChange, SandboxProcess, SandboxWatch
-    from .processes.process import MEMORY_KILL
     from .processes.usage import CellUsage
     from .processes.watches import FileWatch
     from .programs.function_program import CallProgram, call_program, returned
@@ -44,7 +43,7 @@ if typing.TYPE_CHECKING:
     from .results.events import ArtifactMade
     from .results.missing_package import missing_package
     from .results.output import Preview
-    from .results.process_end import signal_number
+    from .results.process_end import MEMORY_KILL, signal_number
     from .results.result import (
         Connection,
         ExceptionInfo,
@@ -152,7 +151,6 @@ __getattr__ = _lazy_face(
         ".packages.distributions": "OnStep",
         ".packages.layer_store": "PackageLayer list_packages prune_packages",
         ".processes.interface": "FileChange SandboxProcess SandboxWatch",
-        ".processes.process": "MEMORY_KILL",
         ".processes.usage": "CellUsage",
         ".processes.watches": "FileWatch",
         ".programs.function_program": "CallProgram call_program returned",
@@ -160,7 +158,7 @@ __getattr__ = _lazy_face(
         ".results.events": "ArtifactMade",
         ".results.missing_package": "missing_package",
         ".results.output": "Preview",
-        ".results.process_end": "signal_number",
+        ".results.process_end": "MEMORY_KILL signal_number",
         ".results.result": """
             Connection ExceptionInfo Isolation OpaqueValue Truncated
         """,

@@ -17,7 +17,12 @@ from ..client.header_numbers import MAX_WAIT_STATUS, milliseconds, whole
 from ..client.types import CellTraits, Stream
 from ..config.settings import Limits
 from ..network.types import SendFrame
-from ..results.process_end import exit_of, signal_name, status_of_signal
+from ..results.process_end import (
+    MEMORY_KILL,
+    exit_of,
+    signal_name,
+    status_of_signal,
+)
 from ..results.result import (
     ExecutionResult,
     Isolation,
@@ -31,9 +36,6 @@ from .output import KeptOutput, OutputFeed
 
 MAX_TERMINAL_SIDE = 1000
 """Rows, and columns, of a terminal. When it is exceeded the call is refused."""
-
-MEMORY_KILL = "meanwhile a process of the cell was ended for its memory"
-"""The warning of a command that was not ended itself, as its child may have been."""
 
 
 class Process:

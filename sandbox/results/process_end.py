@@ -7,6 +7,9 @@ import signal
 
 from .status import Status
 
+MEMORY_KILL = "meanwhile a process of the cell was ended for its memory"
+"""The warning of a run or command that did not end by it, as its child may have."""
+
 
 def exit_of(wait_status: int) -> tuple[int | None, int | None]:
     """Return the exit code and the signal number of a wait status; one is None."""
