@@ -14,7 +14,12 @@ from toolcell.core.models import construct_unchecked
 from ..cell.wire.contract import MAX_OUTPUTS, MAX_OUTPUTS_BYTES
 from ..config.settings import IsolationLevel, Limits
 from ..results.missing_package import missing_package
-from ..results.process_end import exit_of, signal_name, status_of_signal
+from ..results.process_end import (
+    MEMORY_KILL,
+    exit_of,
+    signal_name,
+    status_of_signal,
+)
 from ..results.result import (
     ExceptionInfo,
     ExecutionResult,
@@ -66,7 +71,7 @@ def build_result(
         signal=signal_name(number),
         self_reported=self_reported,
         reasons=(),
-        warnings=(*_warnings(report), *lacks),
+        warnings=(*_warnings(report, status), *lacks),
         state=report.state,
         outputs=tuple(report.outputs),
         artifacts=tuple(report.artifacts),
@@ -126,8 +131,10 @@ _NAMED_ARTIFACTS = 10
 _WHOLE = _model(Truncated, stdout=0, stderr=0)
 
 
-def _warnings(report: RunReport) -> tuple[str, ...]:
+def _warnings(report: RunReport, status: Status) -> tuple[str, ...]:
     found = [_FORGED] if report.forged else []
+    if report.oom_kills and status != "out_of_memory":
+        found.append(MEMORY_KILL)
     if report.lost:
         found.append(
             f"the session's variables were lost before this run: {report.lost}"

@@ -451,7 +451,7 @@ class Run:
             "wall_ms": (self._ended - self._started) * 1000,
             "cpu_ms": cpu_seconds * 1000,
             "peak_memory_bytes": self._peak_bytes,
-            "oom_kills": self._oom_kills(program_report),
+            "oom_kills": self._accounting.oom_kills(begun=self._output.has_begun),
             "oom_total": self._accounting.oom_total(),
             "layers": None if layers_known else setup.get("layers", []),
             "setup_error": setup.get("error"),
@@ -469,9 +469,3 @@ class Run:
             self._cpu_seconds, self._peak_bytes = self._child.measure()
         used = self._child.charge(self._cpu_seconds, setup)
         return max(used, self._accounting.cpu_seconds(self._request), 0.0)
-
-    def _oom_kills(self, program_report: bytes) -> int:
-        # A process that lives on was not killed, but may report a lack of memory.
-        if self.kept and b"MemoryError" not in program_report:
-            return 0
-        return self._accounting.oom_kills(begun=self._output.has_begun)

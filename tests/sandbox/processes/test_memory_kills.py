@@ -20,6 +20,7 @@ from toolcell.sandbox import (
 )
 from toolcell.sandbox.backends import docker
 from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
+from toolcell.sandbox.spi import MEMORY_KILL
 
 from ...conftest import SUBPROCESS, BackendRow
 from ...support.cells.stopped_cell import signal_cell
@@ -106,6 +107,21 @@ async def test_a_run_is_told_of_it_before_anybody_reads(backend: BackendRow) -> 
             run = await session.run(WAITS + ENDS_ITSELF)
 
     assert run.status == "killed"
+
+
+async def test_a_run_whose_child_ends_by_it_says_so(backend: BackendRow) -> None:
+    code = "import subprocess\nsubprocess.run(['sh', '-c', 'tail /dev/zero; true'])"
+    async with SandboxManager(backend.config(limits=LIMITS)) as manager:
+        async with manager.session() as session:
+            run = await session.run(code)
+            later = await session.run("1")
+
+    if run.usage.enforced_by["memory_mib"] == "cgroup":
+        assert (run.status, run.warnings) == ("ok", (MEMORY_KILL,))
+        assert later.warnings == ()
+    else:
+        # A watchdog ends the whole program.
+        assert (run.status, run.warnings) == ("out_of_memory", ())
 
 
 async def test_no_cell_is_lost_by_it() -> None:
