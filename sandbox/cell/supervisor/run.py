@@ -433,7 +433,7 @@ class Run:
         setup, program_report = self._output.split_result()
         if setup is None:
             # One that was killed may have died before the program started.
-            killed = self._reason is not None
+            killed = self._reason is not None or self.killed_for_memory
             setup = {} if killed else {"error": _DIED_UNCONFINED}
         if kept:
             # Bytes that a program wrote after its report belong to no run.

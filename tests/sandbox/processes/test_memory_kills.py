@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
 from contextlib import aclosing
 from types import SimpleNamespace
@@ -19,7 +21,12 @@ from toolcell.sandbox import (
     Session,
 )
 from toolcell.sandbox.backends import docker
+from toolcell.sandbox.cell.accounting.usage import ResourceAccounting
+from toolcell.sandbox.cell.supervisor.child import open_pipes
+from toolcell.sandbox.cell.supervisor.run import Run
+from toolcell.sandbox.cell.wire.channel import SupervisorChannel
 from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
+from toolcell.sandbox.cell.wire.frames import RUN_DEFAULTS, FrameDecoder, encode
 from toolcell.sandbox.spi import MEMORY_KILL
 
 from ...conftest import SUBPROCESS, BackendRow
@@ -132,6 +139,35 @@ async def test_no_cell_is_lost_by_it() -> None:
             signal_cell(session, signal.SIGKILL)
             with pytest.raises(CellLostError, match="the cell ended"):
                 await session.run("1")
+
+
+@pytest.mark.parametrize("kills", [0, 1])
+def test_a_program_that_it_ends_before_it_begins_lacked_memory(
+    monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    child, pipes = open_pipes(None)
+    child.pid = 7
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    waits = iter([(child.pid, signal.SIGKILL, usage), (0, 0, None)])
+    monkeypatch.setattr(os, "wait4", lambda *_: next(waits))
+    count = os.memfd_create("oom")
+    [frame] = FrameDecoder().feed(encode({"type": "run", "language": ""}, b"1"))
+    request = {**RUN_DEFAULTS, **frame.header, "code_bytes": 1, "output_bytes": 1}
+    reader, writer = os.pipe()
+    accounting = ResourceAccounting({"oom": count}, adopts=False)
+    run = Run(SupervisorChannel(reader, writer), child, request, accounting, -1)
+    run.hand_over(frame)
+    os.write(count, b"oom_kill %d\n" % kills)
+    pipes.close()
+    run.reap()
+    run.finish(None)
+    [sent] = FrameDecoder().feed(os.read(reader, 1 << 16))
+
+    assert sent.header.get("oom_kills", 0) == kills
+    assert ("setup_error" in sent.header) is (kills == 0)
+    accounting.close()
+    for fd in (count, reader, writer):
+        os.close(fd)
 
 
 async def test_an_engine_is_asked_for_later_ones_alone(
