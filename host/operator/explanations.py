@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from toolcell.sandbox.spi import NETWORK_ACTS, facts_of_url
 from toolcell.tools import Records, Tool, ToolExecutionRecord, ToolRegistry
 
 _CLOCKS_APART = timedelta(seconds=5)
+_NO_BODY = hashlib.sha256().hexdigest()
 
 
 async def explain(
@@ -43,8 +45,14 @@ async def explain(
         ToolValidationError: The arguments do not fit the tool.
     """
     if call.name in NETWORK_ACTS:
-        call = _with_parts(call)
-        return await guard.decide(call, CallFacts(run_id=run_id, via="code"))
+        call, act_facts = _with_parts(call), CallFacts(run_id=run_id, via="code")
+        decision = await guard.decide(call, act_facts)
+        if decision.verdict == "ask" and call.arguments.get("content_length") == 0:
+            # Before people are asked the body is read, and their answers name it.
+            arguments = {"body_sha256": _NO_BODY, **call.arguments}
+            call = call.model_copy(update={"arguments": arguments})
+            decision = await guard.decide(call, act_facts)
+        return decision
     tool = registry.snapshot().get(call.name)
     if tool is None:
         return await guard.decide(call, CallFacts(run_id=run_id))

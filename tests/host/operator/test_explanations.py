@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolcell.core import InvalidInputError, ToolCall
+from toolcell.guard import Approve, CallFacts, Grant
 from toolcell.host import Host, HostConfig
 from toolcell.host.operator.checks import Doctor
 from toolcell.host.operator.explanations import CallTree, call_tree, explain, why
@@ -229,3 +231,64 @@ async def test_an_act_of_a_program_is_explained_by_its_url(tmp_path: Path) -> No
                 await told("http.request", url=wrong)
         with pytest.raises(InvalidInputError, match="`url` says host already"):
             await told("http.request", url=url, host="b.test")
+
+
+ASKED = """
+[state]
+folder = "state"
+[[policies]]
+agent_id = "a"
+ask = [{ tools = ["http.request"] }]
+"""
+GET: dict[str, Any] = {
+    "method": "GET",
+    "scheme": "https",
+    "host": "a.test",
+    "port": 443,
+    "path": "/repos",
+    "query": {},
+    "content_type": None,
+    "content_length": 0,
+    "body_sha256": hashlib.sha256().hexdigest(),
+}
+
+
+@pytest.mark.promise("boundary-4")
+@pytest.mark.parametrize(
+    ("fixed", "others"),
+    [(("host", "path"), ["allow", "allow"]), (None, ["ask", "ask"])],
+)
+async def test_an_act_that_a_grant_covers_is_explained_by_its_url(
+    tmp_path: Path, fixed: tuple[str, ...] | None, others: list[str]
+) -> None:
+    path = tmp_path / "toolcell.toml"
+    path.write_text(ASKED)
+    async with Host(HostConfig.from_file(path)) as host:
+
+        async def verdict(url: str, **more: Any) -> str:
+            arguments = {"url": url, **more}
+            act = ToolCall(
+                id="2", name="http.request", arguments=arguments, agent_id="a"
+            )
+            decision = await explain(
+                host.guard, host.registry, act, run_id=None, seconds=1
+            )
+            return decision.verdict
+
+        assert await verdict("https://a.test/repos") == "ask"
+        approvals = host.guard.approvals
+        assert approvals is not None
+        # A program's request, as the gate puts it before a person.
+        act = ToolCall(id="1", name="http.request", arguments=GET, agent_id="a")
+        await approvals.put(act, CallFacts(via="code", run_id="r"))
+        [asked] = await approvals.pending()
+        grant = Grant(arguments=fixed)
+        await approvals.answer(asked.id, Approve(approver="anna", grant=grant))
+
+        assert await verdict("https://A.test/repos") == "allow"
+        assert await verdict("https://a.test/repos?x=1") == others[0]
+        assert await verdict("https://a.test/repos", method="POST") == others[1]
+        for url in ("https://a.test/other", "https://b.test/repos"):
+            assert await verdict(url) == "ask"
+        body = {"content_length": 1, "body_sha256": "0" * 64}
+        assert await verdict("https://a.test/repos", **body) == others[0]
