@@ -6,10 +6,12 @@ does it, in steps of some milliseconds: between two of them the event loop goes 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -38,6 +40,7 @@ _R = TypeVar("_R")
 _turns: RunVar[WeakValueDictionary[str, anyio.CapacityLimiter]] = RunVar("large values")
 _agent: ContextVar[str] = ContextVar("agent whose large values are read", default="")
 _steps: RunVar[_Steps] = RunVar("steps of work on large values")
+_thread = threading.local()
 
 
 def is_large(value: object) -> bool:
@@ -138,17 +141,33 @@ async def beside_loop(owner: str, work: Callable[[], _R]) -> _R:
         owner: The agent or server whose work it is. That of one is done one after the
             other, so that it takes no more than its share of the interpreter.
         work: Does it, in calls of some milliseconds: only between two of them does the
-            interpreter turn to the event loop. It is not stopped half-way.
+            interpreter turn to the event loop. Long work calls `rest` between them.
+            It is not stopped half-way.
     """
     turns = _turns.get(None)
     if turns is None:
         turns = WeakValueDictionary()
         _turns.set(turns)
     turn = turns.setdefault(owner, anyio.CapacityLimiter(1))
-    return await anyio.to_thread.run_sync(work, limiter=turn)
+    return await anyio.to_thread.run_sync(partial(_at_pace, work), limiter=turn)
 
 
-class Pace:
+def _at_pace(work: Callable[[], _R]) -> _R:
+    _thread.pace = _Pace()
+    try:
+        return work()
+    finally:
+        del _thread.pace
+
+
+def rest() -> None:
+    """Rest in work beside the loop, once there was enough of it; elsewhere go on."""
+    pace: _Pace | None = getattr(_thread, "pace", None)
+    if pace is not None:
+        pace.keep()
+
+
+class _Pace:
     """The pace of a thread's work beside the loop: a rest after each millisecond.
 
     The interpreter turns to a thread that waits for it after five milliseconds, and a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from toolcell.core.event_loop import Pace
+from toolcell.core.event_loop import rest
 from toolcell.tools.spi import NumberedRecord
 
 from .views import record_view
@@ -29,13 +29,12 @@ def written_page(
     texts: list[bytes] = []
     size = 0
     number: int | None = None
-    pace = Pace()
     for numbered in _records(search, before, limit):
         texts.append(record_view(numbered).model_dump_json().encode())
         size, number = size + len(texts[-1]), numbered.number
         if size >= PAGE_BYTES:
             break
-        pace.keep()
+        rest()
     more = size >= PAGE_BYTES or len(texts) == limit
     following = b"%d" % number if more and number is not None else b"null"
     return b'{"records":[%b],"next":%b}' % (b",".join(texts[::-1]), following)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from toolcell.core import event_loop
 from toolcell.core.event_loop import (
     LARGE,
     beside_loop,
     give_way,
     is_large,
     large_values_of,
+    rest,
     unwrapped_single_error,
 )
 
@@ -76,6 +79,27 @@ async def test_the_loop_goes_on_and_one_agent_takes_turns() -> None:
         assert order == ["first"]
         go.set()
     assert order == ["first", "second"]
+
+
+async def test_work_rests_as_long_as_it_worked_and_beside_the_loop_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worked, rests = 0.0, list[float]()
+
+    def work() -> None:
+        nonlocal worked
+        for seconds in (0.0005, 0.0005, 0.003):
+            worked += seconds
+            rest()
+
+    clock = SimpleNamespace(thread_time=lambda: worked, sleep=rests.append)
+    monkeypatch.setattr(event_loop, "time", clock)
+    work()
+    assert rests == []
+    await beside_loop("a", work)
+    assert rests == pytest.approx([0.001, 0.003])
+    work()
+    assert len(rests) == 2
 
 
 async def test_between_two_steps_on_large_values_the_loop_has_turns() -> None:
