@@ -14,6 +14,8 @@ from typing import Any
 
 from jsonschema.exceptions import ValidationError
 
+from toolcell.core.event_loop import rest
+
 MAX_STEPS = 20_000
 """Steps for one value: keywords that are tried, and what they read. When it is reached
 the size of the value is counted."""
@@ -50,6 +52,7 @@ class _Budget:
         self._levels = 0
 
     def spend(self, steps: int) -> None:
+        rest()
         self._left -= steps
         if self._left < 0 and not self._is_last:
             # Counted late: most values need few steps.

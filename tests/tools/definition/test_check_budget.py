@@ -8,6 +8,7 @@ import pytest
 
 from toolcell.core import ToolValidationError
 from toolcell.tools import JSONSchemaTool
+from toolcell.tools.definition import check_budget
 from toolcell.tools.definition.check_budget import MAX_STEPS
 from toolcell.tools.definition.json_schema import build_validator, problems_of
 
@@ -61,6 +62,18 @@ def test_a_large_value_may_take_more_steps() -> None:
     assert problems_of(build_validator("t", schema), value) == []
     [problem, *_] = problems_of(build_validator("t", schema), [*value, 1.5])
     assert problem.expected == "string or null or integer"
+
+
+@pytest.mark.promise("R2")
+def test_the_check_of_a_large_value_rests_at_each_of_its_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests: list[None] = []
+    monkeypatch.setattr(check_budget, "rest", lambda: rests.append(None))
+    schema = {"type": "array", "items": {"type": "integer"}}
+
+    assert problems_of(build_validator("t", schema), [1] * 1_000) == []
+    assert len(rests) >= 1_000
 
 
 def test_values_of_many_levels_are_checked_or_refused() -> None:
