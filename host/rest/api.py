@@ -40,7 +40,7 @@ from .openapi import openapi_document
 from .operations import OPERATIONS, Name, Operation
 from .records import written_page
 from .requests import check_operator, read_body, read_query, read_token, whose
-from .views import budgets_view, live_view, session_view
+from .views import budgets_view, live_view, session_view, written_live
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +287,10 @@ class RestAPI:
 
     async def _list_live_calls(self, asked: ApiRequest) -> _Answer:
         agent_id = whose(asked.token, asked.query.agent)
-        redactor = self._host.redactor
         found = self._host.live_calls.all(agent_id)
-        calls = [live_view(call, redactor) for call in found]
-        return 200, bodies.LiveCallList(calls=calls)
+        write = partial(written_live, found, self._host.redactor)
+        calls = await beside_loop(asked.token.agent_id, write)
+        return Response(calls, media_type="application/json")
 
     async def _cancel_live_call(self, asked: ApiRequest) -> _Answer:
         check_operator(asked.token)

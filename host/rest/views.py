@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import anyio
 
+from toolcell.core.event_loop import rest
 from toolcell.core.models import construct_unchecked
 from toolcell.guard import Redactor
 from toolcell.guard.spi import LimitState
@@ -36,6 +37,15 @@ def live_view(call: LiveCall, redactor: Redactor) -> bodies.LiveCall:
             "output_bytes": call.output.size,
         }
     )
+
+
+def written_live(calls: Sequence[LiveCall], redactor: Redactor) -> bytes:
+    """Return calls that run as the JSON text of a `LiveCallList`."""
+    texts: list[bytes] = []
+    for call in calls:
+        texts.append(live_view(call, redactor).model_dump_json().encode())
+        rest()
+    return b'{"calls":[%b]}' % b",".join(texts)
 
 
 def session_view(session: CodeSession, usage: CellUsage | None) -> bodies.SessionInfo:

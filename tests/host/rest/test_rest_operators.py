@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from toolcell.guard.spi import audit_page
 from toolcell.host.http.tokens import TokenStore
-from toolcell.host.rest import records
+from toolcell.host.rest import records, views
 
 from .served_rest import SUM, Service, served, take
 
@@ -38,6 +39,24 @@ async def held(service: Service, name: str, call_id: str) -> dict[str, Any]:
                     call: dict[str, Any] = live
                     return call
             await anyio.sleep(0.01)
+
+
+@pytest.mark.promise("R2")
+async def test_calls_that_run_are_written_beside_the_loop_with_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested: list[threading.Thread] = []
+    monkeypatch.setattr(
+        views, "rest", lambda: rested.append(threading.current_thread())
+    )
+    async with served(tmp_path) as service:
+        await held(service, "a", "one")
+        await held(service, "b", "two")
+        rested.clear()
+        await service.get("/v1/live", "operator", agent="*")
+
+    assert len(rested) == 2
+    assert threading.current_thread() not in rested
 
 
 async def test_an_operator_sees_and_ends_the_calls_of_all_agents(
